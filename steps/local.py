@@ -1,12 +1,13 @@
 """The whole job on this machine: plan, generate on each of its GPUs, aggregate. Or its preview."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from imagekiln.steps.aggregate.preview import Preview, judge_first_shard
 from imagekiln.steps.aggregate.step import aggregate, finish_run
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.export.step import ExportResult, export_run
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.metrics_server import serve_metrics
 from imagekiln.steps.generate.start import require_libraries
@@ -18,12 +19,11 @@ from imagekiln.steps.job.user_checks import require_entries
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.rewrite.step import prompt_rewriter
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.runs.run import Run, open_run
 from imagekiln.steps.runs.shard import count_committed_images
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
-from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 DEFAULT_PREVIEW_IMAGES = 24
@@ -32,15 +32,17 @@ LOADING = Event("loading", {}, "Loading the model ...")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunResult:
-    """A finished run. `before`: it had been finished already, and nothing was done.
+    """A finished run. `before`: it had been finished already, and nothing was made.
 
-    `input_change` says that the input of a named run has changed since it was planned.
+    `input_change` says that the input of a named run has changed since it was planned. `exports`
+    are the copies that the job asks for.
     """
 
     uri: str
     summary: Summary
     before: bool
     input_change: str | None = None
+    exports: tuple[ExportResult, ...] = ()
 
     def __repr__(self) -> str:
         """What a prompt shows: without the summary, whose distributions fill screens."""
@@ -55,20 +57,31 @@ def run(
     planned: Callable[[PlanResult, int], None] = lambda _result, _workers: None,
     gpus: int | None = None,
 ) -> RunResult:
-    """Do what is left of the job. Raises what the steps raise; after TryAgain, run it to resume.
+    """Do what is left of the job, and make the copies that it asks for.
+
+    Raises what the steps raise; after TryAgain, run it to resume.
 
     `planned` is called with the plan, and the number of workers, before the first image is made.
     With `gpus`, only so many GPUs are used, or so many processes where the job's device is the CPU.
     """
     progress = progress or NoProgress()
-    stop = stop or Stop()
+    result = _make_run(job, progress, stop or Stop(), planned, gpus)
+    return replace(result, exports=export_run(job, result.uri, progress))
+
+
+def _make_run(
+    job: Job,
+    progress: Progress,
+    stop: Stop,
+    planned: Callable[[PlanResult, int], None],
+    gpus: int | None,
+) -> RunResult:
     _require_what_it_names(job)
     # A device that is not here, or cannot be used, leaves no plan behind.
     environments = choose_environments(job, gpus)
     result = make_plan(job, rewriter=prompt_rewriter(progress))
     change = result.input_change
-    store = open_store(result.uri)
-    planned_run = Run(store, result.plan)
+    planned_run = open_run(result.uri)
     if planned_run.is_finished:
         planned(result, 1)
         return RunResult(result.uri, finish_run(planned_run), before=True, input_change=change)
@@ -79,13 +92,13 @@ def run(
     try:
         if len(environments) == 1:
             shards = range(len(result.plan.shards))
-            _generate_here(store, result.plan, shards, progress, stop)
+            _generate_here(planned_run, shards, progress, stop)
         else:
-            _generate_in_workers(store, result.plan, environments, progress, stop)
+            _generate_in_workers(planned_run, environments, progress, stop)
     except TryAgain as error:
         if stop.requested_at is None:
             raise
-        raise _stopped_error(store, result.plan) from error
+        raise _stopped_error(planned_run.store, result.plan) from error
     progress.close()
     return RunResult(result.uri, aggregate(result.uri), before=False, input_change=change)
 
@@ -111,35 +124,34 @@ def _stopped_error(store: Store, plan: Plan) -> TryAgain:
     )
 
 
-def _generate_here(
-    store: Store, plan: Plan, shards: Sequence[int], progress: Progress, stop: Stop
-) -> None:
+def _generate_here(run: Run, shards: Sequence[int], progress: Progress, stop: Stop) -> None:
     """Make these shards in this process, with one loaded model."""
     progress.show_event(LOADING)
     # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
     from imagekiln.steps.generate.step import generate_shards
 
+    plan = run.plan
     with (
         serve_metrics(progress, plan),
-        meter_attempt(store, plan, progress, stop, shards=shards) as meter,
+        meter_attempt(run, plan, progress, stop, shards=shards) as meter,
     ):
         meter.progress.start(sum(plan.shards[number].images for number in shards))
-        generate_shards(store, plan, shards, meter, stop)
+        generate_shards(run.store, plan, shards, meter, stop)
 
 
 def _generate_in_workers(
-    store: Store,
-    plan: Plan,
+    run: Run,
     environments: Sequence[Mapping[str, str]],
     progress: Progress,
     stop: Stop,
 ) -> None:
     """Make all shards with a process for each environment."""
     progress.show_event(LOADING)
+    plan = run.plan
     with serve_metrics(progress, plan, in_workers=True) as variables:
         shards = range(len(plan.shards))
         all_variables = [{**environment, **variables} for environment in environments]
-        make_shards(store, plan, shards, all_variables, progress, stop)
+        make_shards(run, plan, shards, all_variables, progress, stop)
 
 
 def preview(
@@ -168,6 +180,6 @@ def preview(
             f"{plan.shards[0].images} images of its first shard. Choose another run_id, or run it."
         )
     planned(result, 1)
-    _generate_here(open_store(result.uri), plan, [0], progress, stop or Stop())
+    _generate_here(open_run(result.uri), [0], progress, stop or Stop())
     progress.close()
     return judge_first_shard(result.uri)

@@ -50,7 +50,8 @@ TIMES = re.compile(
     r"from [\d-]+ [\d:]+ UTC to [^<]*",
     re.DOTALL,
 )
-VOLATILE = re.compile(r"report/[^/]+\.png$|_compiled/")  # plots of times, code for this machine
+# Plots of times, code for this machine, and what names a process.
+VOLATILE = re.compile(r"report/[^/]+\.png$|_compiled/|attempts/")
 TEXTS = {".html", ".md", ".txt", ".yaml"}
 ABSENT = "absent"
 SHOWN = 5  # differences of a scenario
@@ -168,13 +169,10 @@ def scenarios() -> dict[str, Scenario]:
             "verify out/run",
             {"carry": ["campaign"], **accepting},
         ),
-        "webdataset": Scenario(
-            {"prompt": CIRCLES, "id": COLORS},
-            settings={"format": "webdataset", "encoding": {"kind": "jpeg", "quality": 80}},
-        ),
-        "files": Scenario(
+        "jpeg": Scenario(
             {"prompt": CIRCLES, "id": COLORS, "tag": COLORS},
-            settings={"format": "files", "encoding": {"kind": "webp"}, "carry": ["tag"]},
+            "run job.yaml; export out/run out/tars --as webdataset; verify out/run",
+            {"encoding": {"kind": "jpeg", "quality": 80}, "carry": ["tag"]},
         ),
         "pictures": Scenario(pictures, settings=_tiny("sd", _adapters(), **accepting)),
         "loras": Scenario(
@@ -184,7 +182,8 @@ def scenarios() -> dict[str, Scenario]:
         "retry": Scenario(
             # The sampler of LCM takes no more than 50 steps.
             {"prompt": CIRCLES, "steps": [2, 2, 60, 2, 2, 2, 2, 2]},
-            f"run job.yaml; remove {LOST_PART}; aggregate out/run; retry out/run; "
+            f"plan job.yaml; generate out/run --shard 0; remove {LOST_PART}; "
+            "aggregate out/run; retry out/run --all; "
             "aggregate out/run --failed-share 0.2; verify out/run",
             {"defaults": {"guidance": 1.5, "sampler": "lcm", "seed": 3}},
         ),

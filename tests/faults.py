@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.tables import read_table
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.runs.run import open_run, read_shard_manifest
 from imagekiln.steps.storage.store import Store
 
 
@@ -34,12 +32,19 @@ def failing(*prompts: str) -> Iterator[list[str]]:
         yield drawn
 
 
-def manifests(uri: str) -> list[dict[str, object]]:
-    """Every row of a run's manifest."""
-    store = open_store(uri)
+def manifests(uri: str) -> list[dict[str, Any]]:
+    """Every row of a run's manifest, by its highest commit."""
+    run = open_run(uri)
     return [
-        row for number in range(len(load_plan(store).shards)) for row in _manifest(store, number)
+        row
+        for number in range(len(run.plan.shards))
+        for row in read_shard_manifest(run, number).to_pylist()
     ]
+
+
+def manifest_names(uri: str) -> tuple[str, ...]:
+    """The names of a run's manifests, by its highest commit."""
+    return open_run(uri).head.commit.manifests
 
 
 def image(store: Store, row: dict[str, object]) -> bytes:
@@ -48,8 +53,3 @@ def image(store: Store, row: dict[str, object]) -> bytes:
     assert isinstance(start, int)
     assert isinstance(size, int)
     return store.read(str(row["part"]))[start : start + size]
-
-
-def _manifest(store: Store, number: int) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = read_table(store, manifest_key(number)).to_pylist()
-    return rows

@@ -5,6 +5,7 @@ import http.server
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -184,7 +185,8 @@ def serving(uri: str) -> Iterator[Client]:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            gallery.wait()
+            while not gallery.state().is_complete:
+                time.sleep(0.01)
             yield Client(server)
         finally:
             server.shutdown()

@@ -1,13 +1,16 @@
 """Image ids, and the index of a run that holds them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
+from imagekiln.steps.runs.commits import create_commit, read_head
 from imagekiln.steps.runs.image_id_index import (
     IdArray,
-    RunImageIds,
+    add_image_ids,
+    collect_image_ids,
     read_index_chunk,
     write_image_index,
 )
@@ -24,23 +27,26 @@ def hexadecimal(count: int, seed: int = 7) -> list[str]:
 
 
 def write(store: Store, ids: list[str], failed: int = 0) -> None:
-    """Index these images as two shards; the last `failed` of them are not ok."""
+    """Commit an index of these images as two shards; the last `failed` of them are not ok."""
     status = ["ok"] * (len(ids) - failed) + ["failed"] * failed
     manifest = pa.table(
         {"image_id": pa.array(ids, pa.string()), "status": pa.array(status, pa.string())}
     )
     half = len(ids) // 2
-    with RunImageIds(len(ids)) as image_ids:
-        image_ids.add(manifest.slice(0, half))
-        image_ids.add(manifest.slice(half))
-        write_image_index(store, image_ids)
+    with collect_image_ids(len(ids)) as image_ids:
+        add_image_ids(image_ids, manifest.slice(0, half))
+        add_image_ids(image_ids, manifest.slice(half))
+        keys = write_image_index(store, image_ids)
+    head = read_head(store)
+    create_commit(store, head, replace(head.commit, image_ids=keys))
 
 
 def iter_index_chunks(store: Store) -> Iterator[IdArray]:
     """Every chunk of a run's index, in order."""
+    keys = read_head(store).commit.image_ids
     number = 0
     count = 1
     while number < count:
-        ids, count = read_index_chunk(store, number)
+        ids, count = read_index_chunk(store, keys, number)
         yield ids
         number += 1

@@ -2,8 +2,7 @@
 
 Each process is a thread that runs only while it is stepped, so that the same steps give the same
 history. An access may fail, with or without effect. A killed process touches no store any more,
-whatever it still does to clean up. To look for a later turn (`steps/runs/turns.py`) and then to
-write is one step: no store has a way between.
+whatever it still does to clean up.
 """
 
 import math
@@ -20,14 +19,13 @@ import pytest
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate import attempt
-from imagekiln.steps.runs.keys import TURNS_FOLDER
 from imagekiln.steps.storage.local import LocalStore
 
 T = TypeVar("T")
 OPERATIONS = (
-    "read", "open", "exists", "create", "replace_after", "remove", "list_folder", "remove_folder",
+    "read", "open", "exists", "create", "replace", "remove", "list_folder", "remove_folder",
 )  # fmt: skip
-WRITES = ("create", "replace_after", "remove")
+WRITES = ("create", "replace", "remove")
 _running = threading.local()
 
 
@@ -60,10 +58,10 @@ class Process:
         self._run_for(accesses)
 
     def step_to_write(self, writes: int) -> None:
-        """Go on until just before so many writes on, or where a later turn is looked for first."""
+        """Go on until just before so many writes on."""
         for _ in range(writes):
             self.step()
-            while not self.is_done and not self._is_before_write():
+            while not self.is_done and self.next_access[0] not in WRITES:
                 self.step()
 
     def finish(self) -> None:
@@ -95,34 +93,23 @@ class Process:
 
     def pause(self, operation: str, name: str) -> None:
         """Wait to be stepped, in the thread of the process."""
-        looked_for_turn = self._looks_for_turn()
         self.next_access = (operation, name)
-        if not self._is_killed and not (looked_for_turn and operation in WRITES):
+        if not self._is_killed:
             self._wait()
         if self._is_killed:
             raise Killed
 
     @contextmanager
     def storage_fault(self) -> Iterator[None]:
-        """What goes wrong with the access that is made in this block, if anything does.
-
-        The answer that is lost is that of the write for which a later turn is looked for.
-        """
+        """Raise what goes wrong with the access that is made in this block, if anything does."""
         fault, acted = self._fault or (None, False)
-        if fault is None or (acted and self._looks_for_turn()):
+        if fault is None:
             yield
             return
         self._fault = None
         if acted:
             yield
         raise fault
-
-    def _is_before_write(self) -> bool:
-        return self.next_access[0] in WRITES or self._looks_for_turn()
-
-    def _looks_for_turn(self) -> bool:
-        operation, name = self.next_access
-        return operation == "exists" and f"/{TURNS_FOLDER}/" in name
 
     def _wait(self) -> None:
         if self._accesses_left > 0:
@@ -183,12 +170,10 @@ def interleaving(root: Path, note: Callable[[str, str], None]) -> Iterator[None]
 def _pausing(
     original: Callable[..., T], operation: str, root: str, note: Callable[[str, str], None]
 ) -> Callable[..., T]:
-    place_of_key = 1 if operation == "replace_after" else 0
-
     @wraps(original)
     def call(store: LocalStore, *arguments: Any) -> T:  # noqa: ANN401  # those of any operation
         process: Process | None = getattr(_running, "process", None)
-        name = store.uri_of(arguments[place_of_key])
+        name = store.uri_of(arguments[0])
         if not name.startswith(root):
             return original(store, *arguments)
         if process is not None:

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.keys import REJECTED_KEY, shard_key
+from imagekiln.steps.runs.keys import rejected_key
+from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 
@@ -48,13 +49,14 @@ def image_rows(planned: PlanResult) -> pa.Table:
     """Every image row of a run, in the order in which they are made."""
     store = open_store(planned.uri)
     return pa.concat_tables(
-        [read_table(store, shard_key(number)) for number in range(len(planned.plan.shards))]
+        [read_shard_rows(store, planned.plan, number) for number in range(len(planned.plan.shards))]
     )
 
 
 def rejected(planned: PlanResult) -> list[dict[str, object]]:
     """The rows that were refused."""
-    rows: list[dict[str, object]] = read_table(open_store(planned.uri), REJECTED_KEY).to_pylist()
+    key = rejected_key(planned.plan.rejected)
+    rows: list[dict[str, object]] = read_table(open_store(planned.uri), key).to_pylist()
     return rows
 
 

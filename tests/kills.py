@@ -3,7 +3,7 @@
 import random
 import time
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -11,12 +11,9 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.verify import VerifyResult, verify
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.formats import format_of
-from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.run import open_run, read_shard_manifest
 from imagekiln.steps.runs.shard import missing_parts, read_shard
-from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import jobs
@@ -74,22 +71,9 @@ def finish_run(run: PlanResult) -> Dataset:
     """Aggregate, verify and read the run. Raises if anything is missing or wrong."""
     aggregate(run.uri)
     store = open_store(run.uri)
-    parts = {
-        key: store.read(key)
-        for part in read_shard(store, run.plan, 0)
-        for key in _objects(run.plan, part)
-    }
-    manifest = read_table(store, manifest_key(0))
+    parts = {part.key: store.read(part.key) for part in read_shard(store, run.plan, 0)}
+    manifest = read_shard_manifest(open_run(run.uri), 0)
     return Dataset(parts, manifest, verify(run.uri))
-
-
-def _objects(plan: Plan, part: Part) -> list[str]:
-    """The keys of a part's objects, its commit last."""
-    keys = [key for key in format_of(plan.job).object_keys(part) if key != part.key]
-    sidecars: list[str] = []
-    if plan.job.format == "files":
-        sidecars = [str(PurePosixPath(key).with_suffix(".json")) for key in keys]
-    return [*dict.fromkeys(keys), *sidecars, part.key]
 
 
 def make_with_kills(run: PlanResult, min_between: int, seed: int) -> Kills:

@@ -19,18 +19,18 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.encoder import mark_flat
-from imagekiln.steps.generate.step import generate_and_help, generate_shard
+from imagekiln.steps.generate.meter import meter_attempt
+from imagekiln.steps.generate.step import generate_and_help
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.maintain.retry import announce_retry
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages, ScoreValue
 from imagekiln.steps.runs.keys import REPORT_KEY
-from imagekiln.steps.runs.plan import Plan, load_plan
-from imagekiln.steps.runs.rounds import Round, open_run
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.run import open_run, retry_address
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
-from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import jobs, models
 from tests.interleaving import process_number
@@ -52,7 +52,7 @@ DEFAULTS: dict[str, object] = {"steps": 1, "width": SIDE, "height": SIDE, "seed"
 PASSES: dict[str, object] = {"over": {"kind": "refine", "strength": 1.0}}
 CANDIDATES = 2
 FAILING_PASSES = 0.3  # of all
-MAX_ROUNDS = 6
+MAX_RETRIES = 6
 Losers = Literal["drop", "keep"]
 # What an image is in the end: its status, and the hashes of its file and its pixels.
 Outcome = tuple[str, str | None, str | None]
@@ -63,7 +63,6 @@ class Setting:
     """What a history is about: how many nights, and their jobs."""
 
     nights: int
-    format: str = "parquet"
     failed_share: float = 1.0
     skip_existing: bool = False
     passes: bool = False
@@ -73,8 +72,6 @@ class Setting:
     """Of each prompt."""
     losers: Losers | None = None
     """What becomes of images that do not win; None where none compete."""
-    ends_in_rounds: bool = False
-    """Whether what is missing in the end is left to rounds, while pods of the run still sleep."""
 
     def job(self, folder: Path, night: int) -> Job:
         """The job of a night, whose runs lie in `folder`/out."""
@@ -87,7 +84,6 @@ class Setting:
             prompts=str(table),
             name="nightly",
             run_id=f"night-{night}",
-            format=self.format,
             defaults={**DEFAULTS, **({} if self.losers else {"images_per_prompt": self.images})},
             limits={"failed_share": self.failed_share},
             skip_existing=self.skip_existing,
@@ -162,7 +158,7 @@ def mood(row: ImageRow, purpose: str) -> float:
 
 @cache
 def painter(is_retry: bool, has_taste: bool, has_passes: bool) -> Painter:
-    """The one for the run itself or for its rounds, with scores and passes or without."""
+    """The one for the run itself or for its retries, with scores and passes or without."""
     the_painter = Painter(is_retry)
     if has_taste:
         the_painter.scorers = {"taste": taste}
@@ -173,7 +169,7 @@ def painter(is_retry: bool, has_taste: bool, has_passes: bool) -> Painter:
 
 def painter_of(plan: Plan) -> Painter:
     """The one of a plan."""
-    return painter(plan.round > 0, plan.job.keep is not None, bool(plan.job.passes))
+    return painter(plan.retry > 0, plan.job.keep is not None, bool(plan.job.passes))
 
 
 class Negatives:
@@ -212,52 +208,48 @@ class Negatives:
 
 def work(uri: str, shard: int) -> None:
     """Make a shard of a run, then help with others."""
-    store = open_store(uri)
-    plan = load_plan(store)
+    run = open_run(uri)
+    plan = run.addressed_plan
     if not plan.shards:  # earlier nights have all images
         return
     number = shard % len(plan.shards)
-    generate_and_help(store, plan, number, partial(painter_of, plan), NoProgress(), Stop())
+    stop = Stop()
+    with meter_attempt(run, plan, NoProgress(), stop, shards=[number]) as meter:
+        generate_and_help(run.store, plan, number, partial(painter_of, plan), meter, stop)
 
 
 def retry(uri: str, include_permanent: bool) -> None:
-    """Make a round of a run, or what is left of it."""
-    run = open_run(uri)
-    retry_round = plan_next_round(run.store, run.plan, include_permanent=include_permanent)
-    if retry_round is None:
+    """Make a retry of a run, or what is left of it."""
+    _, plan = announce_retry(open_run(uri), include_permanent=include_permanent)
+    if plan is None:
         aggregate(uri)
         return
-    make_round(retry_round)
-    aggregate(retry_round.store.uri)
+    address = retry_address(uri, plan.retry)
+    make_retry(address)
+    aggregate(address)
 
 
-def make_round(retry_round: Round) -> None:
-    """Make what is missing of a round."""
-    plan = retry_round.plan
-    for number in range(len(plan.shards)):
-        open_painter = partial(painter_of, plan)
-        generate_shard(retry_round.store, plan, number, open_painter, NoProgress(), Stop())
+def make_retry(address: str) -> None:
+    """Make what is missing of a retry."""
+    for number in range(len(open_run(address).addressed_plan.shards)):
+        work(address, number)
 
 
-def finish_night(
-    job: Job, *, in_rounds: bool = False, meanwhile: Callable[[], None] = lambda: None
-) -> Plan:
+def finish_night(job: Job, *, meanwhile: Callable[[], None] = lambda: None) -> Plan:
     """Do all that a night needs, with nothing in the way.
 
-    `in_rounds`: make no part of the run itself. `meanwhile` is what happens between a round and its
-    aggregation.
+    `meanwhile` is what happens between a retry and its aggregation.
     """
     run = make_plan(job)
-    store = open_store(run.uri)
-    for shard in range(0 if in_rounds else len(run.plan.shards)):
+    for shard in range(len(run.plan.shards)):
         work(run.uri, shard)
-    for _ in range(MAX_ROUNDS):
+    for _ in range(MAX_RETRIES):
         with suppress(Incomplete):
             aggregate(run.uri)
-        retry_round = plan_next_round(store, run.plan)
-        if retry_round is None:
+        _, plan = announce_retry(open_run(run.uri))
+        if plan is None:
             break
-        make_round(retry_round)
+        make_retry(retry_address(run.uri, plan.retry))
         meanwhile()
     aggregate(run.uri)
     return run.plan

@@ -114,14 +114,6 @@ def make_plan(begun: Begun, job: Job) -> None:
     planning.make_plan(job)
 
 
-def aggregate(begun: Begun, uri: str) -> None:
-    """Aggregate a run."""
-    from imagekiln.steps.aggregate.step import aggregate
-
-    begun()
-    aggregate(uri)
-
-
 def create(begun: Begun, uri: str, key: str, size: int) -> None:
     """Create an object of `size` bytes."""
     from imagekiln.steps.storage import open_store

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,23 +12,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run as run_job
-from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.maintain.retry import announce_retry
 from imagekiln.steps.models.image_defaults import default_steps
 from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.attempts import merge_stats, read_attempts
+from imagekiln.steps.runs.commits import NO_COMMIT, Head, create_commit
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageParameters, ImageRow
-from imagekiln.steps.runs.keys import RATE_KEY, SUCCESS_KEY
+from imagekiln.steps.runs.keys import SUCCESS_KEY
+from imagekiln.steps.runs.part_file import pack_part
 from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.registry import RunEntry, append_run_entry
-from imagekiln.steps.runs.rounds import Round
-from imagekiln.steps.runs.run_rate import RATE_TYPE_ADAPTER, RunRate
+from imagekiln.steps.runs.run import open_run, read_shard_manifest
 from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.stats import RunRate, ShardStats
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
@@ -127,7 +132,6 @@ def not_ok(
 def fill(run: PlanResult, outcomes: Mapping[int, EncodedImage] | None = None) -> list[Part]:
     """Write every part of a planned run: noise, or `outcomes` by the index in the run."""
     store = open_store(run.uri)
-    part_format = format_of(run.plan.job)
     parts = list[Part]()
     start = 0
     for number in range(len(run.plan.shards)):
@@ -136,28 +140,43 @@ def fill(run: PlanResult, outcomes: Mapping[int, EncodedImage] | None = None) ->
                 (outcomes or {}).get(start + place) or encoded(place)
                 for place in range(part.rows.num_rows)
             ]
-            part_format.pack(part, renumbered(images)).commit(store)
+            pack_part(part, renumbered(images)).commit(store)
             parts.append(part)
             start += part.rows.num_rows
     return parts
 
 
-def begin_round(run: PlanResult) -> Round:
-    """Plan the next round of a run."""
-    retry_round = plan_next_round(open_store(run.uri), run.plan)
-    assert retry_round is not None
-    return retry_round
+def begin_retry(run: PlanResult) -> Plan:
+    """Announce the next retry of a run, and return its plan."""
+    _, plan = announce_retry(open_run(run.uri))
+    assert plan is not None
+    return plan
 
 
 def retried(run: PlanResult, outcomes: Mapping[int, EncodedImage], mended: EncodedImage) -> str:
-    """The URI of a planned run, made with these outcomes; a round made the failed one again."""
+    """The URI of a planned run, made with these outcomes; a retry made the failed one again."""
     fill(run, outcomes)
-    aggregate(run.uri)
-    again = begin_round(run)
-    (part,) = read_shard(again.store, again.plan, 0)
-    format_of(again.plan.job).pack(part, renumbered([mended])).commit(again.store)
+    with suppress(Incomplete):
+        aggregate(run.uri)
+    again = begin_retry(run)
+    store = open_store(run.uri)
+    (part,) = read_shard(store, again, 0)
+    pack_part(part, renumbered([mended])).commit(store)
     aggregate(run.uri)
     return run.uri
+
+
+def stats_of(uri: str, number: int = 0) -> ShardStats | None:
+    """The statistics of a shard of a run, over all attempts; None if it has none."""
+    every = merge_stats(read_attempts(open_store(uri)))
+    return next((each for each in every if each.shard == number), None)
+
+
+def manifest_of(uri: str) -> pa.Table:
+    """The manifest of a run, that of one shard after the other."""
+    run = open_run(uri)
+    shards = range(len(run.plan.shards))
+    return pa.concat_tables([read_shard_manifest(run, number) for number in shards])
 
 
 def renumbered(images: list[EncodedImage]) -> list[EncodedImage]:
@@ -183,6 +202,6 @@ def write_rate(
         loading_seconds=0.0,
     )
     store = open_store(f"{job.output}/{run_id}")
-    store.replace(RATE_KEY, RATE_TYPE_ADAPTER.dump_json(rate))
+    create_commit(store, Head(), replace(NO_COMMIT, rate=rate))
     store.replace(SUCCESS_KEY, b"")
     append_run_entry(job.output, RunEntry(run_id, job.name))

@@ -2,12 +2,14 @@
 
 No model is loaded: in place of `generate`, noise is committed to all parts that are missing. Each
 step of a life meets failing requests, is killed, or is asked to stop; run again, it must leave what
-an undisturbed life leaves. Processes at work at once are in `tests/protocol.py`.
+an undisturbed life leaves. Processes at work at once are in `tests/histories.py`.
 """
 
 import hashlib
+import json
 import os
 import random
+import re
 import signal
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -20,34 +22,38 @@ import fsspec
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.dataset import open_dataset
 from imagekiln.steps.errors import KilnError, TryAgain
+from imagekiln.steps.export.step import export
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.gc import gc
-from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.maintain.retry import announce_retry
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.image import EncodedImage
-from imagekiln.steps.runs.keys import SUCCESS_KEY, TURNS_FOLDER
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.keys import SUCCESS_KEY
+from imagekiln.steps.runs.part_file import pack_part
+from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests import jobs, runs
 from tests.disturbance import SERVER_FAULTS, Answer, Disturbance, Fault, Forward, request_name
 from tests.s3 import WRITER, S3Server, forget_connections
 from tests.texts import chance
 
 FIRST = 10  # prompts of the first run; the second has more
-FAILED = (3, 5)  # the images of the first run that fail: a round makes one, a second the other
+FAILED = (3, 5)  # the images of the first run that fail: a retry makes one, a second the other
+FORGOTTEN = ForgetSelection(prompt_parts=("number 5",))
 WHOLES = ("first", "second")  # the runs that a success marker vouches for
-READING_STEPS = ("verify", "verify round", "list", "read")
+READING_STEPS = ("verify", "verify retry", "list", "read")
 MAX_BURST = 60
 MAX_ATTEMPTS = 4
 FOREVER = float("inf")
 KINDS = ("fault", "fault", "burst", "kill", "stop")
-# What a finished run promises; the rest of its objects serves people.
-PROMISED = ("manifest/", "image-ids/", "images/", "index/", "shards/", "plan.json")
+COMMIT = re.compile(r"(?:.*/)?commits/\d+\.json")
 SETTINGS: dict[str, object] = {
     "defaults": {"steps": 1, "width": 16, "height": 16},
     "batch": {"images": 4},
@@ -76,6 +82,8 @@ class Life:
     after: dict[str, Content] = field(default_factory=dict)
     requests: dict[str, list[str]] = field(default_factory=dict)
     found: dict[str, object] = field(default_factory=dict)
+    images_before: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    images: dict[str, dict[str, bytes]] = field(default_factory=dict)  # of finished runs
     files: Any = None  # of fsspec, past the proxy
     _bodies: Content = field(default_factory=dict)  # by their MD5 sums, which are entity tags
 
@@ -103,15 +111,17 @@ class Life:
             "aggregate": lambda: aggregate(run),
             "verify": lambda: verify(run),
             "aggregate again": lambda: aggregate(run),
-            "retry": lambda: make_round(run, (1,)),
-            "aggregate round": lambda: aggregate(run),
-            "verify round": lambda: verify(run),
-            "retry again": lambda: make_round(run),
-            "aggregate rounds": lambda: aggregate(run),
+            "retry": lambda: make_retry(run, (1,)),
+            "aggregate retry": lambda: aggregate(run),
+            "verify retry": lambda: verify(run),
+            "retry again": lambda: make_retry(run),
+            "aggregate retries": lambda: aggregate(run),
+            "export": lambda: export(run, self.export),
+            "forget": lambda: forget(run, FORGOTTEN, [self.export], remove=True),
             "plan second": lambda: make_plan(second),
             "generate second": lambda: make_missing(self.uri("second")),
             "aggregate second": lambda: aggregate(self.uri("second")),
-            "abandon": lambda: self._abandon(abandoned),
+            "abandon": lambda: make_missing(make_plan(abandoned).uri),
             "list": lambda: list_runs(self.output),
             "read": lambda: read_images(self.output),
             "gc": lambda: gc(self.output, -1, remove=True),
@@ -121,6 +131,11 @@ class Life:
     def output(self) -> str:
         """The URI of the output."""
         return f"s3://{self.bucket}/out"
+
+    @property
+    def export(self) -> str:
+        """The URI of the export of the first run."""
+        return f"s3://{self.bucket}/export"
 
     def uri(self, run: str) -> str:
         """The URI of a run."""
@@ -147,16 +162,25 @@ class Life:
     def record(self, network: Disturbance) -> None:
         """Live it once, undisturbed, and note what each step does."""
         content: Content = {}
+        images: dict[str, bytes] = {}
         for name in self.steps:
             self.before[name] = content
+            self.images_before[name] = images
             network.rest()
             self.do(name)
             self.requests[name] = sorted(map(request_name, network.requests))
             content = self.after[name] = self.content()
+            images = self.images[name] = self.read_finished()
+
+    def read_finished(self) -> dict[str, bytes]:
+        """A hash of all images of each run that has the success marker."""
+        path = self.output.removeprefix("s3://")
+        runs = [run for run in WHOLES if self.files.exists(f"{path}/{run}/{SUCCESS_KEY}")]
+        return {run: read_images(self.uri(run)) for run in runs}
 
     def content(self) -> Content:
         """Every object that the steps wrote."""
-        path = self.output.removeprefix("s3://")
+        path = self.bucket
         tags = {
             name: str(entry["ETag"]).strip('"')
             for name, entry in self.files.find(path, detail=True, refresh=True).items()
@@ -169,18 +193,13 @@ class Life:
 
     def restore(self, content: Content) -> None:
         """Let the output have these objects and no others."""
-        path = self.output.removeprefix("s3://")
+        path = self.bucket
         current = self.content()
         for key in current.keys() - content.keys():
             self.files.rm_file(f"{path}/{key}")
         for key, body in content.items():
             if current.get(key) != body:
                 self.files.pipe_file(f"{path}/{key}", body)
-
-    def _abandon(self, job: Job) -> None:
-        """Leave an unfinished run, and a part that no plan names."""
-        make_missing(make_plan(job).uri)
-        open_store(self.uri("first")).create("images/00009-0000.parquet", b"left behind")
 
 
 def _md5(content: bytes) -> str:
@@ -190,26 +209,27 @@ def _md5(content: bytes) -> str:
 def make_missing(uri: str, failed: Collection[int] = ()) -> None:
     """Commit noise to all parts of a run that are missing; the images at `failed` fail."""
     store = open_store(uri)
-    plan = load_plan(store)
-    part_format = format_of(plan.job)
+    _make_missing(store, load_plan(store), failed)
+
+
+def make_retry(run: str, failed: Collection[int] = ()) -> None:
+    """Announce a retry of a run, if there is anything to make, and commit noise to it."""
+    opened, plan = announce_retry(open_run(run))
+    if plan is not None:
+        _make_missing(opened.store, plan, failed)
+
+
+def _make_missing(store: Store, plan: Plan, failed: Collection[int]) -> None:
     start = 0
     for number in range(len(plan.shards)):
         shard = read_shard(store, plan, number)
-        missing = recover_parts(store, part_format, missing_parts(store, shard))
+        missing = missing_parts(store, shard)
         for part in shard:
             count = part.rows.num_rows
             images = [_image(place, start + place in failed) for place in range(count)]
             if part in missing:
-                part_format.pack(part, images).commit(store)
+                pack_part(part, images).commit(store)
             start += count
-
-
-def make_round(run: str, failed: Collection[int] = ()) -> None:
-    """Plan the next round of a run, if there is anything to make, and commit noise to it."""
-    store = open_store(run)
-    retry_round = plan_next_round(store, load_plan(store))
-    if retry_round is not None:
-        make_missing(retry_round.store.uri, failed)
 
 
 def _image(place: int, is_failed: bool) -> EncodedImage:
@@ -217,7 +237,7 @@ def _image(place: int, is_failed: bool) -> EncodedImage:
 
 
 def read_images(uri: str) -> bytes:
-    """A hash of all images of the finished runs under an output."""
+    """A hash of all images of a run, or of the finished runs under an output."""
     digest = hashlib.sha256()
     for batch in open_dataset(uri, columns=["image"]).to_batches():
         for image in batch["image"].to_pylist():
@@ -226,8 +246,14 @@ def read_images(uri: str) -> bytes:
 
 
 def lasting(content: Content) -> Content:
-    """The objects but those that say whose turn it was: each process leaves one of its own."""
-    return {key: body for key, body in content.items() if f"/{TURNS_FOLDER}/" not in key}
+    """The objects, with commits as if all were created at the same time."""
+    return {key: _timeless(key, body) for key, body in content.items()}
+
+
+def _timeless(key: str, body: bytes) -> bytes:
+    if COMMIT.fullmatch(key) is None:
+        return body
+    return json.dumps({**json.loads(body), "at": 0.0}).encode()
 
 
 @dataclass(slots=True)
@@ -303,18 +329,10 @@ class Bench:
         self._require_finished_whole(step)
 
     def _require_finished_whole(self, step: str) -> None:
-        """A run with the success marker has what it had before, or all that it shall have."""
-        content, after = self.life.content(), self.life.after[step]
-        for run in WHOLES:
-            if f"{run}/{SUCCESS_KEY}" not in content:
-                continue
-            states = [
-                _promised(state, run)
-                for state in (self.life.before[step], after)
-                if f"{run}/{SUCCESS_KEY}" in state
-            ]
-            if _promised(content, run) not in states:
-                raise Damage(f"{run} looks finished, and is not: {_difference(content, after)}")
+        """A run with the success marker has the images that it had before, or shall have."""
+        for run, images in self.life.read_finished().items():
+            if images not in (self.life.images_before[step].get(run), self.life.images[step][run]):
+                raise Damage(f"{run} looks finished, and has other images")
 
     def _finish(self, step: str) -> None:
         """Run the step undisturbed: its result must be that of an undisturbed life."""
@@ -341,15 +359,6 @@ def _dying(*, acts: bool) -> Fault:
 def _stopping(forward: Forward) -> Answer:
     os.kill(os.getpid(), signal.SIGTERM)
     return forward()
-
-
-def _promised(content: Content, run: str) -> Content:
-    return {
-        key: body
-        for key, body in content.items()
-        if key.startswith(tuple(f"{run}/{name}" for name in PROMISED))
-        and "/images/00009-" not in key
-    }
 
 
 def _difference(content: Content, expected: Content) -> list[str]:

@@ -6,46 +6,40 @@ from functools import cache
 import pyarrow as pa
 
 from imagekiln.steps.aggregate.summary import load_summary
-from imagekiln.steps.runs.forgotten import read_forgotten
 from imagekiln.steps.runs.image_id_index import ids_from_hex
-from imagekiln.steps.runs.keys import (
-    SUCCESS_KEY,
-    manifest_key,
-)
-from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.keys import IMAGES_FOLDER
+from imagekiln.steps.runs.manifest import read_forgotten
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.readback import read_image_bytes
+from imagekiln.steps.runs.run import open_run, read_shard_manifest
 from imagekiln.steps.runs.shard import read_shard_rows
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.tables import read_column
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import models
+from tests.faults import manifests
 from tests.image_ids import iter_index_chunks
 from tests.nights import Outcome, Setting, finish_night
 
 
-def manifest_of(store: Store, plan: Plan) -> pa.Table:
-    """The rows of all shards."""
-    tables = [read_table(store, manifest_key(number)) for number in range(len(plan.shards))]
-    return pa.concat_tables(tables)
-
-
-def outcomes(store: Store, plan: Plan) -> dict[str, Outcome]:
+def outcomes(store: Store, _: Plan) -> dict[str, Outcome]:
     """What each image of a run is by its manifest."""
-    if not plan.shards:
-        return {}
-    rows = manifest_of(store, plan).to_pylist()
-    return {row["image_id"]: (row["status"], row["sha256"], row["pixels_sha256"]) for row in rows}
+    return {
+        row["image_id"]: (row["status"], row["sha256"], row["pixels_sha256"])
+        for row in manifests(store.uri)
+    }
 
 
 def check_whole(store: Store) -> None:
     """Fail unless a run that claims to be finished has every planned image, as it says."""
-    plan = load_plan(store)
+    run = open_run(store.uri)
+    plan = run.plan
     summary = load_summary(store)
-    forgotten = set(read_forgotten(store, plan).to_pylist())
+    forgotten = set(read_forgotten(store, run.head.commit).to_pylist())
     ok_ids: list[str] = []
     listed_ids: list[str] = []  # that no later run is to make
     for number in range(len(plan.shards)):
-        manifest = read_table(store, manifest_key(number))
+        manifest = read_shard_manifest(run, number)
         planned = read_shard_rows(store, plan, number)
         assert manifest["image_id"].equals(planned["image_id"])
         for row in manifest.to_pylist():
@@ -60,11 +54,23 @@ def check_whole(store: Store) -> None:
             check_winners(manifest.to_pylist(), plan.job.keep.of)
     assert (summary.images, summary.ok) == (plan.counts.images, len(ok_ids))
     assert summary.not_ok <= summary.failed_share * summary.images
-    assert store.read(SUCCESS_KEY) == f"{summary.ok} of {summary.images} images\n".encode()
     index = [image_id for chunk in iter_index_chunks(store) for image_id in chunk.tolist()]
     listed = pa.array(listed_ids, pa.string())
     expected = sorted(ids_from_hex(listed).tolist()) if listed_ids else []
     assert index == expected
+
+
+def check_globbed(store: Store) -> None:
+    """Fail unless a reader of `images/*.parquet` who knows no commits gets each image once."""
+    found = [
+        image_id
+        for entry in store.list_folder(IMAGES_FOLDER)
+        if entry.key.endswith(".parquet")
+        for image_id in read_column(store, entry.key, "image_id").to_pylist()
+    ]
+    run = open_run(store.uri)
+    ok = [row["image_id"] for row in manifests(store.uri) if row["status"] == "ok"]
+    assert sorted(found) == sorted(ok) or run.plan.job.keep is not None
 
 
 def check_winners(rows: Sequence[Mapping[str, object]], candidates: int) -> None:

@@ -2,28 +2,19 @@
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
+from unicodedata import category
 
-import pyarrow as pa
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.output import Encoding, file_suffix
-from imagekiln.steps.runs.added_columns import added_fields
-from imagekiln.steps.runs.features import sample_features
-from imagekiln.steps.runs.keys import (
-    CARD_KEY,
-    EMPTY_DATASET_KEY,
-    folder_metadata_key,
-    round_folder,
-)
-from imagekiln.steps.runs.parquet_format import part_to_parquet
+from imagekiln.steps.runs.keys import CARD_KEY, EMPTY_DATASET_KEY, IMAGES_FOLDER
+from imagekiln.steps.runs.part_file import part_to_parquet
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.shard import read_row_schema
+from imagekiln.steps.runs.tables import added_fields
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.store import Store
@@ -44,21 +35,19 @@ INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 def write_card(store: Store, plan: Plan, summary: Summary) -> None:
     """Write the card into the run, and where it has no images the empty dataset that it names."""
-    schema = read_row_schema(store, plan)
-    added = added_fields(plan.job)
     if not summary.ok:
-        store.replace(EMPTY_DATASET_KEY, part_to_parquet(schema.empty_table(), [], added))
-    schema = pa.schema([*schema, *added])  # readers go by names
-    card = render_card(plan, schema, summary)
+        rows = read_row_schema(store, plan).empty_table()
+        store.replace(EMPTY_DATASET_KEY, part_to_parquet(rows, [], added_fields(plan.job)))
+    card = render_card(plan, summary)
     store.replace(CARD_KEY, card.encode(errors="replace"))
 
 
-def render_card(plan: Plan, schema: pa.Schema, summary: Summary) -> str:
-    """The card of a run whose image rows have this schema, as Markdown. User text is quoted."""
+def render_card(plan: Plan, summary: Summary) -> str:
+    """The card of a run, as Markdown. User text is quoted."""
     return card_template("card.md.j2").render(
         plan=plan,
         summary=summary,
-        front=yaml.safe_dump(_front_matter(plan, schema, summary), sort_keys=False),
+        front=yaml.safe_dump(_front_matter(plan, summary), sort_keys=False),
         name=plan.job.name,
         run_id=plan.run_id,
         model=model_label(plan),  # of a local folder, only the last name
@@ -84,24 +73,21 @@ def card_template(name: str, package: str = "imagekiln.steps.aggregate") -> Temp
 
 def code_span(text: str) -> str:
     """Text as a Markdown code span that ends where it should and hides no character."""
-    visible = "".join(map(_visible_character, text))
+    visible = "".join(
+        "\N{REPLACEMENT CHARACTER}" if category(character) in INVISIBLE_CATEGORIES else character
+        for character in text
+    )
     longest_run = max(map(len, re.findall("`+", visible)), default=0)
     fence = "`" * (longest_run + 1)
     escaped = visible.replace("|", "\\|")  # a bar ends the cell of a table, even within code
     return f"{fence} {escaped} {fence}"
 
 
-def _visible_character(character: str) -> str:
-    if unicodedata.category(character) in INVISIBLE_CATEGORIES:
-        return "\N{REPLACEMENT CHARACTER}"
-    return character
-
-
-def _front_matter(plan: Plan, schema: pa.Schema, summary: Summary) -> dict[str, object]:
+def _front_matter(plan: Plan, summary: Summary) -> dict[str, object]:
     job = plan.job
     # The manifest is no configuration: `datasets` loads all files of a card as one format.
     configuration = describe_configuration(
-        "default", run_file_patterns(job, summary), summary.ok, content_facts(plan, summary)
+        "default", run_file_patterns(summary), summary.ok, content_facts(plan, summary)
     )
     front: dict[str, object] = {}
     if job.card.license is not None:
@@ -113,10 +99,6 @@ def _front_matter(plan: Plan, schema: pa.Schema, summary: Summary) -> dict[str, 
         "size_categories": [size_category(summary.ok)],
         "configs": [configuration],
     }
-    if (
-        job.format == "webdataset" and summary.ok
-    ):  # files of the other formats have types of their own
-        front["dataset_info"] = {"features": sample_features(schema, job.encoding)}
     return front
 
 
@@ -151,23 +133,8 @@ def size_category(images: int) -> str:
     return SIZE_CATEGORIES[min(index, largest)]
 
 
-def data_file_patterns(encoding: Encoding) -> dict[str, list[str]]:
-    """By format, the files with images, and what a reader needs beside them."""
-    image_files = f"images/*/*{file_suffix(encoding)}"
-    metadata_files = folder_metadata_key("images/*")
-    return {
-        "parquet": ["images/*.parquet"],
-        "webdataset": ["images/*.tar"],
-        "files": [image_files, metadata_files],
-    }
-
-
-def run_file_patterns(job: Job, summary: Summary) -> list[str]:
-    """The files with a run's images: those of its format, in its folder and those of its rounds."""
+def run_file_patterns(summary: Summary) -> list[str]:
+    """The files with a run's images. They do not depend on what a run has been through."""
     if not summary.ok:
         return [EMPTY_DATASET_KEY]
-    patterns = data_file_patterns(job.encoding)[job.format]
-    numbers = range(1, summary.rounds + 1)
-    round_folders = [f"{round_folder(number)}/" for number in numbers]
-    folders = ["", *round_folders]
-    return [f"{folder}{pattern}" for folder in folders for pattern in patterns]
+    return [f"{IMAGES_FOLDER}/*.parquet"]

@@ -1,5 +1,6 @@
 """Why images are not ok: each cause, how many images have it, and a few examples."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ from imagekiln.steps.aggregate.counters import TopKCounter
 from imagekiln.steps.aggregate.image_counts import is_permanent
 from imagekiln.steps.errors import first_line
 from imagekiln.steps.job.columns import dataset_name
-from imagekiln.steps.runs.sidecar import to_rows
+from imagekiln.steps.runs.row_values import to_rows
 from imagekiln.steps.runtime.sanitize import truncate_text
 
 MAX_EXAMPLES = 3
@@ -56,7 +57,8 @@ class FailureCounter:
 
     def __init__(self, carry: Sequence[str] = ()) -> None:
         """Begin with no failure. `carry` names the columns that the job carries."""
-        self._carry = [*map(dataset_name, carry[:MAX_CARRIED_COLUMNS])]
+        columns = carry[:MAX_CARRIED_COLUMNS]
+        self._carry = [dataset_name(column) for column in columns]
         self._images: TopKCounter[StatusAndError] = TopKCounter()
         self._examples: dict[StatusAndError, list[FailureExample]] = {}
 
@@ -64,36 +66,36 @@ class FailureCounter:
         """Add the failures of one shard."""
         has_error = pc.is_valid(manifest["error"])
         failures = manifest.filter(has_error)
-        statuses = failures["status"].to_pylist()
-        errors = failures["error"].to_pylist()
-        causes = [
-            (status, first_line(error)) for status, error in zip(statuses, errors, strict=True)
-        ]
-        self._images.add(causes)
+        causes = _causes(failures)
+        self._images.add(Counter(causes))
         for index, cause in enumerate(causes):
-            self._add_example(cause, failures, index)
+            examples = self._examples.setdefault(cause, [])
+            is_short = len(examples) < MAX_EXAMPLES
+            if is_short and cause in self._images:
+                example = _failure_example(failures, index, self._carry)
+                examples.append(example)
+        self._forget_rare_causes()
 
-        for cause in list(self._examples):
-            if cause not in self._images:
-                del self._examples[cause]
+    def _forget_rare_causes(self) -> None:
+        """Drop the examples of causes that are no longer counted."""
+        rare_causes = [cause for cause in self._examples if cause not in self._images]
+        for cause in rare_causes:
+            del self._examples[cause]
 
     def most_common(self, limit: int) -> tuple[FailureCause, ...]:
         """The most frequent causes."""
         return tuple(
-            self._failure_cause(cause, images) for cause, images in self._images.most_common(limit)
+            FailureCause(status, error, images, tuple(self._examples[status, error]))
+            for (status, error), images in self._images.most_common(limit)
         )
 
-    def _failure_cause(self, cause: StatusAndError, images: int) -> FailureCause:
-        status, error = cause
-        examples = self._examples.get(cause, [])
-        return FailureCause(status, error, images, tuple(examples))
 
-    def _add_example(self, cause: StatusAndError, failures: pa.Table, index: int) -> None:
-        if cause not in self._images:
-            return
-        examples = self._examples.setdefault(cause, [])
-        if len(examples) < MAX_EXAMPLES:
-            examples.append(_failure_example(failures, index, self._carry))
+def _causes(failures: pa.Table) -> list[StatusAndError]:
+    """The cause of each of these failures."""
+    statuses = failures["status"].to_pylist()
+    errors = failures["error"].to_pylist()
+    short_errors = map(first_line, errors)
+    return list(zip(statuses, short_errors, strict=True))
 
 
 def _failure_example(failures: pa.Table, index: int, carry: Sequence[str]) -> FailureExample:

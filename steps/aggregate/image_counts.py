@@ -1,24 +1,17 @@
 """What became of a run's images, in numbers that add up in any order."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 # Of a row, its settings or the model: another try ends with the same error.
-PERMANENT_ERRORS = (
-    "AssertionError",
-    "AttributeError",
-    "IndexError",
-    "KeyError",
-    "NotImplementedError",
-    "OverflowError",
-    "TypeError",
-    "ValueError",
-    "ZeroDivisionError",
+PERMANENT_PATTERN = (
+    "^(?:Assertion|Attribute|Index|Key|NotImplemented|Overflow|Type|Value|ZeroDivision)Error: "
 )
-PERMANENT_PATTERN = rf"^(?:{'|'.join(PERMANENT_ERRORS)}): "
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +40,22 @@ def count_images(manifest: pa.Table) -> ImageCounts:
     """Count the images of a manifest."""
     permanent = permanent_mask(manifest["status"], manifest["error"])
     return ImageCounts(
-        _value_counts(manifest["status"]),
-        _value_counts(pc.list_flatten(manifest["marks"])),
+        count_values(manifest["status"]),
+        count_values(pc.list_flatten(manifest["marks"])),
         pc.sum(manifest["byte_size"]).as_py() or 0,
         pc.sum(permanent).as_py() or 0,
     )
 
 
-def _value_counts(column: pa.ChunkedArray) -> Counter[str]:
+def count_values(column: pa.Array | pa.ChunkedArray) -> Counter[Any]:
+    """Count each different value of a column."""
     entries = pc.value_counts(column).to_pylist()
     return Counter({entry["values"]: entry["counts"] for entry in entries})
 
 
 def is_permanent(error: str) -> bool:
     """Whether another try ends with the same error."""
-    name, colon, _ = error.partition(": ")
-    return bool(colon) and name in PERMANENT_ERRORS
+    return re.match(PERMANENT_PATTERN, error) is not None
 
 
 def permanent_mask(statuses: pa.Array, errors: pa.Array) -> pa.Array:

@@ -8,10 +8,8 @@ of the rest does, so that ten million equal hashes take one pass. A bucket whose
 each other is split further, by the bits in which they do not agree yet.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import combinations
-from math import comb
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.job.gates import MAX_HASH_DISTANCE, NEAR_DUPLICATE, Gate
-from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.tables import read_column, read_table, to_parquet
+from imagekiln.steps.runs.manifest import write_manifest
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store
 
-T = TypeVar("T")
 Hashes = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int32]
-RowIndices = npt.NDArray[np.integer]
 
+ID_TYPE = "V16"  # 32 hexadecimal digits
 HASH_BITS = 64
-MAX_EXTRA_BLOCKS = 8
-SORT_COST = 4  # of a hash, in comparisons
+MAX_BLOCKS = MAX_HASH_DISTANCE + 8
 PASS_OVERHEAD = 1000  # of a pass over hashes, in comparisons
 COMPARISONS_PER_HASH = 32  # in one choice of blocks, before what is left is split further
 INDEX_MASK = np.uint64(2**32 - 1)
@@ -46,12 +42,7 @@ def find_earlier_matches(hashes: npt.NDArray[np.int64]) -> Indices:
     count = len(hashes)
     indices = np.arange(count, dtype=np.int32)
     matches = np.full(count, -1, np.int32)
-    _find_matches(
-        hashes.view(np.uint64),
-        indices,
-        fixed=0,
-        matches=matches,
-    )
+    _find_matches(hashes.view(np.uint64), indices, fixed=0, matches=matches)
     return matches
 
 
@@ -62,14 +53,8 @@ def _find_matches(hashes: Hashes, indices: Indices, fixed: int, matches: Indices
         if len(indices) < 2:
             return
         budget = COMPARISONS_PER_HASH * (len(indices) + PASS_OVERHEAD)
-        rest = _compare_buckets(
-            hashes,
-            _pack_buckets(
-                hashes, indices, mask
-            ),  # in no variable, to be freed before the recursion
-            matches,
-            budget,
-        )
+        # The buckets are in no variable, to be freed before the recursion.
+        rest = _compare_buckets(hashes, _pack_buckets(hashes, indices, mask), matches, budget)
         if len(rest):
             _find_matches(hashes, rest, mask, matches)
 
@@ -80,7 +65,7 @@ def block_masks(fixed: int, count: int) -> Iterator[int]:
     Hashes that agree in the bits `fixed` and are near each other agree in one of these masks.
     """
     free_bits = [bit for bit in range(HASH_BITS) if not fixed >> bit & 1]
-    block_count = _cheapest_block_count(len(free_bits), count)
+    block_count = _block_count(len(free_bits), count)
     blocks: list[int] = []
     for start in range(block_count):
         # Neighboring bits are correlated, so each block takes bits from everywhere.
@@ -92,25 +77,14 @@ def block_masks(fixed: int, count: int) -> Iterator[int]:
         yield fixed | sum(choice)
 
 
-def _cheapest_block_count(free_bits: int, count: int) -> int:
-    most = min(MAX_HASH_DISTANCE + MAX_EXTRA_BLOCKS, free_bits)
-    most = max(1, most)
-    least = min(MAX_HASH_DISTANCE + 1, most)
-    return min(
-        range(least, most + 1),
-        key=lambda blocks: _search_cost(blocks, free_bits, count),
-    )
-
-
-def _search_cost(blocks: int, free_bits: int, count: int) -> float:
-    """The cost of all choices of blocks, in comparisons, where hashes are random."""
-    agreeing = max(0, blocks - MAX_HASH_DISTANCE)
-    shared_bits = free_bits * agreeing / blocks
-    bucket_size = count / 2**shared_bits
-    hash_cost = SORT_COST + bucket_size
-    pass_cost = count * hash_cost + PASS_OVERHEAD
-    passes = comb(blocks, MAX_HASH_DISTANCE)
-    return passes * pass_cost
+def _block_count(free_bits: int, count: int) -> int:
+    """The fewest blocks whose choices give random hashes a bucket each: more take more passes."""
+    most = min(MAX_BLOCKS, free_bits)
+    for blocks in range(MAX_HASH_DISTANCE + 1, most):
+        shared_bits = free_bits * (blocks - MAX_HASH_DISTANCE) / blocks
+        if count <= 2**shared_bits:
+            return blocks
+    return most
 
 
 def _pack_buckets(hashes: Hashes, indices: Indices, mask: int) -> Hashes:
@@ -148,11 +122,15 @@ def _compare_buckets(hashes: Hashes, packed: Hashes, matches: Indices, budget: i
         budget -= len(packed) + PASS_OVERHEAD
         starts_bucket = _starts_of_buckets(packed >> BUCKET_SHIFT)
         starts = np.flatnonzero(starts_bucket)
-        bucket_sizes = np.diff(starts, append=len(packed))
+        bucket_sizes = np.diff(
+            starts,
+            append=len(packed),
+        )
 
         indices = _unpack_indices(packed)
         leaders = np.repeat(indices[starts], bucket_sizes)
-        near = _differing_bits(hashes, indices, leaders) <= MAX_HASH_DISTANCE
+        differing_bits = np.bitwise_count(hashes[indices] ^ hashes[leaders])
+        near = differing_bits <= MAX_HASH_DISTANCE
 
         followers = near & ~starts_bucket
         follower_indices = indices[followers]
@@ -161,126 +139,102 @@ def _compare_buckets(hashes: Hashes, packed: Hashes, matches: Indices, budget: i
     return np.unique(_unpack_indices(packed))
 
 
-def _differing_bits(hashes: Hashes, indices: Indices, others: Indices) -> npt.NDArray[np.uint8]:
-    difference = hashes[indices]
-    difference ^= hashes[others]
-    count: npt.NDArray[np.uint8] = np.bitwise_count(difference)
-    return count
-
-
 def _unpack_indices(packed: Hashes) -> Indices:
     indices = packed & INDEX_MASK
     return indices.astype(np.int32)
 
 
 class NearDuplicateMarker:
-    """Collects the hashes of a run, 12 bytes an image, shard by shard; then marks duplicates."""
+    """Collects the hashes of a run, 24 bytes an image, shard by shard; then marks duplicates."""
 
     def __init__(self, gate: Gate | None) -> None:
         """Begin with no image. Without a gate, nothing is collected and nothing marked."""
         self._gate = gate
         self._hashes: list[npt.NDArray[np.int64]] = []
-        self._rows: list[RowIndices] = []  # of each hash, in the manifest of its shard
+        self._ids: list[npt.NDArray[np.void]] = []
 
     def add(self, manifest: pa.Table) -> None:
         """Add the images of the next shard."""
         if self._gate is None:
             return
-        hashes = manifest["phash"].combine_chunks()
-        has_hash = hashes.is_valid().to_numpy(zero_copy_only=False)
-        present = hashes.drop_null()
-        rows = np.flatnonzero(has_hash)
-        self._hashes.append(present.to_numpy(zero_copy_only=False))
-        self._rows.append(rows.astype(np.int32))
+        has_hash = pc.is_valid(manifest["phash"])
+        hashed = manifest.filter(has_hash)
+        digits = "".join(hashed["image_id"].to_pylist())
+        ids = np.frombuffer(bytes.fromhex(digits), ID_TYPE)
+        self._ids.append(ids)
+        self._hashes.append(hashed["phash"].to_numpy())
 
-    def mark_manifests(self, store: Store) -> Iterator[pa.Table]:
-        """Rewrite the manifests with near-duplicates. Yields the marked rows, shard by shard."""
-        if self._gate is None or not self._hashes:
+    def mark_manifests(self, store: Store, keys: list[str]) -> Iterator[pa.Table]:
+        """Write the manifests with marks, and put their keys in the place of those without.
+
+        Yields the marked rows, shard by shard.
+        """
+        if not self._hashes:
             return
         hashes = np.concatenate(self._hashes)
         matches = find_earlier_matches(hashes)
-        del hashes
-        duplicates = np.flatnonzero(matches >= 0)
-        originals, original_of = np.unique(
-            matches[duplicates],
-            return_inverse=True,
-        )
-        ids = self._read_image_ids(store, originals)
-
-        def mark(shard: int, rows: RowIndices, selected: slice) -> pa.Table:
-            original_ids = ids[original_of[selected]]
-            texts = original_ids.astype(str)
-            return _write_marks(store, shard, rows, texts)
-
-        yield from self._map_shards(duplicates, mark)
-
-    def _read_image_ids(self, store: Store, hash_indices: RowIndices) -> npt.NDArray[np.bytes_]:
-        def read(shard: int, rows: RowIndices, selected: slice) -> tuple[slice, list[str]]:
-            column = read_column(store, manifest_key(shard), "image_id")
-            row_numbers = pa.array(rows)
-            shard_ids = column.take(row_numbers)
-            return selected, shard_ids.to_pylist()
-
-        ids = np.empty(len(hash_indices), "S32")  # hexadecimal digits
-        for selected, shard_ids in self._map_shards(hash_indices, read):
-            ids[selected] = shard_ids
-        return ids
-
-    def _map_shards(
-        self, hash_indices: RowIndices, work: Callable[[int, RowIndices, slice], T]
-    ) -> Iterator[T]:
-        """What `work` gives for each shard with some of these hashes, which are sorted.
-
-        It gets the shard's number, the rows of the hashes in the shard's manifest, and the slice of
-        `hash_indices` that they are.
-        """
+        del hashes  # memory is tight
+        ids = np.concatenate(self._ids)
         sizes = [len(hashes) for hashes in self._hashes]
-        shard_starts = np.cumsum([0, *sizes])
-        cuts = np.searchsorted(hash_indices, shard_starts)
-        counts = np.diff(cuts)
-        shards = np.flatnonzero(counts).tolist()
+        ends = np.cumsum(sizes)
+        matches_by_shard = np.split(matches, ends[:-1])
 
-        def work_on(number: int) -> T:
-            shard = shards[number]
-            start = cuts[shard]
-            selected = slice(start, start + counts[shard])
-            indices_in_shard = hash_indices[selected] - shard_starts[shard]
-            shard_rows = self._rows[shard]
-            return work(shard, shard_rows[indices_in_shard], selected)
+        def mark(shard: int) -> pa.Table | None:
+            matches = matches_by_shard[shard]
+            is_duplicate = matches >= 0
+            if not is_duplicate.any():
+                return None
+            manifest = read_table(store, keys[shard])
+            rows = _rows_with_hash(manifest)[is_duplicate]
+            original_ids = ids[matches[is_duplicate]]
+            originals = _originals_by_row(manifest.num_rows, rows, original_ids)
+            marked = _mark_rows(manifest, originals)
+            keys[shard] = write_manifest(store, shard, marked)
+            return marked.take(pa.array(rows))
 
-        return map_ordered(work_on, len(shards))
+        yield from filter(None, map_ordered(mark, len(keys)))
 
 
-def mark_near_duplicates(manifest: pa.Table, originals: pa.ChunkedArray) -> pa.Table:
-    """The manifest with a mark on each image that has an original: the id of an earlier one."""
+def _rows_with_hash(manifest: pa.Table) -> npt.NDArray[np.intp]:
+    has_hash = pc.is_valid(manifest["phash"])
+    return np.flatnonzero(has_hash.to_numpy())
+
+
+def _originals_by_row(
+    row_count: int, rows: npt.NDArray[np.intp], original_ids: npt.NDArray[np.void]
+) -> pa.Array:
+    """The ids of originals as texts, in the rows of their duplicates; null in other rows."""
+    originals = np.full(row_count, None, object)
+    originals[rows] = [original.tobytes().hex() for original in original_ids]
+    return pa.array(originals, pa.string())
+
+
+def without_near_duplicates(manifest: pa.Table) -> pa.Table:
+    """The manifest of an earlier commit without the marks that depend on other shards."""
+    is_marked = pc.is_valid(manifest["near_duplicate_of"])
+    if not pc.any(is_marked).as_py():
+        return manifest
+    no_originals = pa.nulls(manifest.num_rows, pa.string())
+    return _mark_rows(manifest, no_originals)
+
+
+def _mark_rows(manifest: pa.Table, originals: pa.Array) -> pa.Table:
+    """The manifest with these originals, ids of earlier images, and a mark on what has one."""
     marks = manifest["marks"].to_pylist()
-    is_duplicate = pc.is_valid(originals).to_numpy()
-    for row in np.flatnonzero(is_duplicate):
-        row_marks = marks[row] or []
-        marks[row] = [*row_marks, NEAR_DUPLICATE]
+    for row, original in enumerate(originals.to_pylist()):
+        others = [mark for mark in marks[row] or () if mark != NEAR_DUPLICATE]
+        if original is not None:
+            marks[row] = [*others, NEAR_DUPLICATE]
+        elif marks[row] is not None:
+            marks[row] = others
 
-    marks_field = manifest.schema.field("marks")
-    column = pa.array(marks, marks_field.type)
-    marked = _replace_column(manifest, "marks", column)
-    marked = _replace_column(marked, "near_duplicate_of", originals)
-    return marked.combine_chunks()
-
-
-def _write_marks(
-    store: Store, shard: int, rows: RowIndices, originals: npt.NDArray[np.str_]
-) -> pa.Table:
-    key = manifest_key(shard)
-    manifest = read_table(store, key)
-    values = np.full(manifest.num_rows, None, object)
-    values[rows] = originals
-    column = pa.array(values, pa.string())
-
-    marked = mark_near_duplicates(manifest, pa.chunked_array([column]))
-    store.replace(key, to_parquet(marked))
-    return marked.take(pa.array(rows))
-
-
-def _replace_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    index = table.schema.get_field_index(name)
-    field = table.schema.field(index)
-    return table.set_column(index, field, values)
+    schema = manifest.schema
+    columns = {
+        "marks": pa.array(marks, schema.field("marks").type),
+        "near_duplicate_of": originals,
+    }
+    for name, column in columns.items():
+        index = schema.get_field_index(name)
+        field = schema.field(name)
+        manifest = manifest.set_column(index, field, column)
+    return manifest.combine_chunks()

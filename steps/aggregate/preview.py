@@ -1,14 +1,14 @@
 """A run judged by its first shard: the page of a preview, and what a canary says of the others."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from imagekiln.steps.aggregate.acceptance import resolve_policy
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.contact_sheet import MAX_SAMPLES, ContactSheet
 from imagekiln.steps.aggregate.report.page import write_report
-from imagekiln.steps.aggregate.summary import Summary, SummaryBuilder, write_summary
+from imagekiln.steps.aggregate.summary import Summary, SummaryBuilder
 from imagekiln.steps.aggregate.verdict import (
-    GateResult,
     RunVerdict,
     describe_ok,
     describe_rejected,
@@ -17,10 +17,10 @@ from imagekiln.steps.aggregate.verdict import (
     require_finished,
 )
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.runs.attempts import merge_stats, read_attempts
 from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_KEY
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.rounds import open_run
-from imagekiln.steps.runs.stats import load_stats
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
 from imagekiln.steps.storage import open_folder
 
@@ -40,29 +40,39 @@ class Preview:
 def judge_first_shard(uri: str) -> Preview:
     """Write the page of the run's first shard, and judge it by the job's limits and gates.
 
-    Images that a round of `retry` made again count as it made them. Near-duplicates are not looked
-    for. Raises Incomplete where images are missing, too many are not ok, or a gate found too many;
-    BadInput on damage; TryAgain where storage fails.
+    Images that a retry made again count as it made them. Near-duplicates are not looked for. Raises
+    Incomplete if images are missing, too many are not ok, or a gate found too many; BadInput on
+    damage; TryAgain if storage fails.
     """
     run = open_run(uri)
     job = run.plan.job
-    shard = RunReconciler(run.store, run.plan).reconcile(0)
-    stats = load_stats(run.store, 0)
+    shard = RunReconciler(run).reconcile(0)
+    all_stats = merge_stats(read_attempts(run.store))
+    stats = [of_shard for of_shard in all_stats if of_shard.shard == 0]
     sheet = ContactSheet(tuple(job.marking_gates))
     sheet.add(shard)
-    builder = SummaryBuilder(job.carried_columns, job.scores, run.plan.pass_sizes)
-    builder.add(shard)
     plan = _plan_of_first_shard(run.plan)
-    policy = resolve_policy(run)
-    own_stats = [stats] if stats else []
-    summary = builder.build(plan, own_stats, policy)
+    builder = SummaryBuilder(plan)
+    builder.add(shard)
+    summary = builder.build(stats, resolve_policy(run))
 
     target = open_folder(run.store, PREVIEW_FOLDER)
     page = target.uri_of(REPORT_KEY)
-    preview = Preview(run.store.uri, page, run.plan.counts.images, summary)
+    preview = Preview(
+        run.store.uri,
+        page,
+        run.plan.counts.images,
+        summary,
+    )
     verdict = judge_preview(preview, job)
-    write_summary(target, summary)
-    write_report(run.store, plan, summary, sheet, target=target, verdict=verdict)
+    write_report(
+        run.store,
+        plan,
+        summary,
+        sheet,
+        target=target,
+        verdict=verdict,
+    )
     require_finished(verdict)
     return preview
 
@@ -71,14 +81,17 @@ def _plan_of_first_shard(plan: Plan) -> Plan:
     """The plan as if it had no other shard."""
     first = plan.shards[:1]
     images = sum(shard.images for shard in first)
-    return replace(plan, shards=first, counts=replace(plan.counts, images=images))
+    counts = replace(plan.counts, images=images)
+    return replace(plan, shards=first, counts=counts, expected=None)
 
 
 def judge_preview(preview: Preview, job: Job) -> RunVerdict:
     """The verdict on the first shard of a run."""
     summary = preview.summary
     shown = pluralize(min(summary.ok, MAX_SAMPLES), "image")
-    made = format_count(summary.images) + (" candidates" if summary.outscored else "")
+    made = format_count(summary.images)
+    if summary.outscored:
+        made += " candidates"
     planned = pluralize(preview.planned_images, "is planned", "are planned")
     scope = (
         f"This page shows {shown} of {made}; {planned}. "
@@ -86,40 +99,33 @@ def judge_preview(preview: Preview, job: Job) -> RunVerdict:
     )
     if rejected := describe_rejected(summary):
         scope = f"{rejected}. {scope}"
-    reasons = _reasons(summary, job)
+    reasons = "; ".join(_reasons(summary, job))
     if not reasons:
         headline = f"Preview: {describe_ok(summary)}, as the job asks."
         return RunVerdict("finished", headline, scope, ())
-
-    listed = "; ".join(reasons)
     return RunVerdict(
         "failed",
-        f"Preview: {listed}.",
+        f"Preview: {reasons}.",
         f"{scope} Change the job before the others are made.",
         (),
         f"{preview.uri}: the first {pluralize(summary.images, 'image')} of "
-        f"{format_count(preview.planned_images)} are not as the job asks: {listed}. "
+        f"{format_count(preview.planned_images)} are not as the job asks: {reasons}. "
         f"See them in {preview.page}, and change the job.",
     )
 
 
-def _reasons(summary: Summary, job: Job) -> list[str]:
-    """What of the images is not as the job asks."""
-    reasons = []
-    failed = summary.failed
+def _reasons(summary: Summary, job: Job) -> Iterator[str]:
+    """Everything about the images that is not as the job asks."""
     if summary.missing:
-        reasons.append(f"{pluralize(summary.missing, 'image is', 'images are')} missing")
-    if summary.images and failed / summary.images > summary.failed_share:
-        causes = list_causes(summary, MAX_CAUSES)
-        not_ok = pluralize(failed, "image is", "images are")
+        yield f"{pluralize(summary.missing, 'image is', 'images are')} missing"
+    if summary.images and summary.failed / summary.images > summary.failed_share:
+        not_ok = pluralize(summary.failed, "image is", "images are")
         allowed = format_percent(summary.failed_share)
-        reasons.append(f"{not_ok} not ok, where {allowed} are accepted: {causes}")
-    exceeded = exceeded_gates(summary, job)
-    return [*reasons, *map(_describe_gate, exceeded)]
-
-
-def _describe_gate(result: GateResult) -> str:
-    allowed = format_percent(result.allowed_share or 0)
-    return (
-        f"gate {result.gate} found {result.images} of {result.total}, where {allowed} are allowed"
-    )
+        causes = list_causes(summary, MAX_CAUSES)
+        yield f"{not_ok} not ok, where {allowed} are accepted: {causes}"
+    for result in exceeded_gates(summary, job):
+        allowed = format_percent(result.allowed_share or 0)
+        yield (
+            f"gate {result.gate} found {result.images} of {result.total}, where {allowed} are "
+            "allowed"
+        )

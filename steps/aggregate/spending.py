@@ -2,15 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from imagekiln.steps.job.prices import PricePerHour, find_price
-from imagekiln.steps.runs.account import Spent
-from imagekiln.steps.runs.stats import (
-    ShardStats,
-    StageSeconds,
-    mean_busy_share,
-)
+from imagekiln.steps.runs.attempts import Spent
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds, mean_busy_share
 
 SECONDS_PER_HOUR = 3600
 
@@ -31,17 +27,6 @@ class UseAmounts:
     repeated: float = 0.0
     total: float = 0.0
 
-    def priced(self, per_hour: float) -> "UseAmounts":
-        """The money for these device-seconds."""
-        factor = per_hour / SECONDS_PER_HOUR
-        return UseAmounts(
-            drawing=self.drawing * factor,
-            loading=self.loading * factor,
-            idle=self.idle * factor,
-            repeated=self.repeated * factor,
-            total=self.total * factor,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class DevicePrice:
@@ -58,12 +43,12 @@ class DevicePrice:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What a run and its rounds took, over all attempts.
+    """What a run and its retries took, over all attempts.
 
     `cost` is in the currency of the prices; None where a device has no price. Of the time for
     drawing, `not_ok_seconds` went into images that are not ok: blank, filtered, failed, or made
-    again by a later round. `attempts` are processes and pods, of which `lost_attempts` never said
-    how they ended: what they did after their last entry in the account is not counted.
+    again by a later retry. `attempts` are processes and pods, of which `lost_attempts` never said
+    how they ended: what they did after they last wrote is not counted.
     """
 
     gpu_seconds: UseAmounts = UseAmounts()
@@ -80,26 +65,28 @@ class Spending:
             return None
         return self.cost.total / self.gpu_seconds.total * SECONDS_PER_HOUR
 
-    @property
-    def not_ok_cost(self) -> float | None:
-        """The money for images that are not ok; None without prices."""
-        price = self.price_per_hour
-        return None if price is None else self.not_ok_seconds / SECONDS_PER_HOUR * price
-
 
 def summarize_spending(
     stats: Sequence[ShardStats], spent: Spent, prices: PricePerHour | None, *, drawn: int, ok: int
 ) -> Spending:
-    """What was spent, by the account of the run and the statistics of its shards.
+    """What was spent, by the attempts at the run and the statistics of its shards.
 
     `drawn` images were made, of which `ok` are of use.
     """
     gpu_seconds = _seconds_by_use(stats, spent)
     used = _device_prices(stats, spent, prices)
+    mean_price = _mean_price(used)
+    cost = None
+    if mean_price is not None:
+        per_second = mean_price / SECONDS_PER_HOUR
+        cost = UseAmounts(*(seconds * per_second for seconds in astuple(gpu_seconds)))
+    share_not_ok = 0.0
+    if drawn:
+        share_not_ok = max(0.0, 1.0 - ok / drawn)
     return Spending(
         gpu_seconds=gpu_seconds,
-        cost=_price_uses(gpu_seconds, used),
-        not_ok_seconds=gpu_seconds.drawing * _share_not_ok(drawn, ok),
+        cost=cost,
+        not_ok_seconds=gpu_seconds.drawing * share_not_ok,
         attempts=spent.attempts,
         lost_attempts=max(0, spent.attempts - spent.ended),
         prices=used,
@@ -107,73 +94,68 @@ def summarize_spending(
 
 
 def _seconds_by_use(stats: Sequence[ShardStats], spent: Spent) -> UseAmounts:
-    """The account's seconds, divided as those of the shards are."""
+    """The seconds of the attempts, divided as those of the shards are."""
     seconds = sum((shard.seconds for shard in stats), StageSeconds())
     working = max(0.0, seconds.total - seconds.load)
     total = max(spent.seconds, seconds.total)
     dropped = max(0.0, spent.seconds - spent.useful)
     # Shards also count what attempts loaded that ended before their first part: it is dropped.
-    loading = max(min(spent.loading, spent.useful), seconds.load - dropped)
+    useful_loading = min(spent.loading, spent.useful)
+    loading = max(useful_loading, seconds.load - dropped)
     useful = max(0.0, total - dropped - loading)
 
-    # What no shard's statistics have is idle where all processes ended well: several share a pod,
-    # and wait for the last of them. Else it is the work of those that left no statistics.
-    unexplained = max(0.0, useful - working)
-    is_idle = spent.attempts == spent.ended and working > 0
-    idle_end = unexplained if is_idle else 0.0
+    # If all processes ended well, what no shard's statistics have is idle: several share a pod, and
+    # wait for the last of them. Else it is the work of those that left no statistics.
+    idle_end = 0.0
+    all_ended = spent.attempts == spent.ended
+    if all_ended and working > 0:
+        idle_end = max(0.0, useful - working)
     rest = useful - idle_end
 
-    shares = _working_shares(stats, seconds)
-    repeated = rest * _repeated_share(stats)
+    # Images that were drawn and dropped, since another process was first.
+    dropped_images = 0
+    drawn_images = 0
+    for shard in stats:
+        dropped_images += shard.repeated_images
+        drawn_images += shard.images + shard.repeated_images
+    repeated = rest * dropped_images / max(1, drawn_images)
     rest -= repeated
+
+    drawing, compiling = _working_shares(stats, seconds)
+    waiting = 1.0 - drawing - compiling
     return UseAmounts(
-        drawing=rest * shares.drawing,
-        loading=loading + rest * shares.compiling,
-        idle=idle_end + rest * shares.idle,
+        drawing=rest * drawing,
+        loading=loading + rest * compiling,
+        idle=idle_end + rest * waiting,
         repeated=dropped + repeated,
         total=total,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Shares:
-    """Shares of the time after loading."""
-
-    drawing: float
-    compiling: float
-    idle: float
-
-
-def _working_shares(stats: Sequence[ShardStats], seconds: StageSeconds) -> _Shares:
+def _working_shares(stats: Sequence[ShardStats], seconds: StageSeconds) -> tuple[float, float]:
+    """The shares of drawing and compiling in the time after loading."""
     working = seconds.total - seconds.load
     if working <= 0:
-        return _Shares(1.0, 0.0, 0.0)
+        return 1.0, 0.0
     compiling = min(1.0, seconds.compile / working)
     computed = seconds.text + seconds.denoise + seconds.decode
     computed += sum(seconds.passes.values())
-    drawing = computed / working
     busy = mean_busy_share(stats)
-    if busy is not None:  # texts may be encoded during a batch, and are then counted twice
-        drawing = min(drawing, busy)
-    drawing = min(drawing, 1.0 - compiling)
-    return _Shares(drawing, compiling, 1.0 - compiling - drawing)
-
-
-def _repeated_share(stats: Sequence[ShardStats]) -> float:
-    """The share of images that were drawn and dropped, since another process was first."""
-    repeated = sum(shard.repeated_images for shard in stats)
-    drawn = repeated + sum(shard.images for shard in stats)
-    return repeated / drawn if drawn else 0.0
-
-
-def _share_not_ok(drawn: int, ok: int) -> float:
-    return max(0.0, 1.0 - ok / drawn) if drawn else 0.0
+    if busy is None:
+        busy = 1.0
+    # Texts may be encoded during a batch, and are then counted twice.
+    drawing = min(
+        computed / working,
+        busy,
+        1.0 - compiling,
+    )
+    return drawing, compiling
 
 
 def _device_prices(
     stats: Sequence[ShardStats], spent: Spent, prices: PricePerHour | None
 ) -> tuple[DevicePrice, ...]:
-    """The price of each kind of device; of unknown ones where no shard left statistics."""
+    """The price of each kind of device; of unknown ones if no shard left statistics."""
     hours: dict[str, float] = defaultdict(float)
     for shard in stats:
         hours[shard.device] += shard.seconds.total / SECONDS_PER_HOUR
@@ -183,26 +165,21 @@ def _device_prices(
     used = []
     for device, gpu_hours in sorted(hours.items()):
         price = find_price(prices, device or None)
-        used.append(
-            DevicePrice(
-                device=device,
-                gpu_hours=gpu_hours,
-                per_hour=None if price is None else price.per_hour,
-                source="" if price is None else price.source,
-            )
-        )
+        if price is None:
+            used.append(DevicePrice(device, gpu_hours, None, ""))
+        else:
+            used.append(DevicePrice(device, gpu_hours, price.per_hour, price.source))
     return tuple(used)
 
 
-def _price_uses(gpu_seconds: UseAmounts, used: Sequence[DevicePrice]) -> UseAmounts | None:
-    """The money by use, at the mean price; None where a kind of device has none."""
-    if not used:
+def _mean_price(used: Sequence[DevicePrice]) -> float | None:
+    """The mean price of an hour; None if a kind of device has none."""
+    prices = [device.per_hour for device in used if device.per_hour is not None]
+    if not used or len(prices) < len(used):
         return None
-    weighted = 0.0
-    for device in used:
-        if device.per_hour is None:
-            return None
-        weighted += device.per_hour * device.gpu_hours
     hours = sum(device.gpu_hours for device in used)
-    mean = weighted / hours if hours else used[0].per_hour or 0.0
-    return gpu_seconds.priced(mean)
+    if not hours:
+        return prices[0]
+    priced_devices = zip(prices, used, strict=True)
+    paid = sum(price * device.gpu_hours for price, device in priced_devices)
+    return paid / hours

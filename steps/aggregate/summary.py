@@ -1,40 +1,37 @@
 """The summary of a run: what was planned, what became of it, and how long it took."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from imagekiln.steps.aggregate.counters import DistributionBuilder, Distributions
 from imagekiln.steps.aggregate.failures import FailureCause, FailureCounter
 from imagekiln.steps.aggregate.image_counts import ImageCounts, count_images
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
 from imagekiln.steps.aggregate.spending import Spending, summarize_spending
-from imagekiln.steps.aggregate.throughput import (
-    DeviceUsage,
-    Throughput,
-    summarize_throughput,
-    summarize_usage,
-)
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.aggregate.throughput import DeviceUsage, Throughput, summarize_throughput
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.prices import PricePerHour
-from imagekiln.steps.models.passes import NO_PASSES, PassSizes
-from imagekiln.steps.runs.account import NOTHING, Spent
+from imagekiln.steps.runs.attempts import NOTHING, Spent
+from imagekiln.steps.runs.commits import Head, read_head
 from imagekiln.steps.runs.drawn_sizes import sum_work
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, MISSING_STATUS, OUTSCORED_STATUS
-from imagekiln.steps.runs.keys import SUMMARY_KEY
+from imagekiln.steps.runs.keys import commit_key, rejected_key
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.run_rate import Expectation
 from imagekiln.steps.runs.stats import (
     Count,
+    Expectation,
     ShardStats,
     StageSeconds,
     elapsed_seconds,
     first_start,
     last_end,
+    max_peak_memory,
+    mean_busy_share,
 )
+from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.store import Store
 
 MAX_LISTED = 100
@@ -46,15 +43,14 @@ MIN_MEAN_DEVICES = 0.95  # of a run without pauses, by clocks that differ a litt
 class Summary:
     """Counts and times of a run.
 
-    The status of an image is that of the latest round that generated it, and `seconds` and
-    `device_hours` add up all rounds, as far as their shards left statistics. `bytes` are those of
+    The status of an image is that of the last retry that made it, and `seconds` and `device_hours`
+    add up all attempts, as far as they left statistics. `bytes` are those of
     the images. `marks` counts the images that each gate marked, for every gate of the job, and
-    `accepted` names the gates whose limit does not count. `price_per_hour` is that of a device,
-    where there is one price for all. `spending` says what all attempts took and cost, and what for,
-    `expected` what planning had estimated. `work` is that of the images, in pixels times steps.
-    `elapsed_seconds` is the time by the clock in which any device worked, and `started_at` and
-    `ended_at` are when the first began and the last ended, in seconds since 1970. All three are
-    None where they are unknown.
+    `accepted` names the gates whose limit does not count. `spending` says what all attempts took
+    and cost, and what for, `expected` what planning had estimated. `work` is that of the images, in
+    pixels times steps. `elapsed_seconds` is the time by the clock in which any device worked, and
+    `started_at` and `ended_at` are when the first began and the last ended, in seconds since 1970.
+    All three are None if they are unknown.
     """
 
     run_id: str
@@ -76,10 +72,10 @@ class Summary:
     marks: dict[str, Count] = field(default_factory=dict)
     accepted: tuple[str, ...] = ()
     existing_images: Count = 0
-    rounds: Count = 0
+    retries: Count = 0
+    rejected_list: str = ""
     distributions: Distributions = field(default_factory=Distributions)
     throughput: Throughput = field(default_factory=Throughput)
-    price_per_hour: float | None = None
     usage: DeviceUsage = field(default_factory=DeviceUsage)
     elapsed_seconds: float | None = None
     started_at: float | None = None
@@ -151,9 +147,7 @@ class Summary:
     @property
     def share_to_accept(self) -> float:
         """The smallest `failed_share`, in thousandths, with which the run would be accepted."""
-        if not self.images:
-            return 0.0
-        return ceil(1000 * self.not_ok / self.images) / 1000
+        return ceil(1000 * self.not_ok / max(1, self.images)) / 1000
 
     @property
     def mean_devices(self) -> float | None:
@@ -175,17 +169,12 @@ class Summary:
     @property
     def cost(self) -> float | None:
         """The cost of the device hours, in the currency of the price; None without a price."""
-        if self.spending.cost is not None:
-            return self.spending.cost.total
-        if self.price_per_hour is None:
-            return None
-        return self.device_hours * self.price_per_hour
+        return None if self.spending.cost is None else self.spending.cost.total
 
     @property
     def cost_per_thousand(self) -> float:
         """The cost of 1,000 images that are ok; 0 without a price."""
-        cost = self.cost or 0
-        return 1000 * cost / max(1, self.ok)
+        return 1000 * (self.cost or 0) / max(1, self.ok)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,38 +193,42 @@ SUMMARY_ADAPTER: TypeAdapter[Summary] = TypeAdapter(Summary)
 
 
 def load_summary(store: Store) -> Summary:
-    """The summary of a finished run. Raises Missing, or BadInput where it cannot be read."""
-    where = store.uri_of(SUMMARY_KEY)
+    """The summary of a run that was aggregated. Raises Missing, or BadInput if it is damaged."""
+    summary = summary_of(store, read_head(store))
+    if summary is None:
+        raise Missing(
+            f"{store.uri}: was never aggregated. Run its job to the end, or "
+            f"`{format_command('aggregate', store.uri)}`, first."
+        )
+    return summary
+
+
+def summary_of(store: Store, head: Head) -> Summary | None:
+    """The summary that a commit has; None before the first. Raises BadInput if it is damaged."""
+    if not head.commit.summary:
+        return None
     try:
-        return SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY))
+        return SUMMARY_ADAPTER.validate_python(head.commit.summary)
     except ValidationError as error:
-        raise BadInput(f"{where}: cannot be read. Aggregate the run again.") from error
+        where = store.uri_of(commit_key(head.number))
+        raise BadInput(f"{where}: has a summary that cannot be read. Restore it.") from error
 
 
-def write_summary(store: Store, summary: Summary) -> None:
-    """Write the summary of a run, or of the part of one that has a folder of its own."""
-    content = SUMMARY_ADAPTER.dump_json(summary, indent=1)
-    store.replace(SUMMARY_KEY, content + b"\n")
+def summary_to_json(summary: Summary) -> dict[str, JsonValue]:
+    """The summary as a commit has it."""
+    values: dict[str, JsonValue] = SUMMARY_ADAPTER.dump_python(summary, mode="json")
+    return values
 
 
 class SummaryBuilder:
     """Adds up a run shard by shard, in memory that does not grow with the run."""
 
-    def __init__(
-        self,
-        carry: Sequence[str] = (),
-        scores: Iterable[str] = (),
-        sizes: PassSizes = NO_PASSES,
-    ) -> None:
-        """Begin with no shard. `carry` names the columns that the job carries, `scores` scores.
-
-        `sizes` are those that its passes give.
-        """
-        self._sizes = sizes
+    def __init__(self, plan: Plan) -> None:
+        """Begin with no shard."""
+        self._plan = plan
         self._counts = ImageCounts()
-        self._marks_of_run: Counter[str] = Counter()
-        self._failures = FailureCounter(carry)
-        self._distributions = DistributionBuilder(scores)
+        self._failures = FailureCounter(plan.job.carried_columns)
+        self._distributions = DistributionBuilder(plan.job.scores)
         self._missing_parts: list[str] = []
         self._missing_parts_count = 0
         self._work = 0.0
@@ -246,7 +239,7 @@ class SummaryBuilder:
         self._counts += count_images(manifest)
         self._failures.add(manifest)
         self._distributions.add(manifest)
-        self._work += sum_work(manifest, self._sizes)
+        self._work += sum_work(manifest, self._plan.pass_sizes)
 
         room = MAX_LISTED - len(self._missing_parts)
         self._missing_parts += shard.missing_parts[:room]
@@ -254,33 +247,28 @@ class SummaryBuilder:
 
     def add_marks(self, gate: str, images: int) -> None:
         """Add images that a gate marked after looking at all shards."""
-        self._marks_of_run[gate] += images
+        self._counts.marks[gate] += images
 
     def build(
         self,
-        plan: Plan,
-        stats: Iterable[ShardStats],
+        stats: Sequence[ShardStats],
         policy: AcceptancePolicy,
-        rounds: int = 0,
+        retries: int = 0,
         spent: Spent = NOTHING,
-        expected: Expectation | None = None,
     ) -> Summary:
-        """The summary, with the statistics that the shards of the run and of its rounds left.
+        """The summary, with the statistics that attempts left, by shard of the run and of retries.
 
-        `spent` is what the run's account says, `expected` its estimate.
+        `spent` is what all attempts say.
         """
-        all_stats = list(stats)
-        seconds = sum((shard.seconds for shard in all_stats), StageSeconds())
-        generated = sum(shard.images for shard in all_stats)
+        plan = self._plan
+        seconds = sum((shard.seconds for shard in stats), StageSeconds())
+        generated = sum(shard.images for shard in stats)
         statuses = self._counts.statuses
-        made = plan.counts.images - statuses[MISSING_STATUS]
-        marks = self._counts.marks + self._marks_of_run
-        price = policy.price_per_hour
         spending = summarize_spending(
-            all_stats,
+            stats,
             spent,
-            price,
-            drawn=max(generated, made),
+            policy.price_per_hour,
+            drawn=max(generated, plan.counts.images - statuses[MISSING_STATUS]),
             ok=statuses["ok"] + statuses[OUTSCORED_STATUS] + statuses[FORGOTTEN_STATUS],
         )
         return Summary(
@@ -298,21 +286,21 @@ class SummaryBuilder:
             seconds=seconds,
             device_hours=spending.gpu_seconds.total / 3600,
             images_per_second=generated / seconds.total if seconds.total else 0.0,
-            devices=tuple(sorted({shard.device for shard in all_stats})),
+            devices=tuple(sorted({shard.device for shard in stats})),
             failed_share=policy.failed_share,
-            marks={gate: marks[gate] for gate in plan.job.marking_gates},
+            marks={gate: self._counts.marks[gate] for gate in plan.job.marking_gates},
             accepted=policy.accepted_gates,
             existing_images=plan.counts.existing_images,
             distributions=self._distributions.build(),
-            throughput=summarize_throughput(len(plan.shards), all_stats),
-            rounds=rounds,
-            price_per_hour=None if isinstance(price, dict) else price,
-            usage=summarize_usage(all_stats),
-            elapsed_seconds=elapsed_seconds(all_stats),
-            started_at=first_start(all_stats),
-            ended_at=last_end(all_stats),
+            throughput=summarize_throughput(len(plan.shards), stats),
+            retries=retries,
+            rejected_list=rejected_key(plan.rejected),
+            usage=DeviceUsage(mean_busy_share(stats), max_peak_memory(stats)),
+            elapsed_seconds=elapsed_seconds(stats),
+            started_at=first_start(stats),
+            ended_at=last_end(stats),
             permanent_failures=self._counts.permanent_failures,
             spending=spending,
             work=self._work,
-            expected=expected,
+            expected=plan.expected,
         )

@@ -11,7 +11,7 @@ from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.gates import BLANK, SAFETY
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runs.keys import REJECTED_KEY, REPORT_KEY, parse_part_key
+from imagekiln.steps.runs.keys import REPORT_KEY, parse_part_key
 from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage import open_store
@@ -72,15 +72,20 @@ def gate_results(job: Job, summary: Summary) -> tuple[GateResult, ...]:
     for status, gate in GATE_OF_STATUS.items():
         counts.setdefault(gate, summary.statuses.get(status, 0))
     return tuple(
-        GateResult(name, counts.get(name, 0), summary.images, gate.share, name in summary.accepted)
+        GateResult(
+            name,
+            counts.get(name, 0),
+            summary.images,
+            gate.share,
+            name in summary.accepted,
+        )
         for name, gate in job.all_gates.items()
     )
 
 
 def exceeded_gates(summary: Summary, job: Job) -> list[GateResult]:
     """The gates that found more images in a run than they allow."""
-    results = gate_results(job, summary)
-    return [result for result in results if result.status == "exceeded"]
+    return [result for result in gate_results(job, summary) if result.status == "exceeded"]
 
 
 def judge_run(summary: Summary, job: Job, uri: str) -> RunVerdict:
@@ -95,7 +100,9 @@ def judge_run(summary: Summary, job: Job, uri: str) -> RunVerdict:
     else:
         verdict = _finished_verdict(summary, uri)
     rejected = describe_rejected(summary)
-    return replace(verdict, advice=f"{rejected}. {verdict.advice}") if rejected else verdict
+    if not rejected:
+        return verdict
+    return replace(verdict, advice=f"{rejected}. {verdict.advice}")
 
 
 def require_finished(verdict: RunVerdict) -> None:
@@ -105,20 +112,18 @@ def require_finished(verdict: RunVerdict) -> None:
 
 
 def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
-    verify = format_command("verify", uri)
     if not summary.images:
-        return RunVerdict(
-            "finished", "Finished: there was no image to make.", _explain_no_images(summary), ()
-        )
+        advice = "No row of the prompts was accepted."
+        if summary.existing_images:
+            images = pluralize(summary.existing_images, "image")
+            advice = f"Earlier runs have made {images} that the prompts ask for."
+        return RunVerdict("finished", "Finished: there was no image to make.", advice, ())
 
     headline = f"Finished: {describe_ok(summary)}."
+    verify = format_command("verify", uri)
     if not summary.not_ok:
-        return RunVerdict(
-            "finished",
-            headline,
-            "Nothing is left to generate. To read everything back and check it by hash:",
-            (verify,),
-        )
+        advice = "Nothing is left to generate. To read everything back and check it by hash:"
+        return RunVerdict("finished", headline, advice, (verify,))
 
     commands = [verify]
     purpose = "To check the stored images by hash"
@@ -142,8 +147,10 @@ def describe_ok(summary: Summary) -> str:
     wanted = pluralize(summary.ok + summary.not_ok, "image is", "images are")
     if summary.ok == summary.images:
         return f"all {wanted} ok"
-    of = f"{format_count(summary.ok)} of " if summary.not_ok else ""
-    clauses = [f"{of}{wanted} ok"]
+    images_ok = f"{wanted} ok"
+    if summary.not_ok:
+        images_ok = f"{format_count(summary.ok)} of {images_ok}"
+    clauses = [images_ok]
     if summary.outscored:
         clauses.append(f"the best of {format_count(summary.images)} candidates")
     if summary.forgotten:
@@ -156,7 +163,7 @@ def describe_rejected(summary: Summary) -> str:
     if not summary.rejected_rows:
         return ""
     rows = pluralize(summary.rows, "row was", "rows were")
-    return f"{format_count(summary.rejected_rows)} of {rows} rejected ({REJECTED_KEY})"
+    return f"{format_count(summary.rejected_rows)} of {rows} rejected ({summary.rejected_list})"
 
 
 def describe_permanent_failures(summary: Summary) -> str:
@@ -174,23 +181,30 @@ def describe_permanent_failures(summary: Summary) -> str:
     )
 
 
-def _explain_no_images(summary: Summary) -> str:
-    if not summary.existing_images:
-        return "No row of the prompts was accepted."
-    images = pluralize(summary.existing_images, "image")
-    return f"Earlier runs have made {images} that the prompts ask for."
-
-
 def _incomplete_verdict(
     exceeded: list[GateResult], summary: Summary, job: Job, uri: str
 ) -> RunVerdict:
-    shards = _shards_to_run(summary)
+    locations = filter(None, map(parse_part_key, summary.missing_parts))
+    shards = sorted({shard for _, shard in locations})
     commands = [
         format_command("generate", uri, f"--shard {shard}") for shard in shards[:MAX_SHARD_COMMANDS]
     ]
-    commands.append(format_aggregate_command(uri, job, summary.failed_share, summary.accepted))
+    aggregate = format_aggregate_command(
+        uri,
+        job,
+        summary.failed_share,
+        summary.accepted,
+    )
+    commands.append(aggregate)
 
+    further = _gates_beside(exceeded)
+    if summary.failed / summary.images > summary.failed_share:
+        images = pluralize(summary.failed, "image is", "images are")
+        further = f"{images} not ok, too: more than the job accepts. {further}"
     by_hand = "Or by hand, shard by shard"
+    if summary.retries:
+        resume = f"For parts that a retry has begun, resume it: {format_command('retry', uri)}. "
+        by_hand = f"{resume}{by_hand}"
     unlisted_parts = summary.missing_parts_count > len(summary.missing_parts)
     if len(shards) > MAX_SHARD_COMMANDS or unlisted_parts:
         by_hand += ", of which these are the first"
@@ -199,32 +213,19 @@ def _incomplete_verdict(
     if summary.missing_parts_count > MAX_IN_ERROR:
         listed += f" and {summary.missing_parts_count - MAX_IN_ERROR} more"
     images = pluralize(summary.images, "image")
-    retry = format_command("retry", uri)
-    further = f"{_failures_beside_missing(summary)}{_gates_beside(exceeded)}"
-    resume = ""
-    if summary.rounds:
-        resume = f"For parts that a round of retry has begun, resume the round: {retry}. "
     return RunVerdict(
         "incomplete",
         f"Incomplete: {format_count(summary.missing)} of {images} are missing.",
         f"{further}Run the job again, or its workflow: it generates what is missing and nothing "
-        f"else. {resume}{by_hand}:",
+        f"else. {by_hand}:",
         tuple(commands),
         f"{uri}: {summary.missing} of {summary.images} images are missing: {listed}. "
-        f"{further}To generate them, run the job again. {resume}{by_hand}: {' && '.join(commands)}",
+        f"{further}To generate them, run the job again. {by_hand}: {' && '.join(commands)}",
     )
 
 
-def _failures_beside_missing(summary: Summary) -> str:
-    """A sentence where too many of the images that are there are not ok, else nothing."""
-    if summary.failed / summary.images <= summary.failed_share:
-        return ""
-    images = pluralize(summary.failed, "image is", "images are")
-    return f"{images} not ok, too: more than the job accepts. "
-
-
 def _gates_beside(exceeded: list[GateResult]) -> str:
-    """A sentence on the gates that found too many images, where worse is wrong with the run."""
+    """A sentence on the gates that found too many images, if worse is wrong with the run."""
     if not exceeded:
         return ""
     return f"Gates found too many images, too: {_describe_shares(exceeded)}. "
@@ -238,12 +239,6 @@ def _describe_shares(exceeded: list[GateResult]) -> str:
     )
 
 
-def _shards_to_run(summary: Summary) -> list[int]:
-    locations = (parse_part_key(part) for part in summary.missing_parts)
-    shards = {shard for _, shard in filter(None, locations)}
-    return sorted(shards)
-
-
 def list_causes(summary: Summary, most: int) -> str:
     """The most frequent causes of images that are not ok, in a line."""
     return "; ".join(
@@ -252,29 +247,27 @@ def list_causes(summary: Summary, most: int) -> str:
 
 
 def _failed_verdict(exceeded: list[GateResult], summary: Summary, job: Job, uri: str) -> RunVerdict:
-    causes = list_causes(summary, MAX_IN_ERROR)
+    failed_share = max(summary.failed_share, summary.share_to_accept)
+    accept = _accept_command(exceeded, summary, job, uri, failed_share)
+    permanent = describe_permanent_failures(summary)
+    others = "the others" if permanent else "them"
     retry = format_command("retry", uri)
-    accept = _accept_command(exceeded, summary, job, uri)
+    commands = (retry, accept) if summary.retryable else (accept,)
+    advice = f"Generate {others} again, or accept the run as it is:"
+    if not summary.retryable:
+        advice = "Accept the run as it is:"
+    again = f"To generate {others} again: {retry}. " if summary.retryable else ""
     not_ok_share = format_percent(summary.not_ok / summary.images)
     all_images = pluralize(summary.images, "image is", "images are")
-    further = _gates_beside(exceeded)
-    permanent = describe_permanent_failures(summary)
-    others = "the others" if permanent else "these images"
-    again = f"Generate {others} again, or accept the run as it is:"
-    error_again = f"To generate {'the others' if permanent else 'them'} again: {retry}. "
-    commands: tuple[str, ...] = (retry, accept)
-    if permanent and not summary.retryable:
-        again = "Or accept the run as it is:"
-        error_again = ""
-        commands = (accept,)
+    further = f"{_gates_beside(exceeded)}{permanent}"
     return RunVerdict(
         "failed",
         f"Too many images failed: {format_count(summary.not_ok)} of {all_images} not ok.",
         f"That is {not_ok_share}; {format_percent(summary.failed_share)} are accepted. "
-        f"See the causes below. {further}{permanent}{again}",
+        f"See the causes below. {further}{advice}",
         commands,
-        f"{uri}: {summary.not_ok} of {summary.images} images are not ok: {causes}. "
-        f"{further}{permanent}{error_again}To accept them: {accept}",
+        f"{uri}: {summary.not_ok} of {summary.images} images are not ok: "
+        f"{list_causes(summary, MAX_IN_ERROR)}. {further}{again}To accept them: {accept}",
     )
 
 
@@ -286,8 +279,7 @@ def _exceeded_verdict(
         f"(share {result.share:.3g}, allowed {result.allowed_share:g})"
         for result in exceeded
     )
-    accepted = (*summary.accepted, *(result.gate for result in exceeded))
-    accept = format_aggregate_command(uri, job, summary.failed_share, accepted)
+    accept = _accept_command(exceeded, summary, job, uri, summary.failed_share)
     return RunVerdict(
         "failed",
         f"{pluralize(len(exceeded), 'gate')} found too many images.",
@@ -300,8 +292,10 @@ def _exceeded_verdict(
     )
 
 
-def _accept_command(exceeded: list[GateResult], summary: Summary, job: Job, uri: str) -> str:
-    """The command that accepts everything in which a run is not as the job asks."""
-    failed_share = max(summary.failed_share, summary.share_to_accept)
-    gates = (result.gate for result in exceeded)
-    return format_aggregate_command(uri, job, failed_share, (*summary.accepted, *gates))
+def _accept_command(
+    exceeded: list[GateResult], summary: Summary, job: Job, uri: str, failed_share: float
+) -> str:
+    """The command that accepts this share of failures, and the gates that found too many images."""
+    gates_to_accept = [result.gate for result in exceeded]
+    accepted = (*summary.accepted, *gates_to_accept)
+    return format_aggregate_command(uri, job, failed_share, accepted)

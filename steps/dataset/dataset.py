@@ -1,4 +1,4 @@
-"""The images of runs as a dataset: every image that is ok, once, from whatever format and round.
+"""The images of runs as a dataset: every image that is ok, once, whichever retry made it.
 
 The manifests say which images these are and where their bytes lie, so that parts are read by
 ranges, and an image that was generated again is read where it is ok.
@@ -24,12 +24,12 @@ from imagekiln.steps.dataset.runs import (
     RunSource,
     find_runs,
     manifest_slices,
-    read_run_manifest,
     require_unchanged,
     unite_columns,
 )
-from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.runs.parquet_format import image_column
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.runs.manifest import read_manifest
+from imagekiln.steps.runs.part_file import image_column
 from imagekiln.steps.runs.tables import IMAGE_FIELD
 from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
 from imagekiln.steps.storage import open_store
@@ -99,7 +99,7 @@ class Dataset:
         Raises BadInput where the filter does not fit, or where a run is damaged; TryAgain where
         storage fails, or images are taken down meanwhile.
         """
-        return self.read_slices(manifest_slices(self.runs), batch_size)
+        return self.read_slices(self.slices(), batch_size)
 
     def to_hf(self, *, streaming: bool = False) -> Any:  # noqa: ANN401  # datasets has no types
         """The images as a dataset of Hugging Face, with `image` as its feature `Image`.
@@ -147,8 +147,8 @@ class Dataset:
                         batch = rows.slice(start, batch_size)
                         try:
                             images = self._read_batch(self.runs[run], batch, pool)
-                        except BadInput:
-                            require_unchanged(self.runs[run], shard, manifest)
+                        except BadInput as error:
+                            require_unchanged(self.runs[run], error)
                             raise
                         yield images
 
@@ -171,38 +171,23 @@ class Dataset:
 
     def _read_manifest(self, run: int, shard: int) -> pa.Table:
         """A manifest with the columns of all runs, null where this one lacks them."""
-        manifest = read_run_manifest(self.runs[run], shard)
-        for field in self.manifest_columns:
-            if field.name in manifest.column_names:
-                _require_type(self.runs[run], manifest.schema.field(field.name), field)
-        arrays = [
-            manifest[field.name]
-            if field.name in manifest.column_names
-            else pa.nulls(manifest.num_rows, field.type)
-            for field in self.manifest_columns
-        ]
-        return pa.Table.from_arrays(arrays, schema=self.manifest_columns)
+        source = self.runs[run]
+        store = open_store(source.uri)
+        images = source.shard_images[shard]
+        manifest = read_manifest(store, source.manifests[shard], images)
+        names = [name for name in manifest.column_names if name in self.manifest_columns.names]
+        empty = self.manifest_columns.empty_table()
+        return pa.concat_tables([empty, manifest.select(names)], promote_options="default")
 
     def _read_selected(self, run: int, shard: int) -> pa.Table:
         manifest = self._read_manifest(run, shard)
         return self._select_rows(manifest, self._is_left(manifest, run, shard))
 
     def _is_left(self, manifest: pa.Table, run: int, shard: int) -> pa.ChunkedArray:
-        """Whether each image of a shard is ok, and no newer one replaces it.
-
-        Of several runs that were compared, what was ok then counts: an image that is made later may
-        be one that an older run has, and was given from there.
-        """
-        is_ok = pc.equal(manifest["status"], "ok")
+        """Whether each image of a shard is ok, and no newer one replaces it."""
         if self.replaced is None:
-            return is_ok
-        is_left = pa.array(self.replaced.in_shard(run, shard, manifest.num_rows))
-        if pc.any(pc.and_not(is_left, is_ok), min_count=0).as_py():
-            raise TryAgain(
-                f"{self.runs[run].uri}: images of it were taken down since the runs were compared, "
-                "and an older run may have them. Run the command again, or open the dataset again."
-            )
-        return pa.chunked_array([is_left])
+            return pc.equal(manifest["status"], "ok")
+        return pa.chunked_array([self.replaced.in_shard(run, shard, manifest.num_rows)])
 
     def _select_rows(self, manifest: pa.Table, is_left: pa.ChunkedArray) -> pa.Table:
         """The rows of a manifest that are left and fulfill the filter."""
@@ -213,15 +198,6 @@ class Dataset:
             return rows.filter(self.filter)
         except (pa.ArrowException, TypeError) as error:
             raise BadInput(f"filter {self.filter}: {error}. Correct the filter.") from error
-
-
-def _require_type(run: RunSource, stored: pa.Field, expected: pa.Field) -> None:
-    """Raise BadInput where a column of a manifest has not the type that its run's shards have."""
-    if stored.type != expected.type:
-        raise BadInput(
-            f"{run.uri}: a manifest has the column {stored.name} as {stored.type} and not as "
-            f"{expected.type}. Aggregate the run again."
-        )
 
 
 def open_dataset(

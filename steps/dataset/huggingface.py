@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from imagekiln.steps.dataset.runs import ManifestSlice, RunSource
-from imagekiln.steps.errors import Missing, NotInstalled
-from imagekiln.steps.runs.keys import SUMMARY_KEY
-from imagekiln.steps.runs.sidecar import to_rows
+from imagekiln.steps.dataset.runs import ManifestSlice
+from imagekiln.steps.errors import NotInstalled
+from imagekiln.steps.runs.row_values import to_rows
 from imagekiln.steps.runs.tables import IMAGE_FIELD
-from imagekiln.steps.storage import open_store
 
 if TYPE_CHECKING:
     from imagekiln.steps.dataset.dataset import Dataset
@@ -52,19 +50,12 @@ def _generate_examples(
 
 
 def _fingerprint(dataset: "Dataset") -> str:
-    """What the library's cache calls the dataset: another name once a run was aggregated anew."""
+    """What the library's cache calls the dataset: another name once a manifest is another."""
     newest_by = None if dataset.replaced is None else dataset.replaced.column
     content = hashlib.sha256(f"{dataset.columns} {newest_by}".encode())
     # As text, a filter leaves out types, and most of many values.
     content.update(pickle.dumps(dataset.filter))
     for run in dataset.runs:
         content.update(run.uri.encode())
-        content.update(_summary_bytes(run))
+        content.update(" ".join(run.manifests).encode())  # which have digests in their names
     return content.hexdigest()[:32]
-
-
-def _summary_bytes(run: RunSource) -> bytes:
-    try:
-        return open_store(run.uri).read(SUMMARY_KEY)
-    except Missing:
-        return b""

@@ -1,11 +1,12 @@
 """The images of runs that a newer run holds, or that a newer image of the same row replaces.
 
-Neither rows nor ids of all runs fit in memory: what images are compared by is distributed over
-files on this disk, and matched one range after the other. Memory keeps a bit for each image.
+Neither rows nor ids of all runs fit in memory: DuckDB compares them in a file on this disk. Memory
+keeps a bit for each image.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -15,28 +16,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.dataset.runs import RunSource, no_manifest_error
-from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.runs.image_id_index import (
-    ID_COLUMN,
-    ID_DTYPE,
-    NUMBERED_ID_DTYPE,
-    IdArray,
-    IdBuckets,
-    RecordArray,
-    ids_from_hex,
-)
-from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.manifest import read_manifest_columns
-from imagekiln.steps.runs.tables import damage_error
+from imagekiln.steps.dataset.runs import RunSource
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.runs.image_id_index import ID_COLUMN, ID_DTYPE, IdArray, ids_from_hex
+from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import temporary_folder
+from imagekiln.steps.storage.scratch import Database
 
-IMAGES_PER_BUCKET = 2**20
 READERS = 4
 BYTE_BITS = 8
-Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
@@ -60,115 +50,96 @@ class ReplacedImages:
     def in_shard(self, run: int, shard: int, images: int) -> Mask:
         """Whether each of so many images, which are those of a shard, is left."""
         start = self.shard_starts[run][shard]
-        numbers = np.arange(start, start + images)
-        bits = np.frombuffer(self.bits, np.uint8)
-        return _Bits(bits).of(numbers)
+        first_byte, first_bit = divmod(start, BYTE_BITS)
+        held = np.frombuffer(self.bits, np.uint8, offset=first_byte)
+        bits = np.unpackbits(
+            held[: images // BYTE_BITS + 2],
+            bitorder="little",
+        )
+        of_shard = bits[first_bit : first_bit + images]
+        return of_shard.astype(np.bool_)
 
 
 def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImages | None:
     """Leave each image to the newest run that holds it, and each value of a column likewise.
 
-    Of an image that is ok, nothing is left out for one that is not. Where `column` is not
-    image_id, all images with a value that an image of a newer run has are superseded first. None
-    where there is one run, whose images are distinct. Raises Incomplete, BadInput, TryAgain.
+    A failed image never hides one that is ok. If `column` is not image_id, all images with a value
+    that an image of a newer run has are superseded first. None if there is one run, whose images
+    are distinct. Raises Incomplete, BadInput, TryAgain.
     """
     if len(runs) < 2:
         return None
-    run_starts = _run_starts(runs)
-    shard_starts = tuple(map(_shard_starts, runs, run_starts))
-    planned = run_starts[-1]
-    columns = list(dict.fromkeys([column, ID_COLUMN]))
-    bucket_count = max(1, -(-planned // IMAGES_PER_BUCKET))
-    with temporary_folder("imagekiln-newest-") as folder:
-        buckets = [
-            IdBuckets(Path(folder, str(number)), bucket_count, NUMBERED_ID_DTYPE)
-            for number in range(len(columns))
-        ]
-        is_left = _Bits.none_of(planned)
-        compared = 0
-        for keys in _iter_shard_keys(runs, shard_starts, columns):
-            for held, records in zip(buckets, keys, strict=True):
-                held.add(records)
-            compared += len(keys[0])
-            is_left.mark(keys[-1]["number"])  # by image_id, which every image has
-        counts = [_clear_older(held, is_left, run_starts) for held in buckets]
-    *superseded, duplicates = counts
-    return ReplacedImages(
-        column,
-        is_left.to_bytes(),
-        shard_starts,
-        sum(superseded),
-        duplicates,
-        compared,
-    )
+    shards = [(run, shard) for run, each in enumerate(runs) for shard in range(len(each.manifests))]
+    images = [runs[run].shard_images[shard] for run, shard in shards]
+    starts = list(accumulate(images, initial=0))
+    first_images = iter(starts)
+    shard_starts = tuple(tuple(next(first_images) for _ in run.shard_images) for run in runs)
+
+    def read(index: int) -> pa.Table:
+        run, shard = shards[index]
+        start = starts[index]
+        return _read_values(runs[run], run, shard, start, column)
+
+    with (
+        temporary_folder("imagekiln-newest-") as folder,
+        closing(Database(Path(folder), file="images.duckdb")) as database,
+    ):
+        database.execute("CREATE TABLE images (run INT, number BIGINT, id UUID, value VARCHAR)")
+        for rows in map_ordered(read, len(shards), READERS):
+            database.insert("INSERT INTO images FROM shard_rows", "shard_rows", rows)
+        [(compared,)] = database.fetch_rows("SELECT count(value) FROM images")
+        superseded = 0 if column == ID_COLUMN else _delete_older(database, "value")
+        duplicates = _delete_older(database, "id")
+        bits = _left_bits(database, starts[-1])
+    return ReplacedImages(column, bits, shard_starts, superseded, duplicates, compared)
 
 
-def _run_starts(runs: Sequence[RunSource]) -> list[int]:
-    """The number of the first image of each run, and at last that of all images."""
-    images = [sum(run.shard_images) for run in runs]
-    return list(accumulate(images, initial=0))
-
-
-def _shard_starts(run: RunSource, first_image: int) -> tuple[int, ...]:
-    """The number of the first image of each shard of a run."""
-    ends = accumulate(run.shard_images, initial=first_image)
-    return tuple(ends)[:-1]
-
-
-def _iter_shard_keys(
-    runs: Sequence[RunSource], shard_starts: Sequence[Sequence[int]], columns: Sequence[str]
-) -> Iterator[list[RecordArray]]:
-    """Of each shard, for each column, what its images that are ok are compared by."""
-    shards = [
-        (run, shard, start)
-        for run, starts in zip(runs, shard_starts, strict=True)
-        for shard, start in enumerate(starts)
-    ]
-
-    def read(index: int) -> list[RecordArray]:
-        run, shard, start = shards[index]
-        return _read_shard_keys(run, shard, start, columns)
-
-    yield from map_ordered(read, len(shards), READERS)
-
-
-def _read_shard_keys(
-    run: RunSource, shard: int, start: int, columns: Sequence[str]
-) -> list[RecordArray]:
-    known = [name for name in columns if name in run.columns.names]
+def _read_values(run: RunSource, number: int, shard: int, start: int, column: str) -> pa.Table:
+    """What the images of a shard that are ok are compared by, with the images' numbers."""
+    has_column = column in run.columns.names
+    names = ["status", ID_COLUMN]
+    if has_column and column != ID_COLUMN:
+        names.append(column)
     store = open_store(run.uri)
+    key = run.manifests[shard]
     images = run.shard_images[shard]
-    try:
-        manifest = read_manifest_columns(store, shard, images, ["status", *known])
-    except Missing as error:
-        raise no_manifest_error(store) from error
-    try:
-        return [_shard_records(manifest, name, start) for name in columns]
-    except ValueError as error:
-        raise damage_error(store.uri_of(manifest_key(shard)), error) from error
+    manifest = read_manifest(store, key, images, names)
+    values = pa.nulls(images, pa.string())
+    if has_column:
+        values = manifest[column].cast(pa.string())
+    numbers = np.arange(start, start + images)
+    columns = {
+        "run": pa.repeat(number, images),
+        "number": pa.array(numbers),
+        "id": manifest[ID_COLUMN],
+        "value": values,
+    }
+    is_ok = pc.equal(manifest["status"], "ok")
+    return pa.table(columns).filter(is_ok)
 
 
-def _shard_records(manifest: pa.Table, column: str, start: int) -> RecordArray:
-    """The values in a column of the images that are ok, with the images' numbers."""
-    if column not in manifest.column_names:
-        return np.empty(0, NUMBERED_ID_DTYPE)
-    values = manifest[column].combine_chunks()
-    status = manifest["status"].combine_chunks()
-    is_compared = pc.and_(
-        pc.equal(status, "ok"),
-        pc.is_valid(values),
-    )
-    places = pc.indices_nonzero(is_compared)
-    ids = _to_ids(column, values.take(places))
-
-    records = np.empty(len(ids), NUMBERED_ID_DTYPE)
-    records["id"] = ids
-    records["number"] = places.to_numpy()
-    records["number"] += start
-    return records
+def _delete_older(database: Database, column: str) -> int:
+    """Delete the images whose value an image of a newer run has, and count them."""
+    [(deleted,)] = database.fetch_rows(f"""
+        DELETE FROM images USING (
+            SELECT {column} AS held, max(run) AS newest FROM images GROUP BY ALL
+        ) WHERE {column} = held AND run < newest
+    """)
+    return int(deleted)
 
 
-def _to_ids(column: str, values: pa.Array) -> IdArray:
+def _left_bits(database: Database, planned: int) -> bytes:
+    """A bit for each planned image, the lowest of each byte first: those of the table are set."""
+    bits = np.zeros(-(-planned // BYTE_BITS), np.uint8)
+    for batch in database.fetch_batches("SELECT number FROM images"):
+        numbers = batch["number"].to_numpy()
+        np.bitwise_or.at(
+            bits, numbers // BYTE_BITS, np.uint8(1) << (numbers % BYTE_BITS).astype("u1")
+        )
+    return bits.tobytes()
+
+
+def ids_of_values(column: str, values: pa.Array) -> IdArray:
     """Sixteen bytes for each value. Raises ValueError where an image_id is none."""
     if column != ID_COLUMN:
         return _hash_texts(values.cast(pa.string()))
@@ -185,74 +156,6 @@ def _hash_texts(values: pa.Array) -> IdArray:
         digest = hashlib.blake2b(text, digest_size=ID_DTYPE.itemsize)
         content += digest.digest()
     return np.frombuffer(content, ID_DTYPE)
-
-
-def _clear_older(buckets: IdBuckets, is_left: "_Bits", run_starts: Sequence[int]) -> int:
-    """Clear the images whose id an image of a newer run has, among those left; count them."""
-    cleared = 0
-    for number in range(buckets.count):
-        records = buckets.read(number)
-        left = records[is_left.of(records["number"])]
-        older = _older_numbers(left, run_starts)
-        is_left.clear(older)
-        cleared += len(older)
-    return cleared
-
-
-def _older_numbers(records: RecordArray, run_starts: Sequence[int]) -> Numbers:
-    """Of records sorted by id, the numbers of those whose id is in a newer run, too."""
-    numbers: Numbers = records["number"]
-    if not len(numbers):
-        return numbers
-    ids = records["id"]
-    is_first = np.ones(len(ids), np.bool_)
-    is_first[1:] = ids[1:] != ids[:-1]
-    firsts = np.flatnonzero(is_first)
-    groups = np.cumsum(is_first) - 1
-
-    runs = np.searchsorted(run_starts, numbers, side="right")
-    newest = np.maximum.reduceat(runs, firsts)
-    older: Numbers = numbers[runs < newest[groups]]
-    return older
-
-
-class _Bits:
-    """A bit for each image, by its number."""
-
-    def __init__(self, held: npt.NDArray[np.uint8]) -> None:
-        self._bytes = held
-
-    @classmethod
-    def none_of(cls, count: int) -> "_Bits":
-        """The bits of so many images, none of which is marked."""
-        size = -(-count // BYTE_BITS)
-        return cls(np.zeros(size, np.uint8))
-
-    def of(self, numbers: Numbers) -> Mask:
-        """Whether each of these images is marked."""
-        places = numbers // BYTE_BITS
-        marked = self._bytes[places] & _bit_values(numbers)
-        return marked.astype(np.bool_)
-
-    def mark(self, numbers: Numbers) -> None:
-        """Mark these images."""
-        places = numbers // BYTE_BITS
-        np.bitwise_or.at(self._bytes, places, _bit_values(numbers))
-
-    def clear(self, numbers: Numbers) -> None:
-        """Mark these images no longer."""
-        places = numbers // BYTE_BITS
-        np.bitwise_and.at(self._bytes, places, ~_bit_values(numbers))
-
-    def to_bytes(self) -> bytes:
-        """All bits, the lowest of each byte first."""
-        return self._bytes.tobytes()
-
-
-def _bit_values(numbers: Numbers) -> npt.NDArray[np.uint8]:
-    """What the bit of each image counts in its byte."""
-    bits = (numbers % BYTE_BITS).astype(np.uint8)
-    return np.left_shift(np.uint8(1), bits)
 
 
 def require_comparable(uri: str, columns: pa.Schema, name: str) -> None:

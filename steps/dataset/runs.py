@@ -7,27 +7,23 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from imagekiln.steps.dataset.image_ranges import LOCATION_COLUMNS
-from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain, cut_name
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job.output import file_suffix
-from imagekiln.steps.runs.added_columns import added_fields
-from imagekiln.steps.runs.finished_runs import find_finished_runs, refuse_unfinished
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUSPENDED_KEY, manifest_key
-from imagekiln.steps.runs.manifest import read_manifest
-from imagekiln.steps.runs.plan import Plan, load_plan
-from imagekiln.steps.runs.rounds import resolve_run
+from imagekiln.steps.runs.commits import read_head
+from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runs.manifest import find_manifest
+from imagekiln.steps.runs.registry import find_finished_runs, refuse_unfinished
+from imagekiln.steps.runs.run import Run, open_run, split_address
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.tables import (
     LOCATION_SCHEMA,
     NEAR_DUPLICATE_SCHEMA,
-    ORIGIN_SCHEMA,
     OUTCOME_SCHEMA,
+    added_fields,
 )
-from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import local_path
-from imagekiln.steps.storage.store import Store
 from imagekiln.steps.storage.uri import is_remote_uri
 
 READERS = 16
@@ -37,17 +33,18 @@ READERS = 16
 class RunSource:
     """One run: the columns of its manifest, the images of each shard, and those of a part.
 
-    `row_columns` are the names of those that its rows have since they were planned, `suffix` is
-    that of its image files, and `planned_at` when its prompts were read.
+    `suffix` is that of its image files, and `planned_at` when its prompts were read. `commit` is
+    the number of the commit that names the `manifests`.
     """
 
     uri: str
+    commit: int
+    manifests: tuple[str, ...]
     planned_at: datetime
     columns: pa.Schema
     shard_images: tuple[int, ...]
     part_images: int
     suffix: str
-    row_columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +61,11 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
     """The run at `uri`, or the successful runs under it, in the order in which they were planned.
 
     A night that failed and is resumed later is not newer for that: its prompts are those of then.
-    Raises Missing where there are none, Incomplete where one is suspended, BadInput where one
-    cannot be read, TryAgain.
+    Raises Missing if there are none, BadInput if one cannot be read, TryAgain.
     """
     if not is_remote_uri(uri):
         _refuse_file(uri)
-    run_uri, _ = resolve_run(uri)
+    run_uri, _ = split_address(uri)
     store = open_store(run_uri)
     if store.exists(PLAN_KEY):
         return (open_source(run_uri),)
@@ -86,28 +82,24 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
         return tuple(sorted(sources, key=lambda source: source.planned_at))
 
 
-def require_not_suspended(store: Store) -> None:
-    """Raise Incomplete where the manifest of a run may name images that are taken down just now."""
-    if store.exists(SUSPENDED_KEY) and not store.exists(SUCCESS_KEY):
-        raise Incomplete(
-            f"{store.uri}: its objects are being replaced. If the command that does so was "
-            f"interrupted, repeat it, or type `{format_command('aggregate', store.uri)}`."
-        )
+def list_manifests(uri: str) -> list[str]:
+    """The URIs of the manifests of the run at `uri`, or of the successful runs under it.
 
-
-def require_unchanged(run: RunSource, shard: int, manifest: pa.Table) -> None:
-    """Raise TryAgain where a shard is not what it was when its manifest was read.
-
-    What was taken for damage is none then. Raises Incomplete while the run is changed.
+    Raises as `find_runs` does.
     """
-    require_not_suspended(open_store(run.uri))
-    now = read_run_manifest(run, shard)
-    columns = list(LOCATION_COLUMNS)
-    if not now.select(columns).equals(manifest.select(columns)):
+    return [f"{run.uri}/{name}" for run in find_runs(uri) for name in run.manifests]
+
+
+def require_unchanged(run: RunSource, error: BadInput) -> None:
+    """Raise TryAgain if a run has a higher commit by now: what was taken for damage is none.
+
+    Images were taken down, and the parts that held them are buried.
+    """
+    if read_head(open_store(run.uri)).number > run.commit:
         raise TryAgain(
             f"{run.uri}: was changed while it was read, as when images of it were taken down. "
             "Run the command again, or read the dataset from its beginning again."
-        )
+        ) from error
 
 
 def _refuse_file(uri: str) -> None:
@@ -117,22 +109,22 @@ def _refuse_file(uri: str) -> None:
 
 
 def open_source(uri: str) -> RunSource:
-    """What the plan of the run at `uri` says.
+    """What plan and commit of the run at `uri` say.
 
-    Raises Incomplete where the run was not aggregated or is suspended, Missing, BadInput, TryAgain.
+    Raises Incomplete if the run was not aggregated, Missing, BadInput, TryAgain.
     """
-    store = open_store(uri)
-    return describe_source(store, load_plan(store))
+    return describe_source(open_run(uri))
 
 
-def describe_source(store: Store, plan: Plan) -> RunSource:
-    """What a plan says of the run in `store`. Raises as `open_source` does."""
-    require_not_suspended(store)
-    if plan.shards and not store.exists(manifest_key(len(plan.shards) - 1)):
-        raise no_manifest_error(store)
-    row_schema = read_row_schema(store, plan)
+def describe_source(run: Run) -> RunSource:
+    """What plan and commit of a run say. Raises Incomplete if it was not aggregated, BadInput."""
+    store = run.store
+    plan = run.plan
+    commit = run.head.commit
+    if plan.shards:
+        find_manifest(store, commit, len(plan.shards) - 1)
     fields = (
-        *row_schema,
+        *read_row_schema(store, plan),
         *OUTCOME_SCHEMA,
         *added_fields(plan.job),
         *LOCATION_SCHEMA,
@@ -140,12 +132,13 @@ def describe_source(store: Store, plan: Plan) -> RunSource:
     )
     return RunSource(
         uri=store.uri,
+        commit=run.head.number,
+        manifests=commit.manifests,
         planned_at=plan.created_at,
         columns=pa.schema(fields),
         shard_images=tuple(shard.images for shard in plan.shards),
         part_images=plan.part_images,
         suffix=file_suffix(plan.job.encoding),
-        row_columns=tuple(name for name in row_schema.names if name not in ORIGIN_SCHEMA.names),
     )
 
 
@@ -156,30 +149,6 @@ def manifest_slices(runs: tuple[RunSource, ...]) -> Iterator[ManifestSlice]:
             for start in range(0, images, run.part_images):
                 rows = min(run.part_images, images - start)
                 yield ManifestSlice(run_number, shard, start, rows)
-
-
-def read_run_manifest(run: RunSource, shard: int) -> pa.Table:
-    """The manifest of one shard. Raises Incomplete where the run was not aggregated, BadInput."""
-    store = open_store(run.uri)
-    try:
-        manifest = read_manifest(store, shard, run.shard_images[shard])
-    except Missing as error:
-        raise no_manifest_error(store) from error
-    for name in run.row_columns:
-        if name not in manifest.column_names:
-            raise BadInput(
-                f"{store.uri}: its first shard has a column {cut_name(name)!r}, and its manifest "
-                "has none. Verify the run, which says what is damaged."
-            )
-    return manifest
-
-
-def no_manifest_error(store: Store) -> Incomplete:
-    """The error for a run that was never aggregated."""
-    return Incomplete(
-        f"{store.uri}: has no complete manifest, so its images cannot be read yet. "
-        "Run its job to the end first."
-    )
 
 
 def unite_columns(runs: tuple[RunSource, ...], names: Sequence[str] | None = None) -> pa.Schema:

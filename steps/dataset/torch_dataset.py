@@ -9,7 +9,7 @@ from PIL import Image
 
 from imagekiln.steps.dataset.runs import ManifestSlice
 from imagekiln.steps.errors import BadInput, NotInstalled
-from imagekiln.steps.runs.sidecar import to_rows
+from imagekiln.steps.runs.row_values import to_rows
 from imagekiln.steps.runs.tables import IMAGE_FIELD
 
 if TYPE_CHECKING:

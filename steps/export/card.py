@@ -1,39 +1,50 @@
 """The card of an export: a README whose front matter lets a hub and `datasets` load the folder."""
 
-import pyarrow as pa
 import yaml
 
 from imagekiln.steps.aggregate.card import card_template, describe_configuration, size_category
-from imagekiln.steps.export.plan import ExportPlan
-from imagekiln.steps.runs.features import column_features
+from imagekiln.steps.aggregate.features import sample_features
+from imagekiln.steps.export.commits import ExportCommit, read_file_rows
+from imagekiln.steps.export.copying import file_columns
+from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runtime.figures import format_bytes
+from imagekiln.steps.storage.store import Store
 
-DATA_PATTERNS = {"parquet": "data/**/*.parquet", "webdataset": "data/**/*.tar"}
+FORMAT_PHRASES = {
+    "parquet": "Parquet",
+    "webdataset": "WebDataset's tars",
+    "files": "files, with a table of those in a folder beside them",
+}
 MAX_LISTED_RUNS = 20
 
 
-def render_export_card(plan: ExportPlan, columns: pa.Schema, images: int, size: int) -> str:
-    """The card, as Markdown, of an export of so many images, of so many bytes in all."""
+def write_card(store: Store, commit: ExportCommit) -> None:
+    """Write the card of an export, in place of an earlier one. Raises TryAgain."""
+    suffixes = sorted({run.suffix for run in commit.runs})
+    patterns = {"parquet": ["data/**/*.parquet"], "webdataset": ["data/**/*.tar"]}
+    pictures = [*(f"data/**/*{suffix}" for suffix in suffixes), "data/**/metadata.parquet"]
     configuration = describe_configuration(
         "default",
-        DATA_PATTERNS[plan.settings.format],
-        images,
-        [size, *(file.sha256 for file in plan.files)],
+        patterns.get(commit.settings.format, pictures),
+        commit.images,
+        [file.sha256 for file in commit.files],
     )
     front: dict[str, object] = {
         "task_categories": ["text-to-image"],
         "tags": ["synthetic", "imagekiln"],
-        "size_categories": [size_category(images)],
+        "size_categories": [size_category(commit.images)],
         "configs": [configuration],
     }
-    suffixes = {run.suffix for run in plan.runs}
-    if plan.settings.format == "webdataset" and len(suffixes) == 1:
-        front["dataset_info"] = {"features": column_features(columns, *suffixes)}
-    return card_template("export_card.md.j2", "imagekiln.steps.export").render(
+    if commit.settings.format == "webdataset" and len(suffixes) == 1 and commit.files:
+        rows = read_file_rows(store, commit.files[0])
+        columns = rows.select(file_columns(commit, rows)).schema
+        front["dataset_info"] = {"features": sample_features(columns, *suffixes)}
+    card = card_template("export_card.md.j2", "imagekiln.steps.export").render(
         front=yaml.safe_dump(front, sort_keys=False),
-        plan=plan,
-        images=images,
-        size=format_bytes(size),
-        run_ids=[run.run_id for run in plan.runs[:MAX_LISTED_RUNS]],
-        unlisted=max(0, len(plan.runs) - MAX_LISTED_RUNS),
+        commit=commit,
+        format_phrase=FORMAT_PHRASES[commit.settings.format],
+        noun="folder" if commit.settings.format == "files" else "file",
+        size=format_bytes(commit.bytes),
+        runs=commit.runs[-MAX_LISTED_RUNS:],
     )
+    store.replace(CARD_KEY, card.encode(errors="replace"))

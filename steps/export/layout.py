@@ -1,45 +1,55 @@
-"""The key of every object of an export, and the folders that a column's values become."""
+"""The key of every object of an export, and the folders that a column's values become.
+
+A name that has images, or a row of each, begins with the number of the commit that announced it, so
+that it is never used again. Data files have the digest of their rows as well: of two exports that
+are pushed to one hub, those of the same name have the same images.
+"""
 
 import re
 from urllib.parse import quote
 
 from imagekiln.steps.errors import BadInput, cut_name
+from imagekiln.steps.runs.keys import DIGEST_DIGITS
 
 MANIFEST_FOLDER = "manifest"
 DATA_FOLDER = "data"
-# A hub takes 10,000 files in a folder, and lists long ones slowly.
-MAX_FOLDER_FILES = 10_000
-SUBFOLDER_FILES = 1000
+SUBFOLDER_FILES = 1000  # a hub takes 10,000 in a folder, and lists long ones slowly
+NAME_DIGITS = 8  # of a digest
 MAX_FOLDER_CHARS = 240  # that a disk takes, and some
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # as Hive and its readers call it
-DATA_KEY_PATTERN = re.compile(
-    r"data/(?:[A-Za-z0-9%._~-]+=[A-Za-z0-9%._~-]*/)?(?:[0-9]{3,}/)?[0-9]{5,}\.(?:parquet|tar)"
+FOLDER_TABLE = "/metadata.parquet"  # of a folder of pictures
+DATA_KEY = (
+    r"data/(?:[A-Za-z0-9%._~-]+=[A-Za-z0-9%._~-]*/)?(?:[0-9]{6,}-[0-9]{3,}/)?"
+    r"[0-9]{6,}-[0-9]{5,}-[0-9a-f]{8}(?:\.parquet|\.tar|/metadata\.parquet)"
 )
+MANIFEST_KEY = r"manifest/[0-9]{6,}-[0-9]{5,}\.parquet"
+FILE_NAME = re.compile(r"(?P<commit>[0-9]{6,})-[0-9]{5,}(?:-[0-9a-f]{8})?(?:\.parquet|\.tar)?")
 
 
-def file_rows_key(number: int, sha256: str) -> str:
-    """What the plan puts into one file. Its name says its content: two plans share no object."""
-    return f"_plan/{number:06d}-{sha256[:16]}.parquet"
+def rows_key(sha256: str) -> str:
+    """The rows of one file, with the places of their images in the source."""
+    return f"_rows/{sha256[:DIGEST_DIGITS]}.parquet"
 
 
-def success_marker(images: int) -> bytes:
-    """What `_SUCCESS` says of an export with so many images."""
-    return f"{images} images\n".encode()
+def manifest_piece_key(commit: int, number: int) -> str:
+    """A piece of the manifest that this commit announces."""
+    return f"{MANIFEST_FOLDER}/{commit:06d}-{number:05d}.parquet"
 
 
-def manifest_chunk_key(number: int) -> str:
-    """A piece of the manifest: the images of consecutive files."""
-    return f"{MANIFEST_FOLDER}/{number:05d}.parquet"
+def data_key(partition: str, commit: int, number: int, sha256: str, suffix: str) -> str:
+    """A file that a commit announces: its number there, and the digest of its rows.
 
-
-def data_key(partition: str, number: int, count: int, suffix: str) -> str:
-    """The file of this number among the `count` files of a partition, which is "" for no other."""
+    `partition` is the folder of a value, "" if there are none. Of a folder of pictures, the key is
+    that of the table in it.
+    """
     folders = [DATA_FOLDER]
     if partition:
         folders.append(partition)
-    if count > MAX_FOLDER_FILES:
-        folders.append(f"{number // SUBFOLDER_FILES:03d}")
-    return "/".join([*folders, f"{number:05d}{suffix}"])
+    thousand = number // SUBFOLDER_FILES
+    if thousand:
+        folders.append(f"{commit:06d}-{thousand:03d}")
+    folders.append(f"{commit:06d}-{number:05d}-{sha256[:NAME_DIGITS]}{suffix}")
+    return "/".join(folders)
 
 
 def partition_folder(column: str, value: object) -> str:

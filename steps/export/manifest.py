@@ -1,64 +1,72 @@
 """The manifest of an export: one table, in pieces, of where each image is and what it is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from imagekiln.steps.export.plan import ExportPlan, read_file_rows
-from imagekiln.steps.runs.forgotten import NO_IDS
-from imagekiln.steps.runs.image import FORGOTTEN_STATUS
-from imagekiln.steps.runs.tables import FIELD_TYPES
+from imagekiln.steps.export.commits import ExportCommit, ExportFile, read_file_rows
+from imagekiln.steps.export.layout import manifest_piece_key
+from imagekiln.steps.export.picture_folder import FILE_NAME_COLUMN
+from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage.store import Store
 
 MANIFEST_ROWS = 2**19
 MANIFEST_COLUMNS = ("image_id", "id", "byte_size", "sha256", "run_id")
-FILE_COLUMNS = ("byte_size", "sha256")  # of a file, which a removed image has not
 
 
-def cut_manifest(plan: ExportPlan) -> list[list[int]]:
-    """The numbers of the files of each piece of the manifest."""
-    pieces: list[list[int]] = [[]]
-    rows = 0
-    for number, file in enumerate(plan.files):
-        if pieces[-1] and rows + file.images > MANIFEST_ROWS:
-            pieces.append([])
-            rows = 0
-        pieces[-1].append(number)
-        rows += file.images
-    return pieces
+def assign_pieces(
+    files: Sequence[ExportFile], earlier: Sequence[ExportFile], commit: int
+) -> Iterator[ExportFile]:
+    """The files with the pieces of the manifest that have their rows.
 
-
-def iter_manifest(
-    store: Store, plan: ExportPlan, forgotten: pa.Array = NO_IDS
-) -> Iterator[pa.Table]:
-    """The manifest in pieces of whole files: where each image is, and what it is.
-
-    Those that were removed are in no file.
+    A piece stays if all of its files do. Others, and those of new files, come with `commit`.
     """
-    for numbers in cut_manifest(plan):
-        tables = [_file_manifest(store, plan, number, forgotten) for number in numbers]
-        yield pa.concat_tables(tables).combine_chunks()
+    left = {file.key for file in files}
+    broken = {"", *(file.manifest for file in earlier if file.key not in left)}
+    rows = 0
+    for file in files:
+        if file.manifest not in broken:
+            yield file
+            continue
+        yield replace(file, manifest=manifest_piece_key(commit, rows // MANIFEST_ROWS))
+        rows += file.images
 
 
-def _file_manifest(store: Store, plan: ExportPlan, number: int, forgotten: pa.Array) -> pa.Table:
-    rows = read_file_rows(store, plan, number)
-    key = plan.files[number].key
-    is_removed = pc.is_in(rows["image_id"].combine_chunks(), forgotten)
-    is_left = pc.invert(is_removed)
-    ranks = pc.cumulative_sum(is_left.cast(pa.int64()))
-    columns = {
-        "file": pc.if_else(is_left, key, None),
-        "row": pc.if_else(is_left, pc.subtract(ranks, 1), None),
-        "status": pc.if_else(is_left, "ok", FORGOTTEN_STATUS),
-    }
-    for name in MANIFEST_COLUMNS:
-        kind = FIELD_TYPES[name]
-        columns[name] = pa.nulls(rows.num_rows, kind)
-    copied = {*MANIFEST_COLUMNS, plan.settings.partition_by}
-    for name in rows.column_names:
-        if name in copied:
-            columns[name] = rows[name]
-    for name in FILE_COLUMNS:
-        columns[name] = pc.if_else(is_left, columns[name], None)
-    return pa.table(columns)
+def write_pieces(store: Store, commit: ExportCommit) -> None:
+    """Write the pieces of the manifest that a commit has announced. Raises TryAgain."""
+    known = {*commit.pieces}
+    pieces: dict[str, list[ExportFile]] = {}
+    for file in commit.announced or ():
+        if file.manifest not in known:
+            pieces.setdefault(file.manifest, []).append(file)
+    for key, files in pieces.items():
+        tables = [_file_manifest(store, commit, file) for file in files]
+        piece = pa.concat_tables(tables)
+        store.create(key, to_parquet(piece.combine_chunks()))
+
+
+def _file_manifest(store: Store, commit: ExportCommit, file: ExportFile) -> pa.Table:
+    """Where each image of a file is, and what it is.
+
+    Of a picture, that is its own file, and its row in the table of its folder.
+    """
+    rows = read_file_rows(store, file)
+    if commit.settings.format == "files":
+        keys = _read_picture_keys(store, file)
+    else:
+        keys = [file.key] * rows.num_rows
+    copied = {*MANIFEST_COLUMNS, commit.settings.partition_by}
+    columns = [name for name in rows.column_names if name in copied]
+    table = rows.select(columns)
+    numbers = pa.array(range(rows.num_rows), pa.int64())
+    table = table.add_column(0, "row", numbers)
+    return table.add_column(0, "file", pa.array(keys))
+
+
+def _read_picture_keys(store: Store, file: ExportFile) -> list[str]:
+    """The key of each picture in a folder, by the names in the folder's table."""
+    folder = PurePosixPath(file.key).parent
+    names = read_table(store, file.key)[FILE_NAME_COLUMN]
+    return [f"{folder}/{name}" for name in names.to_pylist()]

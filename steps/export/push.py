@@ -1,13 +1,13 @@
 """A complete export as a version of a dataset on a hub: uploaded in commits, then tagged.
 
-Files that the hub has are not sent again: it knows by their hashes what is committed, and what was
-uploaded before a break. The manifest and the card come with the last commit.
+Files that the hub has are not sent again, and data files that it has under their names are not even
+read: they never change. The manifest and the card come with the last commit, in which those that
+the export has dropped are deleted.
 """
 
 import os
 import re
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,11 +20,11 @@ from imagekiln.steps.errors import (
     explained_by,
     first_line,
 )
-from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER, manifest_chunk_key
-from imagekiln.steps.export.manifest import cut_manifest
-from imagekiln.steps.export.plan import ExportPlan, load_export_plan
+from imagekiln.steps.export.commits import require_export
+from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER
+from imagekiln.steps.export.step import is_complete
 from imagekiln.steps.models.hub import BUSY_STATUSES, silence_hub_client
-from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
+from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -36,7 +36,6 @@ REPOSITORY_PATTERN = re.compile(r"hf://datasets/([\w.-]{1,96}/[\w.-]{1,96})", re
 VERSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105  # the name of a variable
 COMMIT_FILES = 50
-MAX_REPOSITORY_FILES = 100_000  # more than the hub recommends make a repository slow
 OWN_FOLDERS = (f"{DATA_FOLDER}/", f"{MANIFEST_FOLDER}/")
 DENIED_STATUSES = (401, 403)
 CHANGED_STATUSES = (409, 412)  # somebody else has committed meanwhile
@@ -75,16 +74,27 @@ def push(
     if not token:
         raise BadInput(f"{repository}: {TOKEN_VARIABLE} is not set. Set it to a token that writes.")
     store = open_store(export)
-    plan, others = _list_files(store)
-    data = [file.key for file in plan.files]
-    if not store.exists(SUCCESS_KEY):
+    head = require_export(store)
+    if head.commit.settings.format == "files":
+        raise BadInput(
+            f"{store.uri}: has a file for each image, and a hub is slow with so many. "
+            "Export as parquet, and push that."
+        )
+    if not is_complete(store, head):
         raise BadInput(f"{store.uri}: is not complete. Run the command that exports it again.")
+    data = [file.key for file in head.commit.files]
+    others = [*head.commit.pieces, CARD_KEY]
     _require_own_files(store, [*data, *others])
     from huggingface_hub import HfApi  # slow to import
 
-    with _translate_errors(repository), silence_hub_client():
+    with explained_by(partial(_explain, repository)), silence_hub_client():
         api = HfApi(token=token)
-        api.create_repo(name, repo_type="dataset", private=not public, exist_ok=True)
+        api.create_repo(
+            name,
+            repo_type="dataset",
+            private=not public,
+            exist_ok=True,
+        )
         commit = _upload_all(api, name, store, data, others, progress or NoProgress())
         if version is not None:
             _tag(api, name, version, commit)
@@ -100,19 +110,6 @@ def _read_name(repository: str, version: str | None) -> str:
             f"version {version!r}: cannot be a tag. Write letters, digits, dots, dashes."
         )
     return match[1]
-
-
-def _list_files(store: Store) -> tuple[ExportPlan, list[str]]:
-    """The plan of an export, with its data files, and what comes with the last commit."""
-    plan = load_export_plan(store)
-    chunks = len(cut_manifest(plan))
-    others = [*map(manifest_chunk_key, range(chunks)), CARD_KEY]
-    if len(plan.files) + len(others) > MAX_REPOSITORY_FILES:
-        raise BadInput(
-            f"{store.uri}: has {len(plan.files):,} files, and the hub takes "
-            f"{MAX_REPOSITORY_FILES:,}. Export it with a larger file size."
-        )
-    return plan, others
 
 
 def _require_own_files(store: Store, keys: Sequence[str]) -> None:
@@ -138,20 +135,27 @@ def _upload_all(
     """Upload all, and commit the data files some at a time. Returns the commit that has all."""
     from huggingface_hub import CommitOperationDelete
 
-    progress.start(len(data))
-    for start in range(0, len(data), COMMIT_FILES):
-        keys = data[start : start + COMMIT_FILES]
-        additions = []
-        for key in keys:
-            additions.append(_upload(api, name, store, key))
-            progress.add_drawn(1)
-        _commit(api, name, additions)
+    present = {*api.list_repo_files(name, repo_type="dataset")}
+    new = [key for key in data if key not in present]
+    progress.start(len(new))
+    for start in range(0, len(new), COMMIT_FILES):
+        keys = new[start : start + COMMIT_FILES]
+        _commit(api, name, _upload_files(api, name, store, keys))
+        progress.add_drawn(len(keys))
         progress.add_committed(len(keys))
-    additions = [_upload(api, name, store, key) for key in others]
-    outdated = _outdated_files(api, name, {*data, *others})
-    commit = _commit(api, name, [*additions, *map(CommitOperationDelete, outdated)])
+    additions = _upload_files(api, name, store, others)
+    present -= {*data, *others}
+    outdated = sorted(path for path in present if path.startswith(OWN_FOLDERS))
+    deletions = [CommitOperationDelete(path) for path in outdated]
+    commit = _commit(api, name, [*additions, *deletions])
     progress.close()
     return commit
+
+
+def _upload_files(
+    api: "HfApi", name: str, store: Store, keys: Sequence[str]
+) -> "list[CommitOperationAdd]":
+    return [_upload(api, name, store, key) for key in keys]
 
 
 def _upload(api: "HfApi", name: str, store: Store, key: str) -> "CommitOperationAdd":
@@ -173,14 +177,14 @@ def _commit(
     return info.oid
 
 
-def _outdated_files(api: "HfApi", name: str, keys: set[str]) -> list[str]:
-    """What an earlier export left there, and this one has not."""
-    paths = api.list_repo_files(name, repo_type="dataset")
-    return [path for path in paths if path.startswith(OWN_FOLDERS) and path not in keys]
-
-
 def _tag(api: "HfApi", name: str, version: str, commit: str) -> None:
-    api.create_tag(name, tag=version, revision=commit, repo_type="dataset", exist_ok=True)
+    api.create_tag(
+        name,
+        tag=version,
+        revision=commit,
+        repo_type="dataset",
+        exist_ok=True,
+    )
     tags = api.list_repo_refs(name, repo_type="dataset").tags
     if (version, commit) not in [(tag.name, tag.target_commit) for tag in tags]:
         raise BadInput(
@@ -188,16 +192,11 @@ def _tag(api: "HfApi", name: str, version: str, commit: str) -> None:
         )
 
 
-def _translate_errors(repository: str) -> AbstractContextManager[None]:
-    """Turn what the hub's client raises into a sentence, without any of its headers."""
-    return explained_by(partial(_explain, repository))
-
-
 def _explain(repository: str, error: Exception) -> KilnError | None:
+    """Turn what the hub's client raises into a sentence, without any of its headers."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    causes = [error, error.__cause__]
-    for cause in causes:
+    for cause in (error, error.__cause__):
         if isinstance(cause, HfHubHTTPError) and cause.response is not None:
             return _explain_status(repository, cause, cause.response.status_code)
         if isinstance(cause, OSError) or type(cause).__module__.startswith("httpx"):
@@ -214,10 +213,9 @@ def _explain_status(repository: str, error: Exception, status: int) -> KilnError
             f"{repository}: the hub refused access ({status}). "
             f"Check the name, and that the token in {TOKEN_VARIABLE} may write there."
         )
-    if status in BUSY_STATUSES:
-        return TryAgain(f"{repository}: the hub is busy ({status}). Run the command again.")
-    if status in CHANGED_STATUSES:
+    if status in (*BUSY_STATUSES, *CHANGED_STATUSES):
         return TryAgain(
-            f"{repository}: somebody else changes it ({status}). Run the command again."
+            f"{repository}: the hub is busy, or somebody else changes it ({status}). "
+            "Run the command again."
         )
     return Missing(f"{repository}: the hub refused this ({first_line(str(error))}). Correct it.")

@@ -1,68 +1,64 @@
 """The images of a run, or of all runs of an output, copied into files of a wanted size.
 
-The plan is frozen first, then its files are written in order, each once and whole, then the
-manifest, the card, and the success marker last. Nothing is listed or renamed: what is there is not
-written again, so that a killed export resumes, and several at once do no harm.
+An export grows: the same command adds what its source has by now, and drops what it has no more.
+Its own highest commit is read first, then the runs. Files are announced by a commit, made, and
+counted by the next one. So a killed export resumes, and of several at once one is first.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.dataset.dataset import Dataset, open_dataset
-from imagekiln.steps.dataset.newest_images import find_replaced_images
-from imagekiln.steps.errors import BadInput, Incomplete
-from imagekiln.steps.export.card import render_export_card
-from imagekiln.steps.export.copying import RUN_READERS, ExportSource, file_columns, make_file
-from imagekiln.steps.export.cutting import write_partition
-from imagekiln.steps.export.layout import manifest_chunk_key, success_marker
-from imagekiln.steps.export.manifest import iter_manifest
-from imagekiln.steps.export.plan import (
+from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.export.card import write_card
+from imagekiln.steps.export.commits import (
     EXPORT_VERSION,
-    ExportedRun,
+    MAX_FILES,
+    ExportCommit,
     ExportFile,
-    ExportPlan,
-    find_export_plan,
-    freeze_export_plan,
-    read_file_rows,
+    ExportHead,
+    create_export_commit,
+    is_highest,
+    read_export,
     require_settings,
-    write_export_plan,
 )
-from imagekiln.steps.export.removal import count_left
-from imagekiln.steps.export.selection import exported_columns, iter_partitions
+from imagekiln.steps.export.comparing import Mask, compare_images
+from imagekiln.steps.export.copying import make_file
+from imagekiln.steps.export.cutting import cut_rows
+from imagekiln.steps.export.dropping import remove_dropped
+from imagekiln.steps.export.layout import (
+    DATA_FOLDER,
+    FOLDER_TABLE,
+    MANIFEST_FOLDER,
+    data_key,
+    rows_key,
+)
+from imagekiln.steps.export.manifest import assign_pieces, write_pieces
+from imagekiln.steps.export.selection import iter_partitions, iter_rows
 from imagekiln.steps.export.settings import ExportSettings, read_settings
-from imagekiln.steps.runs.finished_runs import find_finished_runs
-from imagekiln.steps.runs.forgotten import read_forgotten_ids
-from imagekiln.steps.runs.image_id_index import ID_COLUMN
-from imagekiln.steps.runs.keys import (
-    CARD_KEY,
-    EXPORT_KEY,
-    PLAN_KEY,
-    SUCCESS_KEY,
-    forgotten_key,
-    registry_key,
-)
-from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.rounds import resolve_run
+from imagekiln.steps.export.source import describe_runs, is_unchanged, open_images, open_source
+from imagekiln.steps.job.export import ExportFormat
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.runs.commits import MAX_TRIES, digest_of
+from imagekiln.steps.runs.keys import CARD_KEY, PLAN_KEY, SUCCESS_KEY, commit_key, registry_key
+from imagekiln.steps.runs.run import split_address
 from imagekiln.steps.runs.tables import to_parquet
-from imagekiln.steps.runtime.concurrency import map_ordered
-from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.progress import NoProgress, Progress
-from imagekiln.steps.runtime.sanitize import format_command, quote_shell_word
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
+from imagekiln.steps.storage.store import Store
+
+FILE_SUFFIXES = {"parquet": ".parquet", "webdataset": ".tar", "files": FOLDER_TABLE}
 
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
     """A complete export: the images that it has, the sum of their bytes, its files and its runs.
 
-    `written` is the number of files that this call wrote. Left out were `duplicates`, which newer
-    runs hold, and `superseded`, which newer images replace. `newest_by="id"` would leave out as
-    well the `outdated`: newer runs have other images for their ids.
+    This call has `added` images and `dropped` others, and left the rest `unchanged`. Left out were
+    `duplicates`, which newer runs hold, and `superseded`, which newer images replace.
     """
 
     uri: str
@@ -70,10 +66,11 @@ class ExportResult:
     bytes: int
     files: int
     runs: int
-    written: int
+    added: int
+    dropped: int
+    unchanged: int
     duplicates: int
     superseded: int
-    outdated: int = 0
 
 
 def export(
@@ -84,219 +81,195 @@ def export(
 ) -> ExportResult:
     """Copy the images that are ok of the run or output at `source` to `destination`.
 
-    What was planned first stays: an export that was interrupted resumes, whatever runs came since.
-    Raises Missing where there are no images, BadInput where settings, source or destination must be
-    corrected or an image is damaged, Incomplete where a run was not aggregated, where there are
-    newer images than the export has, or where it has some that were taken down, TryAgain.
+    An export that is there is brought up to date. Raises Missing where there are no images,
+    BadInput where settings, source or destination must be corrected or an image is damaged,
+    Incomplete where a run was not aggregated, TryAgain where storage fails or others keep changing
+    the export.
     """
     settings = settings or read_settings()
     store = open_store(destination)
-    source_uri, _ = resolve_run(source)
-    plan = find_export_plan(store)
-    if plan is None:
-        _require_free(store)
-        _require_no_files(store)
-        plan = freeze_export_plan(store, _make_plan(source_uri, store, settings))
-        require_conditional_writes(store, EXPORT_KEY, write_export_plan(plan))
-    require_settings(store, plan, settings)
-    export_source = _open_source(source_uri, plan)
-    written = 0
-    if store.exists(SUCCESS_KEY):
-        _require_none_taken_down(export_source, store)
-    else:
-        written = _write_export(export_source, store, progress or NoProgress())
-    _require_none_newer(export_source.store, store, plan)
-    images, size = count_left(store, plan)
-    return ExportResult(
-        uri=store.uri,
-        images=images,
-        bytes=size,
-        files=len(plan.files),
-        runs=len(plan.runs),
-        written=written,
-        duplicates=plan.duplicates,
-        superseded=plan.superseded,
-        outdated=plan.outdated,
-    )
+    uri, _ = split_address(source)
+    added = dropped = 0
+    for _ in range(MAX_TRIES):
+        # Who read the runs first could take images for dropped that a faster export has added.
+        head = read_export(store) or _begin(uri, store, settings)
+        commit = head.commit
+        require_settings(store, commit, settings)
+        opened = open_source(uri, store, commit)
+        if commit.announced is not None:
+            if _make_announced(opened, store, head, progress or NoProgress()):
+                counted = replace(commit, files=commit.announced, announced=None)
+                if create_export_commit(store, head.number + 1, counted):
+                    added += counted.images - counted.unchanged
+                    dropped += commit.images - counted.unchanged
+                continue
+        elif is_unchanged(commit, opened):
+            # Another may have announced images meanwhile that were forgotten since.
+            if is_highest(store, head):
+                return _finish(store, head, added, dropped)
+            continue
+        create_export_commit(store, head.number + 1, _plan_next(opened, store, head))
+    raise TryAgain(f"{store.uri}: other processes keep changing it. Run the command again.")
 
 
-def _require_none_newer(source: Store, store: Store, plan: ExportPlan) -> None:
-    """Raise Incomplete where a complete export lacks images of its source, also of a `retry`.
+def export_run(job: Job, uri: str, progress: Progress | None = None) -> tuple[ExportResult, ...]:
+    """Bring the exports that a job asks for up to date with the runs of its output.
 
-    A command after the export would take it for all that there is.
+    `uri` is a run of it that has finished; without any image that is ok, nothing is done. Raises
+    as `export` does.
     """
-    exported = {run.run_id: run.images for run in plan.runs}
-    run_ids = list(exported)
-    if not plan.is_run:
-        run_ids = [entry.run_id for entry in find_finished_runs(source.uri)]
-
-    def load(index: int) -> Summary:
-        folder = source if plan.is_run else open_store(f"{source.uri}/{run_ids[index]}")
-        return load_summary(folder)
-
-    summaries = map_ordered(load, len(run_ids), RUN_READERS)
-    newer = {
-        run_id: summary.ok - exported.get(run_id, 0)
-        for run_id, summary in zip(run_ids, summaries, strict=True)
-        if summary.ok > exported.get(run_id, 0)
-    }
-    if newer:
-        runs = pluralize(len(newer), "finished run")
-        images = pluralize(sum(newer.values()), "image")
-        verb = "is" if len(newer) == 1 else "are"
-        first, *_, last = [*newer, *newer]
-        names = first if first == last else f"{first} to {last}"
-        raise Incomplete(
-            f"{store.uri}: Already exported, but {runs} ({images}) {verb} not in it: {names}. "
-            "Export to another folder."
+    run_uri, _ = split_address(uri)
+    if not load_summary(open_store(run_uri)).ok:
+        return ()
+    source = run_uri.rpartition("/")[0] or "."
+    results = list[ExportResult]()
+    for wanted in job.export:
+        settings = read_settings(
+            wanted.format, wanted.file_size, wanted.partition_by, wanted.columns
         )
+        results.append(export(source, wanted.to, settings, progress))
+    return tuple(results)
 
 
-def _require_free(store: Store) -> None:
-    for key in (PLAN_KEY, registry_key(0)):
-        if store.exists(key):
-            raise BadInput(
-                f"{store.uri}: holds a run, or the runs of a job. Choose another destination."
-            )
-
-
-def _require_no_files(store: Store) -> None:
-    """Raise BadInput where somebody's file has the name of one that ends an export."""
-    for key in (CARD_KEY, manifest_chunk_key(0), SUCCESS_KEY):
-        # Another process may have exported all of it just now.
-        if store.exists(key) and find_export_plan(store) is None:
-            raise BadInput(
-                f"{store.uri_of(key)}: is there already, and of no export. "
-                "Choose another destination."
-            )
-
-
-def _require_no_removal(source: ExportSource, store: Store) -> None:
-    """Raise BadInput where images are being removed from an export, or were from its source."""
-    if store.exists(forgotten_key(0)):
+def _begin(uri: str, store: Store, settings: ExportSettings) -> ExportHead:
+    """The state before there is any commit. Raises BadInput where something else is there."""
+    names = (PLAN_KEY, registry_key(0), CARD_KEY, SUCCESS_KEY)
+    strange = [key for key in names if store.exists(key)]
+    for folder in (DATA_FOLDER, MANIFEST_FOLDER):
+        strange += [entry.key for entry in store.list_folder(folder)]
+    # Another process may have exported all of it just now.
+    if strange and not store.exists(commit_key(0)):
         raise BadInput(
-            f"{store.uri}: images were being removed from this export. "
-            "Run the command that forgets them again."
+            f"{store.uri_of(strange[0])}: is there already, and of no export. "
+            "Choose another destination."
         )
-    found = _find_forgotten(source, store)
-    if found:
-        raise BadInput(
-            f"{store.uri}: image {found[0]} was taken down after this export was planned. If the "
-            "command that forgets it was interrupted, repeat it. Then remove this export, and "
-            "export to another destination."
-        )
+    is_run = open_store(uri).exists(PLAN_KEY)
+    return ExportHead(-1, ExportCommit(EXPORT_VERSION, settings, is_run))
 
 
-def _require_none_taken_down(source: ExportSource, store: Store) -> None:
-    """Raise Incomplete where a complete export has images that its source has no more."""
-    found = _find_forgotten(source, store)
-    if found:
-        options = ("--id", found[0], "--from-export", quote_shell_word(store.uri), "--remove")
-        command = format_command("forget", source.store.uri, *options)
-        count = pluralize(len(found), "image in it was", "images in it were")
-        raise Incomplete(
-            f"{store.uri}: {count} taken down since it was exported. "
-            f"Repeat the command that forgets them with this export, as in `{command}`."
-        )
+def _plan_next(source: Store, store: Store, head: ExportHead) -> ExportCommit:
+    """The commit that announces the files of what the source has by now. Raises BadInput, TryAgain.
 
-
-def _find_forgotten(source: ExportSource, store: Store) -> list[str]:
-    """The planned images that were taken down from their runs, and not from the export."""
-    forgotten = source.read_forgotten()
-    removed = frozenset(read_forgotten_ids(store).to_pylist())
-    image_ids = pa.array(set[str]().union(*forgotten.values()) - removed, pa.string())
-    found = list[str]()
-    for number in range(len(source.plan.files) if len(image_ids) else 0):
-        rows = read_file_rows(store, source.plan, number).select(["image_id", "part"])
-        for row in rows.filter(pc.is_in(rows["image_id"], image_ids)).to_pylist():
-            run_id, _, _ = row["part"].partition("/")
-            if row["image_id"] in forgotten.get(run_id, ()):  # not only from another that had it
-                found.append(row["image_id"])
-    return found
-
-
-def _make_plan(source: str, store: Store, settings: ExportSettings) -> ExportPlan:
-    """Write the rows of each file, and return the plan that names them."""
-    all_columns = open_dataset(source, settings.columns).columns
-    columns = exported_columns(all_columns, settings.columns)
-    dataset = open_dataset(source, columns, newest_by=settings.newest_by)
-    runs = tuple(_exported_runs(dataset))
+    Files stay if all of their images do. Those of other files are copied again, as new ones are.
+    """
+    commit = head.commit
+    settings = commit.settings
+    number = head.number + 1
+    dataset, schema = open_images(source, store, commit)
+    runs = describe_runs(commit, source, dataset.runs)
     run_ids = [run.run_id for run in runs]
-
-    files = list[ExportFile]()
-    for partition in iter_partitions(dataset, run_ids, settings.partition_by):
-        files += write_partition(store, partition, settings, len(files))
-    if not files:
-        raise BadInput(f"{source}: has no image that is ok, so there is nothing to export.")
-    return ExportPlan(
-        schema_version=EXPORT_VERSION,
-        settings=settings,
-        is_run=open_store(source).exists(PLAN_KEY),
+    files, is_new, unchanged = compare_images(
+        store, commit, run_ids, iter_rows(dataset, run_ids, schema)
+    )
+    tables = _select(iter_rows(dataset, run_ids, schema), is_new)
+    made = 0
+    for folder, rows_of in iter_partitions(tables, schema, settings.partition_by):
+        for rows in cut_rows(rows_of, settings.file_bytes, settings.format):
+            files.append(_plan_file(store, settings.format, rows, folder, (number, made)))
+            made += 1
+            if len(files) > MAX_FILES:
+                raise BadInput(
+                    f"an export has at most {MAX_FILES} files, and this one would have more. "
+                    "Choose a larger file size."
+                )
+    if not files and head.number < 0:
+        raise BadInput(f"{source.uri}: has no image that is ok, so there is nothing to export.")
+    return replace(
+        commit,
         runs=runs,
-        files=tuple(files),
-        duplicates=0 if dataset.replaced is None else dataset.replaced.duplicates,
-        superseded=0 if dataset.replaced is None else dataset.replaced.superseded,
-        outdated=_count_outdated(dataset),
+        announced=tuple(assign_pieces(files, commit.files, number)),
+        unchanged=unchanged,
+        duplicates=dataset.replaced.duplicates if dataset.replaced else 0,
+        superseded=dataset.replaced.superseded if dataset.replaced else 0,
     )
 
 
-def _count_outdated(dataset: Dataset) -> int:
-    """The images that newer runs have others for, by the ids of their rows, and that are left."""
-    if dataset.replaced is None or dataset.replaced.column != ID_COLUMN:
-        return 0
-    by_id = find_replaced_images(dataset.runs, "id")
-    if by_id is None:
-        return 0
-    left_out = by_id.superseded + by_id.duplicates
-    return left_out - dataset.replaced.duplicates
+def _plan_file(
+    store: Store, kind: ExportFormat, rows: pa.Table, partition: str, place: tuple[int, int]
+) -> ExportFile:
+    """Write the rows of a file, and return it, without a piece of the manifest yet.
 
-
-def _exported_runs(dataset: Dataset) -> Iterator[ExportedRun]:
-    for run in dataset.runs:
-        folder = open_store(run.uri)
-        yield ExportedRun(load_plan(folder).run_id, run.suffix, load_summary(folder).ok)
-
-
-def _open_source(uri: str, plan: ExportPlan) -> ExportSource:
-    """The source of an export. Raises BadInput where its images come from another one."""
-    store = open_store(uri)
-    first = plan.runs[0].run_id
-    folder = store if plan.is_run else open_store(f"{store.uri}/{first}")
-    if folder.exists(PLAN_KEY) and load_plan(folder).run_id == first:
-        return ExportSource(store, plan)
-    kind = "run" if plan.is_run else "output with run"
-    raise BadInput(
-        f"{store.uri}: is not the {kind} {first} that was exported before. "
-        "Name that, or another destination."
+    `place` is the number of the commit that announces it, and its own there.
+    """
+    content = to_parquet(rows)
+    sha256 = digest_of(content)
+    store.create(rows_key(sha256), content)
+    key = data_key(partition, *place, sha256, FILE_SUFFIXES[kind])
+    size = pc.sum(rows["byte_size"]).as_py()
+    return ExportFile(
+        key,
+        images=rows.num_rows,
+        bytes=size,
+        sha256=sha256,
+        manifest="",
     )
 
 
-def _write_export(source: ExportSource, store: Store, progress: Progress) -> int:
-    """Write what is missing, and return how many files those were."""
-    plan = source.plan
-    _require_no_removal(source, store)
-    progress.start(plan.images)
-    written = 0
-    for number, file in enumerate(plan.files):
+def _select(tables: Iterator[pa.Table], mask: Mask) -> Iterator[pa.Table]:
+    start = 0
+    for table in tables:
+        end = start + table.num_rows
+        if mask[start:end].any():
+            yield table.filter(pa.array(mask[start:end]))
+        start = end
+
+
+def _make_announced(source: Store, store: Store, head: ExportHead, progress: Progress) -> bool:
+    """Write what is missing; False if what it is made of has changed, so that it cannot be made.
+
+    A process that sleeps here, and wakes up after others have dropped the file, writes it again
+    once more: the next export deletes it, as dropped names are never used again.
+    """
+    commit = head.commit
+    known = {file.key for file in commit.files}
+    files = [file for file in commit.announced or () if file.key not in known]
+    progress.start(sum(file.images for file in files))
+    for file in files:
         if store.exists(file.key):
             progress.add_existing(file.images)
             continue
-        content = make_file(source, store, number)
+        try:
+            content = make_file(source, store, commit, file)
+        except BadInput:
+            if is_unchanged(commit, source) and is_highest(store, head):
+                raise
+            return False
         progress.add_drawn(file.images)
-        written += store.create(file.key, content)
+        store.create(file.key, content)
         progress.add_committed(file.images)
-
-    for number, chunk in enumerate(iter_manifest(store, plan)):
-        create_once(store, manifest_chunk_key(number), to_parquet(chunk))
-    _write_card(store, plan)
-    _require_no_removal(source, store)  # which may have begun meanwhile, and is not done
-    create_once(store, SUCCESS_KEY, success_marker(plan.images))
+    write_pieces(store, commit)
     progress.close()
-    return written
+    return True
 
 
-def _write_card(store: Store, plan: ExportPlan) -> None:
-    rows = read_file_rows(store, plan, 0)
-    columns = rows.select(file_columns(plan, rows)).schema
-    card = render_export_card(plan, columns, plan.images, plan.bytes)
-    create_once(store, CARD_KEY, card.encode(errors="replace"))
+def success_marker(head: ExportHead) -> bytes:
+    """What `_SUCCESS` says of an export, once card and folders are as this commit has it."""
+    return f"{head.commit.images} images, commit {head.number}\n".encode()
+
+
+def is_complete(store: Store, head: ExportHead) -> bool:
+    """Whether the export has all that was announced, and nothing that was dropped."""
+    if not store.exists(SUCCESS_KEY):
+        return False
+    return store.read(SUCCESS_KEY) == success_marker(head)
+
+
+def _finish(store: Store, head: ExportHead, added: int, dropped: int) -> ExportResult:
+    """Delete what was dropped, and write the card and the success marker if they are older."""
+    commit = head.commit
+    remove_dropped(store, head)
+    if not is_complete(store, head):
+        write_card(store, commit)
+        store.replace(SUCCESS_KEY, success_marker(head))
+    return ExportResult(
+        uri=store.uri,
+        images=commit.images,
+        bytes=commit.bytes,
+        files=len(commit.files),
+        runs=len(commit.runs),
+        added=added,
+        dropped=dropped,
+        unchanged=commit.images - added,
+        duplicates=commit.duplicates,
+        superseded=commit.superseded,
+    )

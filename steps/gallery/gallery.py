@@ -7,11 +7,10 @@ from pathlib import Path
 from threading import BoundedSemaphore, Thread
 
 from imagekiln.steps.gallery.images import GalleryImages, GalleryRow, ImageFile
-from imagekiln.steps.gallery.index import ColumnKind, GalleryIndex, GalleryRuns, find_gallery_runs
+from imagekiln.steps.gallery.index import GalleryIndex, GalleryRuns, find_gallery_runs
 from imagekiln.steps.gallery.queries import (
     OPERATORS,
     Condition,
-    Operator,
     PageQuery,
     Tile,
     count_images,
@@ -27,34 +26,21 @@ from imagekiln.steps.runtime.concurrency import SingleFlightCache
 from imagekiln.steps.storage.local import temporary_folder
 
 FIRST_ROWS_SECONDS = 30.0
-Figures = dict[str, object]  # of a run in the trends
+Figures = dict[str, object]
 QUERIES = 2  # at once: each uses all of DuckDB's threads
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnChoice:
-    """A column that the page offers, and what it may be asked."""
-
-    name: str
-    kind: ColumnKind
-    operators: tuple[Operator, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RunChoice:
-    """A run that the page offers."""
-
-    run_id: str
-    images: int
-
-
-@dataclass(frozen=True, slots=True)
 class GalleryState:
-    """What there is to choose from, and how much is indexed."""
+    """What there is to choose from, and how much is indexed.
+
+    `runs` have their `run_id` and number of `images`, `columns` their `name`, `kind` and what they
+    may be asked, `operators`.
+    """
 
     uri: str
-    runs: tuple[RunChoice, ...]
-    columns: tuple[ColumnChoice, ...]
+    runs: tuple[Figures, ...]
+    columns: tuple[Figures, ...]
     statuses: tuple[str, ...]
     flags: tuple[str, ...]
     scores: tuple[str, ...]
@@ -93,9 +79,11 @@ class Gallery:
         scores = dict.fromkeys(score for plan in plans for score in plan.job.scores)
         return GalleryState(
             uri=runs.uri,
-            runs=tuple(RunChoice(run.run_id, sum(run.source.shard_images)) for run in runs.runs),
+            runs=tuple(
+                {"run_id": run.run_id, "images": sum(run.source.shard_images)} for run in runs.runs
+            ),
             columns=tuple(
-                ColumnChoice(column.name, column.kind, OPERATORS[column.kind])
+                {"name": column.name, "kind": column.kind, "operators": OPERATORS[column.kind]}
                 for column in self._index.columns.values()
             ),
             statuses=STATUSES,
@@ -106,11 +94,6 @@ class Gallery:
             is_complete=progress.is_complete,
             problems=tuple(progress.problems),
         )
-
-    def wait(self) -> GalleryState:
-        """What there is to choose from, once all is indexed that can be."""
-        self._index.wait()
-        return self.state()
 
     def page(self, query: PageQuery) -> list[Tile]:
         """A page of images. Raises BadInput where the query fits no column."""
@@ -132,15 +115,14 @@ class Gallery:
             neighbors = find_neighbors(self._index, row_number)
         return ImageDetails(row_number, row, candidates, neighbors)
 
-    def file(self, run_id: str, image_id: str, number: int | None) -> ImageFile:
-        """The stored file of an image. Raises Missing, BadInput, TryAgain."""
+    def file(
+        self, run_id: str, image_id: str, number: int | None, *, thumbnail: bool = False
+    ) -> ImageFile:
+        """The file of an image, or a small JPEG of it. Raises Missing, BadInput, TryAgain."""
         _, position = find_position(self._index, run_id, image_id, number)
+        if thumbnail:
+            return self._images.read_thumbnail(position, image_id)
         return self._images.read_file(position, image_id)
-
-    def thumbnail(self, run_id: str, image_id: str, number: int | None) -> ImageFile:
-        """A small JPEG of an image. Raises Missing, BadInput, TryAgain."""
-        _, position = find_position(self._index, run_id, image_id, number)
-        return self._images.read_thumbnail(position, image_id)
 
     def trends(self, column: str | None) -> list[Figures]:
         """The runs, oldest first, with the mean of a column of numbers. Raises BadInput.

@@ -1,6 +1,5 @@
 """One image of a gallery: its row, its bytes and its thumbnail, by its place in a manifest."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import BoundedSemaphore
 
@@ -10,9 +9,9 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.gallery.index import GalleryRuns, Position
 from imagekiln.steps.imaging.codecs import decode_image, encode_thumbnail
 from imagekiln.steps.job.output import mime_type
-from imagekiln.steps.runs.manifest import read_manifest, read_manifest_columns
 from imagekiln.steps.runs.readback import read_image_bytes
-from imagekiln.steps.runs.sidecar import to_rows
+from imagekiln.steps.runs.row_values import to_rows
+from imagekiln.steps.runs.run import read_shard_columns, read_shard_manifest
 from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
 from imagekiln.steps.runtime.sanitize import format_command, truncate_text
@@ -22,7 +21,6 @@ CACHED_MANIFESTS = 4  # the images of a page are mostly of one shard
 THUMBNAIL_SIDE = 320
 DECODERS = 2  # at once, since an image may have 16 million pixels
 MAX_VALUE_CHARS = 20_000
-THUMBNAIL_TYPE = "image/jpeg"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +54,13 @@ class GalleryImages:
     def read_row(self, position: Position, image_id: str) -> GalleryRow:
         """The whole row. Raises BadInput where the manifest is another one or damaged, TryAgain."""
         run = self._runs.runs[position.run]
-        images = run.source.shard_images[position.shard]
-        manifest = read_manifest(run.run.store, position.shard, images)
+        manifest = read_shard_manifest(run.run.at_head(), position.shard)
         row = _take_row(manifest, position, image_id)
         return GalleryRow(
             run=run.run_id,
             image_id=image_id,
             status=str(row["status"]),
-            values=_format_row(row),
+            values={name: _format_value(value) for name, value in row.items()},
             command=format_command("reproduce", run.run.store.uri, image_id),
         )
 
@@ -81,7 +78,7 @@ class GalleryImages:
                 pixels = decode_image(content)
             except DAMAGE_ERRORS as error:
                 raise damage_error(part, error) from error
-            return ImageFile(encode_thumbnail(pixels, THUMBNAIL_SIDE), THUMBNAIL_TYPE)
+            return ImageFile(encode_thumbnail(pixels, THUMBNAIL_SIDE), "image/jpeg")
 
     def _read_content(self, position: Position, image_id: str) -> tuple[bytes, str]:
         """The stored file of an image that is ok, and the URI of its object.
@@ -108,16 +105,7 @@ class GalleryImages:
     def _read_locations(self, shard: tuple[int, int]) -> pa.Table:
         run_number, number = shard
         run = self._runs.runs[run_number]
-        images = run.source.shard_images[number]
-        return read_manifest_columns(run.run.store, number, images, LOCATION_COLUMNS)
-
-
-def _format_row(row: Mapping[str, object]) -> dict[str, str | None]:
-    """The values of a manifest's row as text, cut where they are very long."""
-    return {
-        name: None if value is None else truncate_text(_format_value(value), MAX_VALUE_CHARS)
-        for name, value in row.items()
-    }
+        return read_shard_columns(run.run.at_head(), number, LOCATION_COLUMNS)
 
 
 def _take_row(manifest: pa.Table, position: Position, image_id: str) -> dict[str, object]:
@@ -127,7 +115,9 @@ def _take_row(manifest: pa.Table, position: Position, image_id: str) -> dict[str
     return row
 
 
-def _format_value(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(str(item) for item in value)
-    return str(value)
+def _format_value(value: object) -> str | None:
+    """A value as text, cut if it is very long."""
+    if value is None:
+        return None
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return truncate_text(text, MAX_VALUE_CHARS)

@@ -21,8 +21,7 @@ from imagekiln.steps.dataset.runs import (
 )
 from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing
 from imagekiln.steps.maintain.run_list import open_runs
-from imagekiln.steps.runs.manifest import read_manifest_columns
-from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.runs.run import Run, read_shard_columns
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA, ORIGIN_SCHEMA
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.scratch import Database
@@ -106,7 +105,7 @@ def find_gallery_runs(uri: str) -> GalleryRuns:
 def _describe(run: Run) -> GalleryRun | BadInput | Incomplete:
     """The run, or why it cannot be shown. Raises TryAgain."""
     try:
-        return GalleryRun(run, describe_source(run.store, run.plan))
+        return GalleryRun(run, describe_source(run))
     except (BadInput, Incomplete) as error:
         return error
 
@@ -151,7 +150,6 @@ class GalleryIndex:
         self.progress = IndexProgress(images, problems=list(runs.problems))
         self._stopped = Event()
         self._has_rows = Event()
-        self._ended = Event()
         self._read_columns = [
             column for column in self.columns.values() if column.kind not in ("run", "id")
         ]
@@ -170,10 +168,6 @@ class GalleryIndex:
     def wait_for_rows(self, seconds: float) -> None:
         """Wait until there are rows, or no more can come, but no longer than this."""
         self._has_rows.wait(seconds)
-
-    def wait(self) -> None:
-        """Wait until no more rows can come."""
-        self._ended.wait()
 
     def stop(self) -> None:
         """Have `fill` end soon."""
@@ -200,7 +194,6 @@ class GalleryIndex:
             raise
         finally:
             self._has_rows.set()
-            self._ended.set()
 
     def add_problem(self, sentence: str) -> None:
         """Show a sentence on the page; of very many, the first."""
@@ -232,8 +225,7 @@ class GalleryIndex:
             if self._stopped.is_set():
                 return BadInput("The gallery was stopped.")
             try:
-                images = run.source.shard_images[shard]
-                table = read_manifest_columns(run.run.store, shard, images, names)
+                table = read_shard_columns(run.run, shard, names)
             except KilnError as error:
                 return error
             return _add_position(table, present, Position(number, shard, 0))

@@ -21,12 +21,12 @@ from imagekiln.steps.gallery.index import (
     Position,
 )
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.keys import IMAGE_ID_PATTERN
-from imagekiln.steps.runs.varied_settings import (
+from imagekiln.steps.runs.image import (
     CAPTION_SETTINGS,
     describe_setting,
     find_varied_settings,
 )
+from imagekiln.steps.runs.keys import IMAGE_ID_PATTERN
 from imagekiln.steps.runtime.sanitize import truncate_text
 
 MAX_PAGE_IMAGES = 200
@@ -131,7 +131,10 @@ def _find_sorted_page(
 ) -> list[Tile]:
     name = column.field
     if query.after is not None:
-        last = _value_before(index, column, query.after)
+        rows = index.fetch(f"SELECT {name} FROM images WHERE rowid = ?", [query.after])
+        if not rows:
+            raise Missing("The page before this one is not in the index. Begin at the first.")
+        last = rows[0][0]
         if last is None:
             selection.add(f"{name} IS NULL AND rowid > ?", query.after)
         else:
@@ -148,14 +151,6 @@ def _find_sorted_page(
         [number for number, _ in rows],
         values=[None if value is None else str(value) for _, value in rows],
     )
-
-
-def _value_before(index: GalleryIndex, column: IndexColumn, number: int) -> object:
-    """The value of the last image of the page before this one."""
-    rows = index.fetch(f"SELECT {column.field} FROM images WHERE rowid = ?", [number])
-    if not rows:
-        raise Missing("The page before this one is no longer in the index. Begin at the first.")
-    return rows[0][0]
 
 
 def count_images(index: GalleryIndex, where: Sequence[Condition]) -> dict[str, int]:
@@ -261,7 +256,11 @@ def _select(index: GalleryIndex, where: Sequence[Condition]) -> Filter:
     selection = Filter()
     for condition in where:
         column = find_column(index, condition.column)
-        _require_operator(column, condition.operator)
+        if condition.operator not in OPERATORS[column.kind]:
+            choices = " or ".join(OPERATORS[column.kind])
+            raise BadInput(
+                f"{cut_name(column.name)} cannot be asked {condition.operator!r}. Choose {choices}."
+            )
         if condition.operator == "contains":
             for word in condition.value.lower().split():
                 selection.add(f"contains(lower({column.field}), ?)", word)
@@ -269,48 +268,27 @@ def _select(index: GalleryIndex, where: Sequence[Condition]) -> Filter:
             selection.add(f"list_contains({column.field}, ?)", condition.value)
         else:
             value = _parse_value(index, column, condition.value)
-            selection.add(_comparison(column, condition.operator), value)
+            parameter = "CAST(? AS UUID)" if column.kind == "id" else "?"
+            selection.add(f"{column.field} {COMPARISONS[condition.operator]} {parameter}", value)
     return selection
-
-
-def _require_operator(column: IndexColumn, operator: Operator) -> None:
-    operators = OPERATORS[column.kind]
-    if operator not in operators:
-        choices = " or ".join(operators)
-        raise BadInput(f"{cut_name(column.name)} cannot be asked {operator!r}. Choose {choices}.")
-
-
-def _comparison(column: IndexColumn, operator: Operator) -> str:
-    parameter = "CAST(? AS UUID)" if column.kind == "id" else "?"
-    sign = COMPARISONS[operator]
-    return f"{column.field} {sign} {parameter}"
 
 
 def _parse_value(index: GalleryIndex, column: IndexColumn, text: str) -> object:
     """The value in a text, as the column has it. Raises BadInput."""
     match column.kind:
         case "run":
-            return _parse_run(index, text)
+            run_ids = [run.run_id for run in index.runs.runs]
+            if text not in run_ids:
+                raise Missing(f"There is no run {cut_name(text)!r} here. Choose another one.")
+            return run_ids.index(text)
         case "id":
-            return _parse_image_id(text)
+            if re.fullmatch(IMAGE_ID_PATTERN, text.lower()) is None:
+                raise BadInput(f"{cut_name(text)!r} is no image_id of 32 digits from 0 to f.")
+            return text.lower()
         case "whole" | "number":
             return _parse_number(column, text)
         case _:
             return text
-
-
-def _parse_run(index: GalleryIndex, run_id: str) -> int:
-    for number, run in enumerate(index.runs.runs):
-        if run.run_id == run_id:
-            return number
-    raise Missing(f"There is no run {cut_name(run_id)!r} in this gallery. Choose another one.")
-
-
-def _parse_image_id(text: str) -> str:
-    digits = text.lower()
-    if re.fullmatch(IMAGE_ID_PATTERN, digits) is None:
-        raise BadInput(f"{cut_name(text)!r} is no image_id: those have 32 digits from 0 to f.")
-    return digits
 
 
 def _parse_number(column: IndexColumn, text: str) -> int | float:

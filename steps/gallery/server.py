@@ -26,7 +26,6 @@ from pydantic_core import to_jsonable_python
 
 from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing, TryAgain, cut_name
 from imagekiln.steps.gallery.gallery import Gallery, open_gallery
-from imagekiln.steps.gallery.images import ImageFile
 from imagekiln.steps.gallery.queries import Condition, PageQuery, RowNumber
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.signals import Stopped
@@ -34,7 +33,6 @@ from imagekiln.steps.runtime.signals import Stopped
 IDLE_SECONDS = 60.0
 INLINE_PATTERN = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 JSON_TYPE = "application/json"
-HTML_TYPE = "text/html; charset=utf-8"
 IMAGE_PATH = re.compile(r"/(image|thumbnail|row)/([^/]+)/([^/]+)")
 # An image of a run never changes.
 IMAGE_CACHING = "private, max-age=3600"
@@ -194,10 +192,11 @@ def is_own_host(header: str, host: str) -> bool:
 
     Any address will do, such as that of a tunnel's end: only a name can be made to lead elsewhere.
     """
-    name = _host_name(header)
-    if name in ("localhost", host.lower()):
-        return True
-    return _is_address(name)
+    try:
+        name = urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return False
+    return name in ("localhost", host.lower()) or _is_address(name)
 
 
 def is_loopback(host: str) -> bool:
@@ -205,13 +204,6 @@ def is_loopback(host: str) -> bool:
     if not _is_address(host):
         return host == "localhost"
     return ipaddress.ip_address(host).is_loopback
-
-
-def _host_name(header: str) -> str:
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def _is_address(name: str) -> bool:
@@ -238,61 +230,44 @@ def _refuse(sentence: str, status: HTTPStatus) -> Reply:
 
 
 def _answer(gallery: Gallery, page: bytes, path: str, options: Options) -> Reply:
-    if path == "/":
-        return Reply(page, HTML_TYPE)
-    if path in DATA_PATHS:
-        return Reply(_to_json(DATA_PATHS[path](gallery, options)))
+    match path:
+        case "/":
+            return Reply(page, "text/html; charset=utf-8")
+        case "/state":
+            return Reply(_to_json(gallery.state()))
+        case "/images":
+            return Reply(_to_json(_page(gallery, options)))
+        case "/count":
+            return Reply(_to_json(gallery.count(_where(options))))
+        case "/trends":
+            return Reply(_to_json(gallery.trends(options.get("column"))))
+        case _:
+            return _answer_image(gallery, path, options)
+
+
+def _answer_image(gallery: Gallery, path: str, options: Options) -> Reply:
     match = IMAGE_PATH.fullmatch(path)
     if match is None:
         raise Missing(f"{cut_name(path)}: there is nothing here. Open the first page.")
     noun, run_id, image_id = match[1], unquote(match[2]), unquote(match[3])
     number = NUMBER_ADAPTER.validate_python(options.get("number"))
-    if noun == "image":
-        return _image_reply(gallery.file(run_id, image_id, number))
-    if noun == "thumbnail":
-        return _image_reply(gallery.thumbnail(run_id, image_id, number))
-    return Reply(_to_json(gallery.details(run_id, image_id, number)))
+    if noun == "row":
+        return Reply(_to_json(gallery.details(run_id, image_id, number)))
+    file = gallery.file(run_id, image_id, number, thumbnail=noun == "thumbnail")
+    return Reply(file.content, file.media_type, caching=IMAGE_CACHING)
 
 
 def _page(gallery: Gallery, options: Options) -> object:
+    """A page of images."""
     fields: dict[str, object] = dict(options)
     fields["where"] = _where(options)
     query = PAGE_ADAPTER.validate_python(fields)
     return gallery.page(query)
 
 
-def _count(gallery: Gallery, options: Options) -> object:
-    return gallery.count(_where(options))
-
-
-def _trends(gallery: Gallery, options: Options) -> object:
-    column = options.get("column")
-    return gallery.trends(column)
-
-
-def _state(gallery: Gallery, _: Options) -> object:
-    return gallery.state()
-
-
-DATA_PATHS: dict[str, Callable[[Gallery, Options], object]] = {
-    "/state": _state,
-    "/images": _page,
-    "/count": _count,
-    "/trends": _trends,
-}
-
-
 def _where(options: Options) -> tuple[Condition, ...]:
     content = options.get("where", "[]")
     return WHERE_ADAPTER.validate_json(content)
-
-
-def _image_reply(file: ImageFile) -> Reply:
-    return Reply(
-        file.content,
-        file.media_type,
-        caching=IMAGE_CACHING,
-    )
 
 
 def _status_of(error: KilnError) -> HTTPStatus:

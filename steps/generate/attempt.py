@@ -34,9 +34,9 @@ from imagekiln.steps.generate.stages import (
     score_batches,
     split_into_batches,
 )
-from imagekiln.steps.runs.forgotten import read_forgotten, read_left_out
-from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.commits import read_head
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, PassedImages
+from imagekiln.steps.runs.manifest import read_forgotten
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import count_images, used_lora_names
@@ -61,7 +61,7 @@ FinishParts = Callable[[Iterator[DrawnBatch]], Iterator[EncodedPart]]
 
 def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Progress) -> None:
     """End the start with the first step; after any step, give up where it is time to."""
-    if not startup.clock.has_ended:
+    if startup.clock.seconds is None:
         synchronized_time(denoiser.device)
         start = startup.clock.end_first_step(
             denoiser.compiled_pipeline.clock.seconds, startup.hash_seconds
@@ -97,7 +97,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class DrawnParts:
     """What one attempt at some parts committed after loading.
 
     `wall_seconds` are those of the clock, `seconds` those of its stages. `abandoned_images` are
@@ -122,13 +122,13 @@ class PartWatch:
         self,
         store: Store,
         progress: Progress,
-        claim: Callable[[Part], bool] = lambda _: True,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Watch parts of the run in `store`. A part that `claim` refuses is not drawn either."""
+        """Watch parts of the run in `store`. Draw none once no more `is_wanted`."""
         self.abandoned_images = 0
         self._store = store
         self._progress = progress
-        self._claim = claim
+        self._is_wanted = is_wanted
         self._is_missing = True
         self._asked_at = 0.0
 
@@ -136,7 +136,7 @@ class PartWatch:
         """Whether the batch is to be drawn. Those of one part come one after the other."""
         drawn = batch.rows[0].index_in_part
         if drawn == 0:
-            self._is_missing = not self._is_counted(batch.part) and self._claim(batch.part)
+            self._is_missing = not self._is_counted(batch.part) and self._is_wanted()
             self._asked_at = time.monotonic()
         elif self._is_missing and time.monotonic() >= self._asked_at + RECHECK_SECONDS:
             self._is_missing = not self._is_counted(batch.part, drawn)
@@ -159,9 +159,15 @@ def encode_for(store: Store, plan: Plan, progress: Progress) -> FinishParts:
 
     Raises BadInput where the signer's files or a user's check cannot be loaded.
     """
-    encoder = OutputEncoder(plan, read_forgotten(store, plan).to_pylist())
-    part_format = format_of(plan.job)
-    return lambda drawn: encode_parts(drawn, encoder, part_format, progress)
+    encoder = OutputEncoder(plan, _forgotten_ids(store, plan))
+    return lambda drawn: encode_parts(drawn, encoder, progress, plan.job.keep)
+
+
+def _forgotten_ids(store: Store, plan: Plan) -> frozenset[str]:
+    """The images that were taken down before a retry was planned: none is made, or competes."""
+    if not plan.retry:
+        return frozenset()
+    return frozenset(read_forgotten(store, read_head(store).commit).to_pylist())
 
 
 def load_model(
@@ -176,7 +182,7 @@ def load_model(
     return denoiser, seconds
 
 
-def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> Attempt:
+def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> DrawnParts:
     """Draw the parts in this thread; finish and commit them in two others."""
     denoiser = work.denoiser
     batches = [batch for part in parts for batch in split_into_batches(part, work.batch_size)]
@@ -202,7 +208,7 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> Attempt:
     wall_seconds = time.perf_counter() - started
     seconds = sum((part.seconds for part in committed), denoiser.pop_times() + waits)
     abandoned = watch.abandoned_images
-    return Attempt(stopped, wall_seconds, committed, seconds, abandoned, recovery.max_pixels)
+    return DrawnParts(stopped, wall_seconds, committed, seconds, abandoned, recovery.max_pixels)
 
 
 def run_pipeline(
@@ -242,7 +248,7 @@ def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
     """The batches with the scores that the job asks for; as they are where it asks for none."""
     if not work.plan.job.scores:
         return drawn
-    left_out = read_left_out(work.store, work.plan)
+    left_out = _forgotten_ids(work.store, work.plan)
     score = partial(score_and_rank, work.plan.job, work.denoiser.scorers, left_out=left_out)
     return score_batches(drawn, score, images_scored_at_once(work.plan))
 
@@ -274,7 +280,7 @@ def _step_check(work: Work) -> Callable[[], None]:
     return partial(_after_step, work.stop, work.startup, work.denoiser, work.progress)
 
 
-def shard_stats(work: Work, number: int, load_seconds: float, attempt: Attempt) -> ShardStats:
+def shard_stats(work: Work, number: int, load_seconds: float, attempt: DrawnParts) -> ShardStats:
     """The statistics of an attempt, put together from those of its stages."""
     denoiser = work.denoiser
     ended_at = time.time()

@@ -1,10 +1,9 @@
-"""The meter of an attempt: what its devices take is entered into the run's account as it passes.
+"""The meter of an attempt: what its devices take is written about once a minute.
 
-A process that is killed leaves what it entered before. Where the budget of the run is spent, the
-attempt ends after its current part.
+A process that is killed leaves what it wrote before. If the budget of the run is spent, the attempt
+ends after its current part.
 """
 
-import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -12,38 +11,32 @@ from contextlib import contextmanager, suppress
 
 from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.job.prices import find_price
-from imagekiln.steps.runs.account import (
-    MAX_TRIES,
-    NOTHING,
-    Account,
+from imagekiln.steps.runs.attempts import (
+    WRITE_SECONDS,
+    AttemptEnd,
+    AttemptFile,
+    AttemptReader,
     Spent,
-    open_account,
-    open_run_store,
+    sum_charged,
 )
-from imagekiln.steps.runs.parts_to_make import has_parts_to_make
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.terms import Terms, budget_error, read_terms
+from imagekiln.steps.runs.run import Run
+from imagekiln.steps.runs.shard import missing_parts, read_shard
+from imagekiln.steps.runs.stats import ShardStats
+from imagekiln.steps.runs.terms import Terms, budget_error
 from imagekiln.steps.runtime.metrics import SHARD_IMAGES_DONE, SHARD_IMAGES_PLANNED
-from imagekiln.steps.runtime.progress import Event, Progress, RelayedProgress
+from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
 
-ENTRY_SECONDS = 300.0  # between two entries
-# With a budget, more often: but of many pods at once, no more than a few write in a second.
-MIN_ENTRY_SECONDS = 30.0
-ENTRY_SECONDS_PER_SHARD = 1.0
-# The pods of a run start together: each enters its start at a random time after it.
-START_SECONDS_PER_SHARD = 0.1
-MAX_START_SECONDS = 30.0
-# A pod that is done holds its GPU until it is entered.
-MAX_CLOSING_TRIES = 8
+WRITES_PER_LOOK = 5  # between two looks at what others have spent
 ON_CPU = Event("cpu", {}, "No GPU here: drawing on the CPU.")  # if the job leaves it open
 DEVICE_NAMES = {"cpu": "cpu", "mps": "mps"}  # of others, it is known once the model is loaded
 
 
 @contextmanager
 def meter_attempt(
-    store: Store,
+    run: Run,
     plan: Plan,
     progress: Progress,
     stop: Stop,
@@ -54,37 +47,35 @@ def meter_attempt(
 ) -> Iterator["Meter"]:
     """Meter what the block spends on so many devices, in a process that is `age` seconds old.
 
-    `stop` is requested where the budget of the run is spent. Raises BudgetSpent where it was spent
-    before, or ended the block, and parts of `shards` are missing, by default of all shards: where
-    none is, there is nothing left to spend on, and the block ends well.
+    `plan` is that of the run or of one of its retries, of which it makes `shards`, by default all.
+    `stop` is requested if the budget of the run is spent. Raises BudgetSpent if it was spent
+    before, or ended the block, and parts of the shards are missing: if none is, there is nothing
+    left to spend on, and the block ends well.
     """
     if shards is None:
         shards = range(len(plan.shards))
-    run_store = open_run_store(store, plan)
-    terms = read_terms(run_store, plan.job)
-    meter = Meter(open_account(store, plan), terms, progress, stop, plan.job.device)
-    excess = meter.read_excess()
-    if excess is not None and has_parts_to_make(store, plan, shards):
-        raise budget_error(run_store.uri, excess)
-    meter.start(devices, age, len(plan.shards))
-    is_complete = False
+    attempt = AttemptFile(run.store, plan, next(iter(shards), 0), devices)
+    meter = Meter(attempt, AttemptReader(run.store), run.terms, progress, stop, plan.job.device)
+    excess = meter.look_at_budget()
+    if excess is not None and _lacks_parts(run.store, plan, shards):
+        raise budget_error(run.store.uri, excess)
+    meter.start(devices, age)
+    end: AttemptEnd | None = None
     try:
         yield meter
-        is_complete = True
+        end = "complete"
     except TryAgain as error:
         if meter.excess is None:
             raise
-        if has_parts_to_make(store, plan, shards):
-            raise budget_error(run_store.uri, meter.excess) from error
-        is_complete = True
+        if _lacks_parts(run.store, plan, shards):
+            raise budget_error(run.store.uri, meter.excess) from error
+        end = "complete"
     finally:
-        meter.close(is_complete)
+        meter.close(end or ("failed" if stop.requested_at is None else "stopped"))
 
 
-def _entry_seconds(terms: Terms, shards: int) -> float:
-    if not terms.budget.is_limited:
-        return ENTRY_SECONDS
-    return min(ENTRY_SECONDS, max(MIN_ENTRY_SECONDS, ENTRY_SECONDS_PER_SHARD * shards))
+def _lacks_parts(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
+    return any(missing_parts(store, read_shard(store, plan, number)) for number in shards)
 
 
 class Meter:
@@ -95,12 +86,19 @@ class Meter:
     """
 
     def __init__(
-        self, account: Account, terms: Terms, progress: Progress, stop: Stop, job_device: str
+        self,
+        attempt: AttemptFile,
+        others: AttemptReader,
+        terms: Terms,
+        progress: Progress,
+        stop: Stop,
+        job_device: str,
     ) -> None:
         """Measure nothing yet. `job_device` is what the job asks for."""
         self.excess: str | None = None
         self.progress: Progress = _MeteredProgress(progress, self)
-        self._account = account
+        self._attempt = attempt
+        self._others = others
         self._terms = terms
         self._stop = stop
         self._job_device = job_device
@@ -109,26 +107,40 @@ class Meter:
         self._loaded: float | None = None
         self._last_commit = 0.0
         self._price = find_price(terms.price_per_hour, DEVICE_NAMES.get(job_device))
-        self._entered = NOTHING  # of this attempt, in the account
-        self._total = NOTHING  # of the run, when it was last entered
+        self._spent_by_others = Spent()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def read_excess(self) -> str | None:
-        """How far the budget was spent before, as a clause; None where some of it is left."""
+    def look_at_budget(self) -> str | None:
+        """How far the budget is spent by others, as a clause; None if some of it is left."""
         if not self._terms.budget.is_limited:
             return None
-        self._total = self._account.read()
-        return self._terms.find_excess(self._total)
+        attempts = self._others.read()
+        attempts.pop(self._attempt.key, None)
+        self._spent_by_others = sum_charged(attempts.values())
+        return self._terms.find_excess(self._spent_by_others)
 
-    def start(self, devices: int, age: float, shards: int) -> None:
-        """Begin, `age` seconds ago, at a run of so many shards."""
+    def start(self, devices: int, age: float) -> None:
+        """Begin, `age` seconds ago. Raises TryAgain if the attempt cannot be written."""
         self._devices = devices
         self._began = time.perf_counter() - age
-        self._thread = threading.Thread(target=self._enter_often, args=(shards,))
+        self._attempt.write(self._measure())
+        self._thread = threading.Thread(target=self._write_often)
         self._thread.daemon = True
         self._thread.start()
+
+    def note_done(self, shard: int) -> None:
+        """Write that nothing of a shard is missing any more: no process needs to help with it."""
+        with self._lock:
+            self._attempt.note_done(shard)
+        with suppress(KilnError):
+            self._write(self._measure())
+
+    def add_stats(self, stats: ShardStats) -> None:
+        """Add the statistics of parts that were made; they are written with the attempt."""
+        with self._lock:
+            self._attempt.add_stats(stats)
 
     def note_device(self, name: str) -> None:
         """The model is loaded on this device; only the first call counts."""
@@ -149,29 +161,27 @@ class Meter:
         self._last_commit = self._elapsed()
         self._check_budget()
 
-    def close(self, is_complete: bool) -> None:
-        """Enter what is left. What an incomplete attempt did after its last part is lost."""
+    def close(self, end: AttemptEnd) -> None:
+        """Write how the attempt ended. What an incomplete one did after its last part is lost."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
-        with suppress(KilnError):  # only figures of cost are lost
-            self._enter(self._measure(is_complete=is_complete, ended=1), MAX_CLOSING_TRIES)
+        with suppress(KilnError):  # only figures are lost
+            self._write(self._measure(is_complete=end == "complete", ended=1), end)
 
-    def _enter_often(self, shards: int) -> None:
-        latest_start = min(MAX_START_SECONDS, START_SECONDS_PER_SHARD * shards)
-        entry_seconds = _entry_seconds(self._terms, shards)
-        is_closed = self._closed.wait(random.uniform(0, latest_start))  # noqa: S311  # no secret
-        while not is_closed:
-            with suppress(KilnError):  # the next entry has it too
-                self._enter(self._measure())
+    def _write_often(self) -> None:
+        writes = 0
+        while not self._closed.wait(WRITE_SECONDS):
+            writes += 1
+            with suppress(KilnError):  # the next one has it too
+                self._write(self._measure())
+                if writes % WRITES_PER_LOOK == 0:
+                    self.look_at_budget()
                 self._check_budget()
-            is_closed = self._closed.wait(entry_seconds)
 
-    def _enter(self, own: Spent, max_tries: int = MAX_TRIES) -> None:
-        total = self._account.add(own - self._entered, max_tries)
+    def _write(self, spent: Spent, end: AttemptEnd | None = None) -> None:
         with self._lock:
-            self._entered = own
-            self._total = total
+            self._attempt.write(spent, end)
 
     def _measure(self, *, is_complete: bool = False, ended: int = 0) -> Spent:
         """What this attempt has spent so far. If it is complete, all of it was of use."""
@@ -191,12 +201,10 @@ class Meter:
         )
 
     def _check_budget(self) -> None:
-        """End after the current part where the run has spent its budget, as far as is known."""
+        """End after the current part if the run has spent its budget, as far as is known."""
         if self.excess is not None or not self._terms.budget.is_limited:
             return
-        with self._lock:
-            spent = self._total + (self._measure() - self._entered)
-        self.excess = self._terms.find_excess(spent)
+        self.excess = self._terms.find_excess(self._spent_by_others + self._measure())
         if self.excess is not None:
             self._stop.request_after_part()  # first: what shows the event may fail
             event = Event("budget_spent", {}, f"The budget is spent: {self.excess}.")
@@ -206,7 +214,7 @@ class Meter:
         return time.perf_counter() - self._began
 
 
-class _MeteredProgress(RelayedProgress):
+class _MeteredProgress(Progress):
     """Passes on what it learns, serves it as gauges, and lets the meter know of parts."""
 
     def __init__(self, progress: Progress, meter: Meter) -> None:

@@ -140,7 +140,7 @@ def load_passes(
     device: torch.device,
     denoiser: Denoiser,
 ) -> ImagePasses:
-    """The passes of the run or round in `store`, with their models on the device.
+    """The passes of a run or a retry in `store`, with their models on the device.
 
     `denoiser` has the model that draws, which a pass of the kind refine needs unless it has one of
     its own. Raises BadInput where a model does not load or is another by now, Missing, TryAgain.

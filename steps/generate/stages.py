@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.diffusion.transfer import count_pending
-from imagekiln.steps.runs.formats import PackedPart, PartFormat
+from imagekiln.steps.generate.scores import settle_candidates
+from imagekiln.steps.job.scores import KeepSettings
 from imagekiln.steps.runs.image import (
     DrawnImage,
     EncodedImage,
@@ -20,6 +21,7 @@ from imagekiln.steps.runs.image import (
     group_by_shape,
     image_rows,
 )
+from imagekiln.steps.runs.part_file import PackedPart, pack_part
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.concurrency import thread_pool
@@ -233,8 +235,8 @@ def _regroup_batches(drawn: Iterator[DrawnBatch], images_at_once: int) -> Iterat
 def encode_parts(
     drawn: Iterator[DrawnBatch],
     encode: EncodeImage,
-    part_format: PartFormat,
     progress: Progress,
+    keep: KeepSettings | None = None,
 ) -> Iterator[EncodedPart]:
     """Encode and judge images, several at a time, and pack the images of each part."""
     encoded: list[EncodedImage] = []
@@ -250,13 +252,14 @@ def encode_parts(
             progress.add_drawn(len(images))
 
             is_complete = len(encoded) == batch.part.rows.num_rows
-            packed = part_format.pack(batch.part, encoded) if is_complete else None
+            settled = settle_candidates(encoded, keep) if is_complete else []
+            packed = pack_part(batch.part, settled) if is_complete else None
             seconds += batch.seconds + StageSeconds(
                 encode_waits=began_encoding - began_waiting,
                 encode=time.perf_counter() - began_encoding,
             )
             if packed is not None:
-                statuses = Counter[str](image.status for image in encoded)
+                statuses = Counter[str](image.status for image in settled)
                 yield EncodedPart(packed, seconds, statuses)
                 encoded = []
                 seconds = StageSeconds()

@@ -9,14 +9,13 @@ from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.metrics_server import serve_metrics
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import require_shard
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.machine import limit_spinning
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
-from imagekiln.steps.storage import open_store
 
 # Of the extra `generate`: an installation without it plans and submits.
 GENERATION_LIBRARIES = ("torch", "diffusers", "transformers")
@@ -66,26 +65,24 @@ def generate(
     spent its budget, TryAgain where the step was stopped or storage failed.
     """
     require_libraries()
-    store = open_store(uri)
-    plan = load_plan(store)
+    run = open_run(uri)
+    store = run.store
+    plan = run.addressed_plan
     require_shard(store, plan, number)
     progress = progress or NoProgress()
     stop = stop or Stop()
     age = 0.0 if process_clock is None else process_clock.elapsed
     with (
         serve_metrics(progress, plan, str(number)),
-        meter_attempt(store, plan, progress, stop, shards=[number], age=age) as meter,
+        meter_attempt(run, plan, progress, stop, shards=[number], age=age) as meter,
         Startup(plan, process_clock) as startup,
     ):
         meter.progress.start(plan.shards[number].images)
         with startup.clock.phase("imports"):
-            from imagekiln.steps.generate.step import (
-                LazyDenoiser,
-                generate_and_help,
-                generate_shard,
-            )
+            from imagekiln.steps.generate.step import LazyDenoiser, generate_and_help
 
         timed_startup = startup if process_clock is not None else None
-        make = generate_and_help if helps else generate_shard
         with closing(LazyDenoiser(store, plan, startup, meter.note_device)) as open_denoiser:
-            return make(store, plan, number, open_denoiser, meter.progress, stop, timed_startup)
+            return generate_and_help(
+                store, plan, number, open_denoiser, meter, stop, timed_startup, helps=helps
+            )

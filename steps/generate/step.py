@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.attempt import (
@@ -19,10 +18,7 @@ from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import describe_device, free_memory
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.late_shards import (
-    claim_part,
     find_late_shards,
-    mark_begun,
-    mark_finished,
     parts_to_help_with,
 )
 from imagekiln.steps.generate.meter import Meter
@@ -30,10 +26,9 @@ from imagekiln.steps.generate.passes import load_passes
 from imagekiln.steps.generate.scores import load_scorers
 from imagekiln.steps.job.user_checks import import_entries
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.parts_to_make import parts_to_make
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.shard import count_images, read_shard
-from imagekiln.steps.runs.stats import ShardStats, record_stats
+from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard
+from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
@@ -42,7 +37,7 @@ ALL_PARTS = slice(None)
 
 
 class LazyDenoiser:
-    """The model that draws a run or round, with its scorers and passes."""
+    """The model that draws a run or a retry, with its scorers and passes."""
 
     def __init__(
         self,
@@ -99,17 +94,16 @@ def generate_shard(
     stop: Stop,
     startup: Startup | None = None,
     *,
+    record: Callable[[ShardStats], None] = lambda _: None,
     parts: slice = ALL_PARTS,
-    record: Callable[[ShardStats], None] | None = None,
 ) -> ShardStats | None:
     """Make what is missing of one shard with a model that several shards may share.
 
-    With `startup`, which a new process began, its start is logged and in the statistics. `parts`
-    are those to consider, by default all. The statistics are added to the shard's in `store`, or
-    passed to `record` if several processes make parts of it.
+    With `startup`, which a new process began, its start is logged and in the statistics, which
+    `record` is called with. `parts` are those to consider, by default all.
     """
     shard = read_shard(store, plan, number)[parts]
-    missing = parts_to_make(store, plan, number, shard)
+    missing = missing_parts(store, shard)
     progress.add_existing(count_images(shard) - count_images(missing))
     if not missing:
         return None
@@ -123,10 +117,7 @@ def generate_shard(
     work = Work(store, plan, denoiser, finish, progress, stop, startup)
     attempt = draw_parts(work, missing, PartWatch(store, progress))
     stats = shard_stats(work, number, load_seconds, attempt)
-    if record is None:
-        record_stats(store, stats)
-    else:
-        record(stats)
+    record(stats)
     if attempt.stopped:
         left = [part for part in missing if not store.exists(part.key)]
         raise stopped_error(store, number, len(left))
@@ -139,7 +130,9 @@ def generate_shards(
     """Make these shards with one loaded model. Raises as `generate_shard` does."""
     with closing(LazyDenoiser(store, plan, note_device=meter.note_device)) as open_denoiser:
         for number in shards:
-            generate_shard(store, plan, number, open_denoiser, meter.progress, stop)
+            generate_shard(
+                store, plan, number, open_denoiser, meter.progress, stop, record=meter.add_stats
+            )
 
 
 def generate_and_help(
@@ -147,23 +140,31 @@ def generate_and_help(
     plan: Plan,
     number: int,
     open_denoiser: Callable[[], Denoiser],
-    progress: Progress,
+    meter: Meter,
     stop: Stop,
     startup: Startup | None = None,
+    *,
+    helps: bool = True,
 ) -> ShardStats | None:
     """Make what is missing of one shard, then parts of shards that other processes are late with.
 
-    It helps only if no shard waits for a device, and the model is loaded. Returns the statistics of
-    the shard itself.
+    The latter only with `helps`, if no shard waits for a device, and the model is loaded. Returns
+    the statistics of the shard itself.
     """
-    if len(plan.shards) == 1:
-        return generate_shard(store, plan, number, open_denoiser, progress, stop, startup)
-    mark_begun(store, number)
-    stats = generate_shard(store, plan, number, open_denoiser, progress, stop, startup)
-    mark_finished(store, number)
-    if stats is not None:  # where nothing was missing, no model is loaded
+    stats = generate_shard(
+        store,
+        plan,
+        number,
+        open_denoiser,
+        meter.progress,
+        stop,
+        startup,
+        record=meter.add_stats,
+    )
+    meter.note_done(number)
+    if helps and len(plan.shards) > 1 and stats is not None:  # else no model is loaded
         with stop.deferred():  # the shard is done: a request to stop is no failure
-            _help_late_shards(store, plan, number, open_denoiser(), progress, stop, startup)
+            _help_late_shards(store, plan, number, open_denoiser(), meter, stop, startup)
     return stats
 
 
@@ -172,7 +173,7 @@ def _help_late_shards(
     plan: Plan,
     own: int,
     denoiser: Denoiser,
-    progress: Progress,
+    meter: Meter,
     stop: Stop,
     startup: Startup | None,
 ) -> None:
@@ -191,24 +192,19 @@ def _help_late_shards(
         for late in late_shards:
             if stop.requested_at is not None:
                 return
-            parts = parts_to_help_with(store, plan, late)
+            parts = parts_to_help_with(store, plan, late, own)
             if parts:
                 sentence = f"Shard {own} is done. Its process helps with shard {late}."
-                progress.show_event(Event("help", {}, sentence))
-                _make_late_parts(work, own, parts)
+                meter.progress.show_event(Event("help", {}, sentence))
+                meter.add_stats(_make_late_parts(work, own, parts))
     except KilnError as error:
-        progress.show_event(Event("help_failed", {}, f"Helps no other shard: {error}"))
+        meter.progress.show_event(Event("help_failed", {}, f"Helps no other shard: {error}"))
 
 
-def _make_late_parts(work: Work, own: int, parts: Sequence[Part]) -> None:
-    """Make those of a late shard's parts that no other helper makes."""
+def _make_late_parts(work: Work, own: int, parts: Sequence[Part]) -> ShardStats:
+    """Make parts of a late shard that nobody has made; the statistics for shard `own`."""
     _, load_seconds = load_model(lambda: work.denoiser, parts)
-    watch = PartWatch(work.store, work.progress, partial(_claim_part, work.store, work.stop, own))
+    watch = PartWatch(work.store, work.progress, lambda: work.stop.requested_at is None)
     attempt = draw_parts(work, parts, watch)
     stats = shard_stats(work, own, load_seconds, attempt)
-    stats = replace(stats, attempts=0, helped_images=stats.images)
-    record_stats(work.store, stats)
-
-
-def _claim_part(store: Store, stop: Stop, helper: int, part: Part) -> bool:
-    return stop.requested_at is None and claim_part(store, part, helper)
+    return replace(stats, attempts=0, helped_images=stats.images)

@@ -18,12 +18,11 @@ from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.metrics_server import count_in_worker
 from imagekiln.steps.generate.work_queue import WorkUnit
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.machine import silence_libraries
 from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped, stop_on_signals
-from imagekiln.steps.storage import open_store
 
 END_AFTER_PART_SIGNAL = signal.SIGUSR1
 PARENT_CHECK_SECONDS = 0.5
@@ -77,8 +76,9 @@ def _plain_failure(error: KilnError) -> KilnError:
 
 
 def _work(connection: Connection, reports: "_Reports", stop: Stop) -> None:
-    store = open_store(connection.recv())
-    plan = load_plan(store)
+    run = open_run(connection.recv())
+    store = run.store
+    plan = run.addressed_plan
     with Startup(plan, StartClock.of_process()) as startup:
         with startup.clock.phase("imports"):
             from imagekiln.steps.generate.step import LazyDenoiser, generate_shard

@@ -30,11 +30,11 @@ from imagekiln.steps.generate.metrics_server import forget_worker
 from imagekiln.steps.generate.work_queue import WorkQueue, WorkUnit, split_work
 from imagekiln.steps.generate.worker import END_AFTER_PART_SIGNAL, Images
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.stats import ShardStats, record_stats
+from imagekiln.steps.runs.run import Run, address_of
+from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.machine import VISIBLE_DEVICES_VARIABLE
 from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
-from imagekiln.steps.storage.store import Store
 
 POLL_SECONDS = 0.2
 END_SECONDS = GRACE_SECONDS + 5.0  # that a worker has to end in, once it was asked to
@@ -46,7 +46,7 @@ WORKER_CODE = (
 
 
 def make_shards(
-    store: Store,
+    run: Run,
     plan: Plan,
     shards: Sequence[int],
     environments: Sequence[Mapping[str, str]],
@@ -62,11 +62,11 @@ def make_shards(
     devices = len(environments)
     with (
         stop.deferred(),
-        meter_attempt(store, plan, progress, stop, shards=shards, devices=devices) as meter,
+        meter_attempt(run, plan, progress, stop, shards=shards, devices=devices) as meter,
     ):
         meter.progress.start(sum(plan.shards[shard].images for shard in shards))
         queue = WorkQueue(split_work(plan, shards, devices))
-        _WorkerPool(store, queue, meter).make_all(environments, stop)
+        _WorkerPool(address_of(run.store.uri, plan), queue, meter).make_all(environments, stop)
 
 
 @dataclass(slots=True)
@@ -127,8 +127,8 @@ class _Worker:
 class _WorkerPool:
     """The workers, what they are given, and what becomes of what they report."""
 
-    def __init__(self, store: Store, queue: WorkQueue, meter: Meter) -> None:
-        self._store = store
+    def __init__(self, address: str, queue: WorkQueue, meter: Meter) -> None:
+        self._address = address
         self._queue = queue
         self._meter = meter
         self._progress = meter.progress
@@ -159,7 +159,7 @@ class _WorkerPool:
         reason = f"images are missing, because workers were lost ({self._last_reason.rstrip('.')})"
         if stop.requested_at is not None:
             reason = "was stopped"
-        raise TryAgain(f"{self._store.uri}: {reason}. Run the same command again to resume.")
+        raise TryAgain(f"{self._address}: {reason}. Run the same command again to resume.")
 
     def _have_ended(self, futures: list[Future[None]]) -> bool:
         """Wait a moment for the end of all. Raises the failure of any worker that ends all."""
@@ -221,7 +221,7 @@ class _WorkerPool:
             )
             worker = _Worker(name, environment, process, ours)
             self._workers.append(worker)
-            worker.send(self._store.uri)
+            worker.send(self._address)
             if self._last_signal is not None:
                 worker.signal(self._last_signal)
         return worker
@@ -268,7 +268,7 @@ class _WorkerPool:
         if stats.shard in self._shards_with_stats:
             stats = replace(stats, attempts=0)
         self._shards_with_stats.add(stats.shard)
-        record_stats(self._store, stats)
+        self._meter.add_stats(stats)
 
     def _report_loss(self, worker: _Worker, unit: WorkUnit, reason: str) -> None:
         """Leave the unit of a worker that has ended to others, or to one in its place."""

@@ -70,6 +70,7 @@ ObjectName = Annotated[str, Field(pattern=f"^{OBJECT_NAME_PATTERN}$")]
 
 # Also a folder, a label of pods and a text in Argo's manifests: never more than these characters.
 RUN_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+RunId = Annotated[str, Field(pattern=RUN_ID_PATTERN)]
 
 # A registry, a path, a tag and a digest; the first and the last two may be missing.
 IMAGE_PATTERN = (

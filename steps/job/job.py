@@ -19,6 +19,7 @@ from imagekiln.steps.job.execution import (
     ShardSettings,
     SpeedSettings,
 )
+from imagekiln.steps.job.export import MAX_EXPORTS, RunExport, check_exports
 from imagekiln.steps.job.fields import (
     RUN_ID_PATTERN,
     Guidance,
@@ -206,9 +207,10 @@ class Job(Settings):
         default=(), description="Other input columns to keep in the manifest."
     )
     defaults: RowDefaults = RowDefaults()
-    format: Literal["parquet", "webdataset", "files"] = Field(
-        default="parquet",
-        description="Images in Parquet, in one tar per part, or in one file per image.",
+    export: Annotated[tuple[RunExport, ...], Field(max_length=MAX_EXPORTS)] = Field(
+        default=(),
+        exclude_if=lambda exports: not exports,
+        description="Copies of each finished run, such as WebDataset or folders of pictures.",
     )
     card: CardSettings = CardSettings()
     encoding: Encoding = Png()
@@ -299,8 +301,9 @@ class Job(Settings):
         return self
 
     @model_validator(mode="after")
-    def _check_scores(self) -> "Job":
+    def _check_scores_and_exports(self) -> "Job":
         check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carried_names})
+        check_exports(self.export, self.output)
         return self
 
     @model_validator(mode="after")
@@ -394,6 +397,6 @@ class Job(Settings):
         return job
 
     def without_cluster(self) -> "Job":
-        """The job as a plan holds it: the same wherever it runs, and whatever it may cost."""
-        outside = {"cluster": ClusterSettings(), "budget": BudgetSettings()}
+        """The job as a plan holds it: without what changes no image of its run."""
+        outside = {"cluster": ClusterSettings(), "budget": BudgetSettings(), "export": ()}
         return self.model_copy(update=outside)

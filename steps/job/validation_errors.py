@@ -28,8 +28,7 @@ from imagekiln.steps.runtime.sanitize import redact_urls
 
 # Common names of a choice that are not spelled like it.
 SYNONYMS = {"fp16": "float16", "fp32": "float32", "half": "float16", "gpu": "cuda", "jpg": "jpeg"}
-# Kinds of image files that are mistaken for the format of the dataset.
-ENCODINGS_AS_FORMAT = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "webp": "webp"}
+IMAGE_KINDS = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "webp": "webp"}
 # How similar a name must be to a setting of its group, or of another, to be a misspelling of it.
 MIN_SIMILARITY = 0.6
 MIN_SIMILARITY_ELSEWHERE = 0.8
@@ -90,6 +89,8 @@ def _describe_problem(root: type[BaseModel], path: SettingPath, error: ErrorDeta
             error["input"] in setting_names(root, ("columns",))
         ):
             return f"is not a setting; write {error['input']}: {path[-1]}"
+        case "extra_forbidden" if path == ("format",):
+            return _describe_format(str(error["input"]))
         case "extra_forbidden" | "invalid_key":
             return _describe_unknown_setting(root, path)
         case "missing":
@@ -107,13 +108,21 @@ def _describe_problem(root: type[BaseModel], path: SettingPath, error: ErrorDeta
             return f"is {_format_value(error['input'])}; {_suggest_value(root, path, error)}"
 
 
+def _describe_format(value: str) -> str:
+    """What to set in place of a format, that of the dataset or that of its images."""
+    if kind := IMAGE_KINDS.get(value.lower()):
+        return f"is not a setting; for such images, set encoding.kind: {kind}"
+    return (
+        "is not a setting, since a run is Parquet; remove it, and for WebDataset or a folder of "
+        "pictures set export, or type: imagekiln export RUN FOLDER --as webdataset"
+    )
+
+
 def _suggest_value(root: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
     match error["type"]:
         case "literal_error":
             choices = _split_choices(error["ctx"]["expected"])
-            return _suggest_encoding(path, error["input"], choices) or _suggest_choice(
-                str(error["input"]), choices
-            )
+            return _suggest_choice(str(error["input"]), choices)
         case "string_too_short":
             return _suggest_description(root, path) or "write some text"
         case "string_pattern_mismatch" if description := _suggest_description(root, path):
@@ -167,15 +176,6 @@ def _suggest_description(root: type[BaseModel], path: SettingPath) -> str | None
     if first_word.istitle():
         description = description[:1].lower() + description[1:]
     return f"write {description.rstrip('.')}"
-
-
-def _suggest_encoding(path: SettingPath, value: object, choices: list[str]) -> str | None:
-    """What to set where the format of the dataset is taken for that of its images; else None."""
-    encoding = ENCODINGS_AS_FORMAT.get(str(value).lower())
-    if path != ("format",) or encoding is None:
-        return None
-    listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
-    return f"for such images, set encoding.kind: {encoding}; format itself is {listed}"
 
 
 def _split_choices(text: object) -> list[str]:

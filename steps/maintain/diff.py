@@ -18,11 +18,11 @@ from imagekiln.steps.maintain.pairing import (
     read_manifest_rows,
 )
 from imagekiln.steps.models.image_defaults import default_guidance, default_steps
+from imagekiln.steps.runs.image import describe_setting, find_varied_settings
 from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, PLAN_KEY, diff_image_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.readback import read_image_pixels
-from imagekiln.steps.runs.rounds import Run, open_run
-from imagekiln.steps.runs.varied_settings import describe_setting, find_varied_settings
+from imagekiln.steps.runs.run import Run, open_run
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import sanitize_page_text
 from imagekiln.steps.storage import open_store

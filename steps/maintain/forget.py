@@ -1,50 +1,57 @@
 """Takes images down: removes them from runs, and from exports that are named.
 
-The ids are written down first, and decide from then on (`runs/forgotten`). Then the run is
-unfinished; its parts are written again without the images, what shows them is removed, and it is
-aggregated again. Whatever is killed in between, the same command does the rest. A row stays where
-an image was, with its prompt and the status `forgotten`: the plan says that there was one.
+A commit announces the ids, and for each part that holds one the part that takes its place. These
+are written, and the next commit counts them. Then the old ones are buried: overwritten by a part
+without rows, whose name is never free again. Whatever is killed in between, the same command does
+the rest. A row stays where an image was, with its prompt and the status `forgotten`.
 """
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.output_card import update_card_with
-from imagekiln.steps.aggregate.publishing import suspend_success
+from imagekiln.steps.aggregate.acceptance import resolve_policy
+from imagekiln.steps.aggregate.counting import count_run
+from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.step import aggregate_run
-from imagekiln.steps.aggregate.summary import load_summary
-from imagekiln.steps.dataset.runs import require_not_suspended
-from imagekiln.steps.errors import BadInput, Missing, cut_name
-from imagekiln.steps.export.removal import remove_from_export, require_complete_export
+from imagekiln.steps.errors import BadInput, Incomplete, Missing, cut_name
+from imagekiln.steps.export.commits import require_export
+from imagekiln.steps.export.refresh import count_exported, export_again
 from imagekiln.steps.job.rewrite import ORIGINAL_COLUMN
 from imagekiln.steps.maintain.run_list import open_runs
-from imagekiln.steps.runs.forgotten import (
-    NO_IDS,
-    add_forgotten,
-    iter_stored_images,
-    read_forgotten,
-    read_forgotten_ids,
+from imagekiln.steps.runs.commits import Head, Takedown, commit_next, create_commit
+from imagekiln.steps.runs.image import FORGOTTEN_STATUS
+from imagekiln.steps.runs.keys import (
+    IMAGES_FOLDER,
+    PREVIEW_FOLDER,
+    REPORT_FOLDER,
+    SHA256_PATTERN,
+    reduced_part_key,
 )
-from imagekiln.steps.runs.formats import format_of
-from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_FOLDER, SHA256_PATTERN
-from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.rounds import Round, Run, iter_rounds
-from imagekiln.steps.runs.shard import read_shard, read_shard_rows
-from imagekiln.steps.runs.turns import TurnStore
+from imagekiln.steps.runs.manifest import NO_IDS, read_forgotten, write_forgotten
+from imagekiln.steps.runs.part_file import bury, reduce_part
+from imagekiln.steps.runs.run import Run, iter_named_parts, read_shard_columns
+from imagekiln.steps.runs.shard import read_row_schema, read_shard_rows
+from imagekiln.steps.runs.tables import added_fields, read_column
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
-SHOWN_FOLDERS = ("thumbnails", "images")  # of a report: copies of images
+UNFINISHED_PARTS = f"{IMAGES_FOLDER}/.writing-"
+COPIES_FOLDERS = tuple(
+    f"{report}/{folder}"
+    for report in (REPORT_FOLDER, f"{PREVIEW_FOLDER}/{REPORT_FOLDER}")
+    for folder in ("thumbnails", "images")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +139,7 @@ class ForgottenImages:
 class ForgetResult:
     """What was selected, and whether it was removed.
 
-    `unknown_ids` are those of the ids that were named that no row and no image has, nor any of the
-    exports.
+    `unknown_ids` are those of the ids that were named that no row and no image has.
     """
 
     runs: tuple[ForgottenImages, ...]
@@ -167,45 +173,34 @@ def forget(
 ) -> ForgetResult:
     """Select images of the run or output at `uri`; with `remove`, take them down.
 
-    They are also removed from these exports. Raises BadInput where nothing is selected by anything,
-    or where a run is not finished, Incomplete where its objects are being replaced, Missing where
-    there is no run, TryAgain.
+    These exports, of the runs or of their output, are then brought up to date. Raises BadInput if
+    nothing is selected by anything, or if a run is not complete, Missing if there is no run or no
+    export, TryAgain.
     """
     selection.require_valid()
     for name in exports:  # a wrong name is found before anything is removed
-        require_complete_export(open_store(name))
+        require_export(open_store(name))
     runs = _open_runs(uri)
     matches = [_select(run, selection) for run in runs]
     selected = [match.image_ids for match in matches]
-    known = [read_forgotten(run.store, run.plan) for run in runs]
+    known = [read_forgotten(run.store, run.head.commit) for run in runs]
     counts = [
         ForgottenImages(run.store.uri, len(ids), len(_without(ids, earlier)))
         for run, ids, earlier in zip(runs, selected, known, strict=True)
     ]
     all_ids = pa.concat_arrays([NO_IDS, *selected]).unique()
     if remove:
-        for run, ids, earlier in zip(runs, selected, known, strict=True):
-            _forget_in_run(run, _without(ids, earlier), pa.concat_arrays([earlier, ids]).unique())
-        with_ids = [run for run, ids in zip(runs, selected, strict=True) if len(ids)]
-        if with_ids:
-            # What was killed had perhaps not come to it.
-            update_card_with(with_ids[-1].store.uri, with_ids[-1].plan)
-    unknown_ids = _unknown_ids(selection, [match.matched_ids for match in matches])
-    # An export may have images of a run that is gone.
-    ids_in_exports = pa.concat_arrays([all_ids, pa.array(unknown_ids, pa.string())])
-    removals = [
-        remove_from_export(open_store(name), ids_in_exports, remove=remove) for name in exports
-    ]
+        for run, ids in zip(runs, selected, strict=True):
+            if len(ids):
+                _forget_in_run(run, ids)
+    in_exports = [count_exported(open_store(name), all_ids) for name in exports]
+    for name in exports if remove else ():
+        export_again(uri, name)
     return ForgetResult(
         runs=tuple(counts),
-        exports=tuple(
-            ForgottenImages(name, len(images), len(new))
-            for name, (images, new) in zip(exports, removals, strict=True)
-        ),
+        exports=tuple(map(ForgottenImages, exports, in_exports, in_exports)),
         removed=remove,
-        unknown_ids=_unknown_ids(
-            selection, [*(match.matched_ids for match in matches), *(ids for ids, _ in removals)]
-        ),
+        unknown_ids=_unknown_ids(selection, [match.matched_ids for match in matches]),
     )
 
 
@@ -219,28 +214,26 @@ def _unknown_ids(selection: ForgetSelection, found: Sequence[pa.Array]) -> tuple
 
 
 def _open_runs(uri: str) -> list[Run]:
-    """The runs to look through. Raises BadInput where one may still be made, or cannot be read."""
+    """The runs to look through. Raises BadInput if one may still be made, or cannot be read."""
     runs = open_runs(uri)
     for run in runs:
-        _require_ended(run)
+        _require_complete(run)
     return runs
 
 
-def _require_ended(run: Run) -> None:
-    # What was begun here and killed left the run unfinished, with ids.
-    was_begun = len(read_forgotten(run.store, run.plan)) > 0
-    if not (run.is_finished or was_begun):
-        require_not_suspended(run.store)
+def _require_complete(run: Run) -> None:
+    """Raise BadInput if a part is still to be made: it may come to hold an image."""
+    if run.is_complete:
+        return
+    if run.head.uncounted_retry is not None:
         raise BadInput(
-            f"{run.store.uri}: is not finished, so a process may still make its images. Run its "
-            f"job to the end, or remove it (`{format_command('gc', _parent(run.store.uri))}`)."
+            f"{run.store.uri}: a retry of it is not finished. First resume it: "
+            f"`{format_command('retry', run.store.uri)}`."
         )
-    for retry_round in iter_rounds(run.store, run.plan):
-        if not retry_round.has_ended:
-            raise BadInput(
-                f"{retry_round.store.uri}: this round is not finished. First resume it: "
-                f"`{format_command('retry', run.store.uri)}`."
-            )
+    raise BadInput(
+        f"{run.store.uri}: is not complete, so a process may still make its images. Run its job to "
+        f"the end, or remove it (`{format_command('gc', _parent(run.store.uri))}`)."
+    )
 
 
 def _parent(uri: str) -> str:
@@ -268,63 +261,103 @@ def _without(ids: pa.Array, earlier: pa.Array) -> pa.Array:
     return ids.filter(pc.invert(pc.is_in(ids, earlier)))
 
 
-def _forget_in_run(run: Run, new: pa.Array, forgotten: pa.Array) -> None:
-    """Take these images down. `new` are those of them that are not written down yet."""
-    if not len(forgotten):
-        return
-    ids = frozenset(forgotten.to_pylist())
-    if not len(new) and _is_done(run, ids):
-        return
-    turn = TurnStore(run.store)  # no aggregation that began before writes any more
-    if len(new):
-        add_forgotten(turn, new)
-    ids = frozenset(read_forgotten_ids(turn).to_pylist())  # those of another command, too
-    # No reader takes a run for finished whose manifest names bytes that are gone.
-    suspend_success(replace(run, store=turn))
-    part_format = format_of(run.plan.job)
-    for planned, part in _parts_with(run, ids):
-        part_format.empty(turn.hold(planned.store), part, ids)
-    _remove_copies(turn)
-    failed_share, accepted = _accepted(run)
-    aggregate_run(run, failed_share, accepted)
+def _forget_in_run(run: Run, image_ids: pa.Array) -> None:
+    """Take these images of a run down, or do what is left of that.
+
+    Whoever finds images that are being taken down by another process does that first.
+    """
+
+    def attempt(head: Head) -> Run | None:
+        current = replace(run, head=head)
+        if head.commit.takedown is not None:
+            _take_down(current, head.commit.takedown)
+            return None  # to look what is left
+        forgotten = read_forgotten(run.store, head.commit)
+        new_ids = _without(image_ids, forgotten)
+        if not len(new_ids):
+            return current
+        _require_complete(current)
+        all_ids = pa.concat_arrays([forgotten, new_ids])
+        _announce(current, all_ids)
+        return None
+
+    current = commit_next(run.store, attempt)
+    schema = read_row_schema(run.store, run.plan)
+    added = added_fields(run.plan.job)
+    bury(run.store, current.head.commit.buried, schema, added)
+    _remove_copies(run.store)
+    with suppress(Incomplete):  # which it was before
+        aggregate_run(run)  # for its report
 
 
-def _is_done(run: Run, ids: frozenset[str]) -> bool:
-    """Whether the run is finished, not suspended, and has these images in no part."""
-    return run.is_finished and not run.is_suspended and not any(_iter_stored_images(run, ids))
+def _announce(run: Run, image_ids: pa.Array) -> None:
+    """Say which images are to be taken down, and which parts take the place of others."""
+    head = run.head
+    parts = sorted(_parts_with(run, image_ids))
+    takedown = Takedown(
+        number=head.number + 1,
+        ids=write_forgotten(run.store, image_ids),
+        parts=tuple(parts),
+    )
+    commit = replace(head.commit, kind="forget", takedown=takedown)
+    create_commit(run.store, head, commit)
 
 
-def _parts_with(run: Run, ids: frozenset[str]) -> Iterator[tuple[Round, Part]]:
-    """The parts of the run and of its rounds that were planned with one of these images."""
-    for planned in (Round(run.store, run.plan), *iter_rounds(run.store, run.plan)):
-        for number in range(len(planned.plan.shards)):
-            for part in read_shard(planned.store, planned.plan, number):
-                if not ids.isdisjoint(part.rows["image_id"].to_pylist()):
-                    yield planned, part
+def _parts_with(run: Run, image_ids: pa.Array) -> set[str]:
+    """The parts that have a row of one of these images, by the manifests."""
+
+    def find(number: int) -> list[str]:
+        manifest = read_shard_columns(run, number, ["image_id", "part", "status"])
+        is_named = pc.is_in(manifest["image_id"], image_ids)
+        is_left = pc.not_equal(manifest["status"], FORGOTTEN_STATUS)
+        is_taken = pc.and_(is_named, is_left)
+        parts: list[str] = manifest["part"].filter(is_taken).to_pylist()
+        return parts
+
+    parts_by_shard = map_ordered(find, len(run.plan.shards))
+    return set(chain.from_iterable(parts_by_shard))
 
 
-def _iter_stored_images(run: Run, ids: frozenset[str]) -> Iterator[str]:
-    part_format = format_of(run.plan.job)
-    for planned, part in _parts_with(run, ids):
-        yield from iter_stored_images(planned.store, part_format, part, ids)
+def _take_down(run: Run, takedown: Takedown) -> None:
+    """Write the parts without the images, and count them, unless another process was faster."""
+    image_ids = read_column(run.store, takedown.ids, "image_id")
+    ids = frozenset(image_ids.to_pylist())
+    for key, part in iter_named_parts(run, takedown.parts):
+        new_key = reduced_part_key(key, takedown.number)
+        if not reduce_part(run.store, part, new_key, ids):
+            return  # buried: another process has counted the new part
+
+    policy = resolve_policy(run)
+    reconciler = RunReconciler(run, takedown)
+    counted = count_run(run, policy, reconciler)
+    commit = replace(
+        counted.commit,
+        takedown=None,
+        forgotten=takedown.ids,
+        buried=(*run.head.commit.buried, *takedown.parts),
+    )
+    replace(counted, commit=commit).commit_as("forgotten")
 
 
 def _remove_copies(store: Store) -> None:
-    """Remove the copies of images in the report; it is written again. Those of a preview, too."""
-    for report in (REPORT_FOLDER, f"{PREVIEW_FOLDER}/{REPORT_FOLDER}"):
-        for folder in SHOWN_FOLDERS:
-            entries = [*store.list_folder(f"{report}/{folder}")]
-            for key in (entry.key for entry in entries if not entry.is_folder):
-                with suppress(Missing):
-                    store.remove(key)
+    """Remove the copies of images in the report, which is written again, and in a preview.
 
-
-def _accepted(run: Run) -> tuple[float | None, tuple[str, ...]]:
-    """What the run was accepted with: it is not finished now, but was."""
-    with suppress(Missing):
-        summary = load_summary(run.store)
-        return summary.failed_share, summary.accepted
-    return None, ()
+    Also what processes that were killed on this disk left of parts.
+    """
+    unfinished = [
+        entry.key
+        for entry in store.list_folder(IMAGES_FOLDER)
+        if entry.key.startswith(UNFINISHED_PARTS)
+    ]
+    copies = [
+        entry.key
+        for folder in COPIES_FOLDERS
+        for entry in store.list_folder(folder)
+        if not entry.is_folder
+    ]
+    for key in (*unfinished, *copies):
+        with suppress(Missing):
+            store.remove(key)
 
 
 def _sha256(text: str) -> str:

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from imagekiln.steps.errors import Incomplete, Missing
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.manifest import read_manifest, read_manifest_columns
-from imagekiln.steps.runs.rounds import Run
-from imagekiln.steps.runs.sidecar import to_rows
+from imagekiln.steps.runs.row_values import to_rows
+from imagekiln.steps.runs.run import Run, read_shard_columns, read_shard_manifest
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.scratch import Database
 
@@ -107,10 +105,7 @@ def read_manifest_rows(run: Run, locations: Sequence[RowLocation]) -> list[Manif
     for location in locations:
         by_shard[location.shard].add(location)
     shards = sorted(by_shard)
-    manifests = map_ordered(
-        lambda index: read_manifest(run.store, shards[index], _image_count(run, shards[index])),
-        len(shards),
-    )
+    manifests = map_ordered(lambda index: read_shard_manifest(run, shards[index]), len(shards))
 
     rows_by_location: dict[RowLocation, ManifestRow] = {}
     for shard, manifest in zip(shards, manifests, strict=True):
@@ -131,8 +126,11 @@ def _has_ids(run: Run) -> bool:
 def _load_images(database: Database, table: str, run: Run, key: str) -> None:
     database.execute(CREATE_IMAGES.format(run=table))
     candidates = run.plan.job.candidates
-    columns = (*PAIRING_COLUMNS, RANK_COLUMN) if candidates > 1 else PAIRING_COLUMNS
-    insert_images = INSERT_IMAGES + (BEST_CANDIDATES if candidates > 1 else "")
+    columns: tuple[str, ...] = PAIRING_COLUMNS
+    insert_images = INSERT_IMAGES
+    if candidates > 1:
+        columns += (RANK_COLUMN,)
+        insert_images += BEST_CANDIDATES
     for manifest in _iter_manifests(run, columns):
         database.register("shard_rows", manifest.to_reader())
         database.execute(insert_images.format(run=table, key=key, candidates=candidates))
@@ -142,21 +140,14 @@ def _iter_manifests(run: Run, columns: tuple[str, ...]) -> Iterator[pa.Table]:
     """These columns of the manifest, shard by shard, with each row's number in the run."""
 
     def read_shard(shard: int) -> pa.Table:
-        try:
-            manifest = read_manifest_columns(run.store, shard, _image_count(run, shard), columns)
-        except Missing as error:
-            raise Incomplete(
-                f"{run.store.uri}: has no complete manifest. Aggregate it first."
-            ) from error
+        manifest = read_shard_columns(run, shard, columns)
         start = shard * SHARD_STRIDE
-        numbers = pa.array(range(start, start + manifest.num_rows), pa.int64())
+        end = start + manifest.num_rows
+        numbers = pa.array(range(start, end), pa.int64())
         return manifest.append_column("number", numbers)
 
-    return map_ordered(read_shard, len(run.plan.shards))
-
-
-def _image_count(run: Run, shard: int) -> int:
-    return run.plan.shards[shard].images
+    shards = len(run.plan.shards)
+    return map_ordered(read_shard, shards)
 
 
 def _count_pairs(database: Database, sample_size: int) -> Pairing:

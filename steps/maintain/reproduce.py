@@ -12,13 +12,14 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.errors import BadInput, Incomplete, Missing
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.encoder import build_image_metadata, encode_drawn_image
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.imaging.measures import PixelDifference, compare_pixels
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.performance import limit_batch_pixels
+from imagekiln.steps.runs.attempts import merge_stats, read_attempts
 from imagekiln.steps.runs.image import (
     FORGOTTEN_STATUS,
     DrawnImage,
@@ -27,19 +28,20 @@ from imagekiln.steps.runs.image import (
     group_by_shape,
     image_rows,
 )
-from imagekiln.steps.runs.keys import manifest_key, parse_part_key, round_folder
-from imagekiln.steps.runs.manifest import read_manifest
-from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.keys import parse_part_key
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.readback import read_image_pixels
-from imagekiln.steps.runs.rounds import Run, open_run
+from imagekiln.steps.runs.row_values import to_rows
+from imagekiln.steps.runs.run import (
+    Run,
+    open_run,
+    read_shard_columns,
+    read_shard_manifest,
+)
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.sidecar import to_rows
-from imagekiln.steps.runs.stats import ShardStats, load_stats
-from imagekiln.steps.runs.tables import read_column
+from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.runtime.concurrency import map_ordered
-from imagekiln.steps.runtime.sanitize import format_command
-from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import Store
 
@@ -107,9 +109,9 @@ def reproduce(
     path = to or Path(f"{image_id}{suffix}")
     _require_writable(path.parent)
     origin = _find_origin(run, str(stored["part"]))
-    stats = None if origin is None else load_stats(origin.store, origin.shard)
+    stats = None if origin is None else _find_stats(run, origin)
     batch = _original_batch(run.plan, image_row, stats)
-    place = 0 if origin is None else _place_in_batch(origin, image_id, batch)
+    place = 0 if origin is None else _place_in_batch(run.store, origin, image_id, batch)
     report("Loading the model ...")
     drawn, now = _draw_again(run, image_row, batch, place)
     encoded = _encode(run.plan, image_row, drawn)
@@ -174,7 +176,7 @@ def _only(row: pa.Table, column: str) -> object:
 def _find_positions(run: Run, column: str, value: str) -> Iterator[tuple[int, int]]:
     """The shard and the row in its manifest of each image that has this value."""
     shards = len(run.plan.shards)
-    columns = map_ordered(lambda number: _read_ids(run.store, number, column), shards)
+    columns = map_ordered(lambda number: read_shard_columns(run, number, [column])[column], shards)
     with closing(columns):
         for number, ids in enumerate(columns):
             matches = pc.equal(ids, value)
@@ -184,51 +186,42 @@ def _find_positions(run: Run, column: str, value: str) -> Iterator[tuple[int, in
 
 def _read_row(run: Run, position: tuple[int, int]) -> pa.Table:
     number, index = position
-    manifest = read_manifest(run.store, number, run.plan.shards[number].images)
-    return manifest.slice(index, 1)
-
-
-def _read_ids(store: Store, number: int, column: str) -> pa.Array:
-    try:
-        return read_column(store, manifest_key(number), column)
-    except Missing as error:
-        raise Incomplete(
-            f"{store.uri}: has no complete manifest. "
-            f"Run `{format_command('aggregate', store.uri)}` first."
-        ) from error
+    return read_shard_manifest(run, number).slice(index, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """The shard that an image was drawn in, of the run or of one of its rounds."""
+    """The shard that an image was drawn in, of the run's plan or of a retry's."""
 
-    store: Store
     plan: Plan
     shard: int
 
 
 def _find_origin(run: Run, part: str) -> _Origin | None:
-    """Where the images of a part were planned; None where the manifest names no such part."""
-    round_and_shard = parse_part_key(part)
-    if round_and_shard is None:
+    """Where the images of a part were planned; None if the manifest names no such part."""
+    location = parse_part_key(part)
+    if location is None:
         return None
-    round_number, shard = round_and_shard
-    if not round_number:
-        return _Origin(run.store, run.plan, shard)
-    folder = round_folder(round_number)
-    store = open_store(f"{run.store.uri}/{folder}")
-    plan = load_plan(store)
-    return _Origin(store, plan, shard)
+    retry, shard = location
+    plans = {plan.retry: plan for plan in (run.plan, *run.retry_plans)}
+    return _Origin(plans[retry], shard) if retry in plans else None
 
 
-def _place_in_batch(origin: _Origin, image_id: str, batch: int) -> int:
+def _find_stats(run: Run, origin: _Origin) -> ShardStats | None:
+    attempts = [
+        attempt for attempt in read_attempts(run.store) if attempt.retry == origin.plan.retry
+    ]
+    return next((each for each in merge_stats(attempts) if each.shard == origin.shard), None)
+
+
+def _place_in_batch(store: Store, origin: _Origin, image_id: str, batch: int) -> int:
     """The place, from 0, that an image had in its batch: a GPU's kernels round otherwise in others.
 
     In families whose images are drawn one by one, each has the first.
     """
     if family_of(origin.plan.model.pipeline).one_at_a_time:
         return 0
-    for part in read_shard(origin.store, origin.plan, origin.shard):
+    for part in read_shard(store, origin.plan, origin.shard):
         rows = image_rows(part.rows)
         for group in group_by_shape(rows):
             image_ids = [row.image_id for row in group]

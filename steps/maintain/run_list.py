@@ -2,19 +2,19 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.aggregate.summary import Summary, summary_of
 from imagekiln.steps.aggregate.verdict import exceeded_gates
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.runs.account import NOTHING, Account, Spent
+from imagekiln.steps.runs.attempts import read_attempts, sum_spent
+from imagekiln.steps.runs.commits import read_head
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER, REWRITES_FOLDER
 from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.rounds import Run, resolve_run
+from imagekiln.steps.runs.run import Run, open_run, split_address
 from imagekiln.steps.runs.shard import count_committed_images
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
@@ -58,9 +58,13 @@ class RunOverview:
 
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
-    """The runs under an output, and, by folder, why the plans of others there cannot be read."""
+    """The runs under an output, and, by folder, why the plans of others there cannot be read.
+
+    `removed` are those of which `gc` left the plan and the commits.
+    """
 
     runs: list[Run]
+    removed: list[Run]
     unreadable: dict[str, BadInput]
 
 
@@ -75,14 +79,14 @@ def list_runs(output: str) -> list[RunOverview]:
 
 
 def open_runs(uri: str, *, skips_unreadable: bool = False) -> list[Run]:
-    """The run at `uri`, whole where that is one of its rounds, or the runs under an output.
+    """The run at `uri`, also by the address of a retry, or the runs under an output.
 
     Raises as `open_runs_of_output` does.
     """
-    run_uri, _ = resolve_run(uri)
+    run_uri, _ = split_address(uri)
     store = open_store(run_uri)
     if store.exists(PLAN_KEY):
-        return [Run(store, load_plan(store))]
+        return [open_run(run_uri)]
     return open_runs_of_output(store, skips_unreadable=skips_unreadable)
 
 
@@ -97,7 +101,7 @@ def open_runs_of_output(store: Store, *, skips_unreadable: bool = False) -> list
         if not skips_unreadable:
             raise error
         log.warning("%s It is not listed.", error)
-    if not found.runs:
+    if not (found.runs or found.removed):
         require_output(store)
     return found.runs
 
@@ -110,8 +114,10 @@ def find_runs(store: Store) -> FoundRuns:
         return _open_run(store, names[index])
 
     found = dict(zip(names, map_ordered(open_folder, len(names), READERS), strict=True))
+    runs = [run for run in found.values() if isinstance(run, Run)]
     return FoundRuns(
-        runs=[run for run in found.values() if isinstance(run, Run)],
+        runs=[run for run in runs if not run.head.is_removed],
+        removed=[run for run in runs if run.head.is_removed],
         unreadable={name: error for name, error in found.items() if isinstance(error, BadInput)},
     )
 
@@ -123,11 +129,12 @@ def _open_run(store: Store, name: str) -> Run | BadInput | None:
         if not folder.exists(PLAN_KEY):
             return None
         plan = load_plan(folder)
-    except Missing:  # it was removed meanwhile
+        head = read_head(folder)
+    except Missing:  # somebody removed it meanwhile
         return None
     except BadInput as error:
         return error
-    return Run(folder, plan) if plan.run_id == name and plan.round == 0 else None
+    return Run(folder, plan, head) if plan.run_id == name else None
 
 
 def require_output(store: Store) -> None:
@@ -159,10 +166,10 @@ def describe_runs(runs: Sequence[Run]) -> list[RunOverview]:
 
 def _describe(run: Run) -> RunOverview:
     plan = run.plan
-    summary = _summary_or_none(run.store)
+    summary = summary_of(run.store, run.head)
     is_begun = summary is not None and summary.missing < summary.images
     if summary is None or not (is_begun or run.is_finished):
-        spent = _read_account(run.store)
+        spent = sum_spent(read_attempts(run.store))
         return RunOverview(
             uri=run.store.uri,
             run_id=plan.run_id,
@@ -205,23 +212,7 @@ def _find_spent(run: Run, summary: Summary) -> tuple[float, float | None]:
     An incomplete one may have been resumed since, at another price too.
     """
     if not run.is_finished:
-        spent = _read_account(run.store)
-
+        spent = sum_spent(read_attempts(run.store))
         if spent.gpu_hours > summary.device_hours:
             return spent.gpu_hours, spent.complete_cost
-
     return summary.device_hours, summary.cost
-
-
-def _read_account(store: Store) -> Spent:
-    """What a run has spent; nothing where its account is damaged, which costs only figures."""
-    try:
-        return Account(store).read()
-    except BadInput:
-        return NOTHING
-
-
-def _summary_or_none(store: Store) -> Summary | None:
-    with suppress(Missing):
-        return load_summary(store)
-    return None

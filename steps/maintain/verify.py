@@ -1,48 +1,55 @@
-"""Reads a whole run back and checks it against the plan and the manifest, by hash.
+"""Reads a whole run back and checks it against the plan and its highest commit, by hash.
 
-Images, input images and shards are compared with their hashes; the manifest, the index of images
-and the numbers of images in the summary are made again from the parts. Not looked at: statistics,
-times and costs, plots and thumbnails. Report, card and the lists of rejected and duplicate rows are
-checked for being whole, not for what they say.
+Images, input images, shards, manifests and lists are compared with their hashes; each row of the
+manifest with the part that it names; and the numbers of images in the commit are counted again. Not
+looked at: attempts, times and costs, plots and thumbnails. Report and card are checked for being
+whole, not for what they say.
 """
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.near_duplicates import mark_near_duplicates
-from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.aggregate.image_counts import ImageCounts, count_images
+from imagekiln.steps.aggregate.near_duplicates import without_near_duplicates
+from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
-from imagekiln.steps.maintain.recount import Recount
-from imagekiln.steps.runs.account import count_entries
-from imagekiln.steps.runs.forgotten import iter_stored_images
-from imagekiln.steps.runs.formats import PartFormat, format_of, metadata_tables
-from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS, MISSING_STATUS
-from imagekiln.steps.runs.image_id_index import RunImageIds
-from imagekiln.steps.runs.integrity import (
-    CheckResult,
-    check_failure,
-    run_check,
-)
+from imagekiln.steps.runs.commits import digest_of, is_highest
+from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.runs.keys import (
-    SUCCESS_KEY,
+    CARD_KEY,
+    DIGEST_DIGITS,
+    REPORT_KEY,
+    commit_key,
+    duplicates_key,
     input_image_key,
-    manifest_key,
-    turn_key,
+    parse_part_key,
+    planned_part_key,
+    rejected_key,
 )
-from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.part_file import check_part_images
+from imagekiln.steps.runs.parts import Part, read_outcomes
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.rounds import Round, Run, open_run
-from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.readback import CheckResult, check_failure, run_check
+from imagekiln.steps.runs.run import (
+    Run,
+    iter_named_parts,
+    open_run,
+    read_shard_manifest,
+    retry_address,
+)
+from imagekiln.steps.runs.shard import read_shard, read_shard_rows
 from imagekiln.steps.runs.tables import (
+    LOCATION_SCHEMA,
+    OUTCOME_SCHEMA,
+    added_fields,
     have_same_rows,
-    read_table,
 )
 from imagekiln.steps.runtime.concurrency import ByteBudget, map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
@@ -51,6 +58,7 @@ from imagekiln.steps.storage.store import Store
 MAX_BYTES_IN_FLIGHT = 2**30  # of the parts read at a time, however many readers there are
 INPUT_READERS = 4
 BYTES_PER_PIXEL = 3
+Check: TypeAlias = Callable[[], str | None]
 # What is in parentheses was said by a library, perhaps in several sentences.
 FIRST_SENTENCE = re.compile(r"(?:\(.*\)|.)*?(?=\. |\Z)", re.DOTALL)
 
@@ -67,36 +75,30 @@ class VerifyResult:
 
 
 def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyResult:
-    """Read every object of the run at `uri`.
+    """Read every object of the run at `uri` that its highest commit names.
 
-    Raises Incomplete with a list where anything is missing or differs, TryAgain where another
-    process changed the run meanwhile.
+    Raises Incomplete with a list if anything is missing or differs, TryAgain if another process
+    changed the run meanwhile.
     """
     run = open_run(uri)
-    turns = count_entries(run.store, turn_key)
     if not run.is_finished:
-        raise Incomplete(
-            f"{run.store.uri}: has no {SUCCESS_KEY}, so it is not finished. "
-            "Run or aggregate it first."
+        raise Incomplete(f"{run.store.uri}: is not finished. Run or aggregate it first.")
+    summary = load_summary(run.store)
+    checked = _check_run(run, summary, ByteBudget(max_bytes_in_flight))
+    if not checked.error_count:
+        return VerifyResult(
+            run=run.store.uri,
+            images=checked.images,
+            ok=checked.ok,
+            bytes=checked.bytes,
+            statuses=summary.statuses,
         )
-    reconciler = RunReconciler(run.store, run.plan)
-    all_ended = all(retry_round.has_ended for retry_round in reconciler.rounds)
-    rounds = len(reconciler.rounds) if all_ended else None
-    with RunImageIds(run.plan.counts.images) as image_ids:
-        recount = Recount(run.plan, rounds, image_ids)
-        checked = _check_run(run, reconciler, recount, ByteBudget(max_bytes_in_flight))
-    if checked.error_count:
-        # What changes a run begins with a turn.
-        if count_entries(run.store, turn_key) != turns or not open_run(uri).is_finished:
-            raise TryAgain(
-                f"{run.store.uri}: another process changed it while it was read. Run the command "
-                "again once it has ended."
-            )
-        raise Incomplete(
-            *_describe_errors(checked, run.store.uri), _advise(run, reconciler, checked)
+    if not is_highest(run.store, run.head):
+        raise TryAgain(
+            f"{run.store.uri}: another process changed it while it was read. Run the command "
+            "again once it has ended."
         )
-    statuses = load_summary(run.store).statuses
-    return VerifyResult(run.store.uri, checked.images, checked.ok, checked.bytes, statuses)
+    raise Incomplete(*_describe_errors(checked, run.store.uri), _advise(run, checked))
 
 
 def _describe_errors(checked: CheckResult, run: str) -> list[str]:
@@ -118,202 +120,222 @@ def _first_sentence(text: str) -> str:
     return match[0] if match else text
 
 
-def _check_run(
-    run: Run, reconciler: RunReconciler, recount: Recount, budget: ByteBudget
-) -> CheckResult:
-    check_shard = partial(_check_shard, run, reconciler, recount, budget)
-    checked = sum(map_ordered(check_shard, len(run.plan.shards)), CheckResult())
-    for retry_round in reconciler.rounds:
-        checked += _check_round(run, reconciler, retry_round, budget)
-    checked += recount.check(run.store)
-    checked += run_check(lambda: _check_tables(run.store, reconciler.round_metadata_tables()))
-    return checked
-
-
-def _advise(run: Run, reconciler: RunReconciler, checked: CheckResult) -> str:
-    """What to do. Images of an unfinished round are in no manifest yet, which is no damage."""
-    for retry_round in reconciler.rounds:
-        if not retry_round.has_ended:
-            return (
-                f"Round {retry_round.plan.round} is not finished: "
-                "retry the run again to resume it, then verify."
-            )
+def _advise(run: Run, checked: CheckResult) -> str:
+    """What to do about damage."""
+    uri = run.store.uri
+    advice = (
+        "Restore these objects from a copy of the bucket. "
+        f"`{format_command('aggregate', uri)}` writes report and card again, and "
+        f"`{format_command('forget', uri)}` with the same ids removes forgotten images. "
+    )
     if not checked.commands:
-        aggregate = format_command("aggregate", run.store.uri)
-        return (
-            "Restore these objects. What aggregation writes, such as the manifest and the report, "
-            f"is written again by: {aggregate}"
-        )
-    indexes = ", ".join(checked.indexes)
-    remove = f" and these indexes ({indexes})" if indexes else ""
+        return f"{advice}Images that are lost for good are made by a new run of the same rows."
+    commands = [*checked.commands, format_command("verify", uri)]
     return (
-        "Restore these objects. Or generate them again: "
-        f"first remove those that are damaged{remove}, then type: "
-        + " && ".join([*checked.commands, format_command("verify", run.store.uri)])
+        f"{advice}Or generate parts again, as the same device gives the same bytes: "
+        f"first remove those that are damaged, then type: {' && '.join(commands)}"
     )
 
 
+def _check_run(run: Run, summary: Summary, budget: ByteBudget) -> CheckResult:
+    counts: list[ImageCounts] = []
+    check_shard = partial(_check_shard, run, counts, budget)
+    shards = map_ordered(check_shard, len(run.plan.shards))
+    checked = sum(shards, CheckResult())
+
+    checks: list[Check] = [
+        *_checks(run),
+        partial(_check_counts, run, summary, counts),
+    ]
+    others = map_ordered(lambda place: run_check(checks[place]), len(checks))
+    return sum(others, checked)
+
+
+def _checks(run: Run) -> Iterator[Check]:
+    """The checks of all objects but the plan's shards and their parts."""
+    store = run.store
+    commit = run.head.commit
+    keys = [
+        rejected_key(run.plan.rejected),
+        duplicates_key(run.plan.duplicates),
+        *commit.manifests,
+        *commit.image_ids,
+    ]
+    if commit.forgotten is not None:
+        keys.append(commit.forgotten)
+    for key in keys:
+        yield partial(_check_digest, store, key)
+    for plan in run.retry_plans:
+        for shard in range(len(plan.shards)):
+            yield partial(_check_rows, store, plan, shard)
+    for key in commit.buried:
+        yield partial(_check_buried, store, key)
+    yield partial(_check_ends, store, CARD_KEY, b"---\n", b"")
+    yield partial(_check_ends, store, REPORT_KEY, b"", b"</html>")
+
+
+def _check_digest(store: Store, key: str) -> str | None:
+    """Compare an object with the digest in its name."""
+    if digest_of(store.read(key))[:DIGEST_DIGITS] in key:
+        return None
+    return f"{store.uri_of(key)}: has other bytes than were written"
+
+
+def _check_rows(store: Store, plan: Plan, number: int) -> str | None:
+    read_shard_rows(store, plan, number)
+    return None
+
+
+def _check_buried(store: Store, key: str) -> str | None:
+    """A sentence if a name still holds what was taken down."""
+    if len(read_outcomes(store, key, ["image_id"]).offsets):
+        return f"{store.uri_of(key)}: holds images that were forgotten"
+    return None
+
+
+def _check_ends(store: Store, key: str, start: bytes, end: bytes) -> str | None:
+    content = store.read(key)
+    if content.startswith(start) and content.rstrip().endswith(end):
+        return None
+    return f"{store.uri_of(key)}: is not whole"
+
+
+def _check_counts(run: Run, summary: Summary, shards: list[ImageCounts]) -> str | None:
+    """Compare the summary with the manifests, if all were read."""
+    if len(shards) != len(run.plan.shards):
+        return None
+    counts = sum(shards, ImageCounts())
+    counted = (
+        dict(counts.statuses),
+        {gate: counts.marks[gate] for gate in run.plan.job.marking_gates},
+        counts.bytes,
+        counts.permanent_failures,
+    )
+    stored = (
+        summary.statuses,
+        summary.marks,
+        summary.bytes,
+        summary.permanent_failures,
+    )
+    if counted == stored:
+        return None
+    where = run.store.uri_of(commit_key(run.head.number))
+    return f"{where}: counts other images than the manifest"
+
+
 def _check_shard(
-    run: Run, reconciler: RunReconciler, recount: Recount, budget: ByteBudget, number: int
+    run: Run, counts: list[ImageCounts], budget: ByteBudget, number: int
 ) -> CheckResult:
-    """The parts of one shard, their input images, and the shard's manifest."""
+    """The manifest of one shard, the parts that it names, and the input images of its rows."""
     try:
-        parts = read_shard(run.store, run.plan, number)
+        planned_parts = read_shard(run.store, run.plan, number)
+        manifest = read_shard_manifest(run, number)
+        names = manifest["part"].drop_null().unique().to_pylist()
+        parts = [part for _, part in iter_named_parts(run, names)]
     except BadInput as error:
-        return check_failure(error)
-    rows = pa.concat_tables([part.rows for part in parts])
-    checked = sum(map(check_failure, input_image_errors(run.store, rows)), CheckResult())
+        images = run.plan.shards[number].images
+        return check_failure(error, images)
 
-    forgotten = frozenset(reconciler.forgotten.to_pylist())
-    checked += _check_forgotten_images(run, run.store, parts, forgotten)
-    try:
-        manifest = reconciler.reconcile(number).manifest
-    except BadInput as error:
-        checked += check_failure(error)
-        if reconciler.rounds:  # what is damaged may have the images of missing parts
-            parts = tuple(part for part in parts if run.store.exists(part.key))
-    else:
-        checked += _count_images(manifest)
-        checked += run_check(lambda: _check_manifest(run, recount, number, manifest))
-        tables = partial(metadata_tables, run.plan.job, manifest)
-        checked += run_check(lambda: _check_tables(run.store, tables()))
-        if reconciler.rounds or forgotten:
-            parts = tuple(_parts_not_replaced(run, parts, manifest))
-    repair = _generate(run.store, number)
-    return checked + _check_parts(run.store, run.plan, parts, budget, repair)
+    counts.append(count_images(manifest))
+    planned = pa.concat_tables([part.rows for part in planned_parts])
+    input_errors = input_image_errors(run.store, planned)
+    checked = _count_ok(manifest)
+    checked += sum(map(check_failure, input_errors), CheckResult())
+    checked += _check_parts(run, parts, budget)
+    checked += run_check(lambda: _check_manifest(run, number, planned, manifest, parts))
+    return checked
 
 
-def _count_images(manifest: pa.Table) -> CheckResult:
-    ok_rows = manifest.filter(pc.equal(manifest["status"], "ok"))
-    total_bytes = pc.sum(ok_rows["byte_size"]).as_py() or 0
-    return CheckResult(images=manifest.num_rows, ok=ok_rows.num_rows, bytes=total_bytes)
+def _count_ok(manifest: pa.Table) -> CheckResult:
+    is_ok = pc.equal(manifest["status"], "ok")
+    ok_rows = manifest.filter(is_ok)
+    total_bytes = pc.sum(ok_rows["byte_size"]).as_py()
+    return CheckResult(
+        images=manifest.num_rows,
+        ok=ok_rows.num_rows,
+        bytes=total_bytes or 0,
+    )
 
 
-def _parts_not_replaced(run: Run, parts: Iterable[Part], manifest: pa.Table) -> Iterator[Part]:
-    """The parts, without missing ones all of whose images are in later rounds, or taken down."""
-    size = run.plan.part_images
-    for index, part in enumerate(parts):
-        statuses = manifest.slice(index * size, size)["status"]
-        is_missing = pc.equal(statuses, MISSING_STATUS)
-        has_missing = pc.any(is_missing).as_py()
-        if has_missing or run.store.exists(part.key):
-            yield part
-
-
-def _check_round(
-    run: Run, reconciler: RunReconciler, retry_round: Round, budget: ByteBudget
-) -> CheckResult:
-    superseded = retry_round.is_superseded
-    has_all_parts = retry_round.is_finished and not superseded
-    forgotten = frozenset(reconciler.forgotten.to_pylist())
-
-    def check_shard(number: int) -> CheckResult:
-        store = retry_round.store
-        try:
-            parts = read_shard(store, retry_round.plan, number)
-        except BadInput as error:
-            return check_failure(error)
-        if not has_all_parts:  # some parts are still to be generated, or none of them any more
-            parts = tuple(part for part in parts if store.exists(part.key))
-        repair = _retry(run.store) if superseded else _generate(store, number)
-        checked = _check_parts(store, retry_round.plan, parts, budget, repair)
-        return checked + _check_forgotten_images(run, store, parts, forgotten)
-
-    return sum(map_ordered(check_shard, len(retry_round.plan.shards)), CheckResult())
-
-
-def _generate(store: Store, number: int) -> tuple[str, ...]:
-    """What generates parts of a shard again."""
-    command = format_command("generate", store.uri, f"--shard {number}")
-    return (command,)
-
-
-def _retry(store: Store) -> tuple[str, ...]:
-    """What generates images of a superseded round again, in which nothing more is made."""
-    aggregate = format_command("aggregate", store.uri)
-    retry = format_command("retry", store.uri)
-    return (aggregate, retry)
-
-
-def _check_parts(
-    store: Store, plan: Plan, parts: Iterable[Part], budget: ByteBudget, repair: tuple[str, ...]
-) -> CheckResult:
-    """The errors of a shard's parts. The commands of `repair` generate those parts again.
-
-    Their images are not counted: a later round may replace them.
-    """
-    part_format = format_of(plan.job)
+def _check_parts(run: Run, parts: Iterable[Part], budget: ByteBudget) -> CheckResult:
+    """The errors of parts. Their images are not counted: a retry may replace them."""
     errors = CheckResult()
     for part in parts:
         # An encoded image is no larger than its pixels, but for a few bytes.
         pixels = pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()
         with budget.reserve(BYTES_PER_PIXEL * pixels):
-            checked = part_format.check(store, part)
+            checked = check_part_images(run.store, part, run.plan.job.encoding)
         if checked.error_count:
-            errors += _describe_damage(store, part_format, part, checked, repair)
+            errors += CheckResult(
+                errors=checked.errors,
+                error_count=checked.error_count,
+                commands=_repair(run, part.key),
+            )
     return errors
 
 
-def _check_forgotten_images(
-    run: Run, store: Store, parts: Iterable[Part], forgotten: frozenset[str]
-) -> CheckResult:
-    """Whether parts hold images that were taken down, such as of a late process."""
-    if not forgotten:
-        return CheckResult()
-    check = partial(_find_forgotten, run, store, forgotten)
-    return sum((run_check(partial(check, part)) for part in parts), CheckResult())
+def _repair(run: Run, key: str) -> tuple[str, ...]:
+    """The command that makes a lost part again, unless images were taken from it."""
+    location = parse_part_key(key)
+    if location is None or planned_part_key(key) != key:
+        return ()
+    retry, shard = location
+    uri = retry_address(run.store.uri, retry) if retry else run.store.uri
+    return (format_command("generate", uri, f"--shard {shard}"),)
 
 
-def _find_forgotten(run: Run, store: Store, forgotten: frozenset[str], part: Part) -> str | None:
-    part_format = format_of(run.plan.job)
-    for image_id in iter_stored_images(store, part_format, part, forgotten):
-        command = format_command("forget", run.store.uri, f"--id {image_id}", "--remove")
-        where = store.uri_of(part.key)
-        return f"{where}: holds image {image_id}, which was forgotten ({command})"
+def _check_manifest(
+    run: Run, number: int, planned: pa.Table, manifest: pa.Table, parts: Iterable[Part]
+) -> str | None:
+    """Compare the manifest of a shard with its planned rows and the parts that it names."""
+    where = run.store.uri_of(run.head.commit.manifests[number])
+    origin = [name for name in planned.column_names if name != "created_at"]  # a retry has its own
+    if not have_same_rows(manifest.select(origin), planned.select(origin)):
+        return f"{where}: has other rows than were planned"
+
+    named = _named_outcomes(run, manifest)
+    tables = [_outcomes_of(run.store, part) for part in parts]
+    stored = pa.concat_tables([named.slice(0, 0), *tables])
+    places = pc.index_in(_place_of(named), _place_of(stored))
+    if places.null_count or not have_same_rows(named, stored.take(places)):
+        return f"{where}: differs from the parts"
+
+    is_image = pc.equal(stored["status"], "ok")
+    image_ids = manifest["image_id"].combine_chunks()
+    is_of_shard = pc.is_in(stored["image_id"], image_ids)
+    images = stored.filter(pc.and_(is_image, is_of_shard))
+    unnamed = pc.index_in(_place_of(images), _place_of(named)).null_count
+    if unnamed:
+        return f"{where}: lacks images that the parts have"
     return None
 
 
-def _describe_damage(
-    store: Store,
-    part_format: PartFormat,
-    part: Part,
-    checked: CheckResult,
-    repair: tuple[str, ...],
-) -> CheckResult:
-    """The errors of a part. A part whose index is there counts as generated."""
-    is_own_index = part.key in part_format.object_keys(part)
-    has_index = not is_own_index and store.exists(part.key)
-    return CheckResult(
-        errors=checked.errors,
-        error_count=checked.error_count,
-        commands=repair,
-        indexes=(store.uri_of(part.key),) if has_index else (),
-    )
+def _named_outcomes(run: Run, manifest: pa.Table) -> pa.Table:
+    """The columns of a manifest that parts have, too, without images that are in none."""
+    names = [
+        "image_id",
+        *OUTCOME_SCHEMA.names,
+        *(field.name for field in added_fields(run.plan.job)),
+        *LOCATION_SCHEMA.names,
+    ]
+    is_in_part = pc.is_valid(manifest["part"])
+    outcomes = without_near_duplicates(manifest).select(names)
+    return outcomes.filter(is_in_part)
 
 
-def _check_manifest(run: Run, recount: Recount, number: int, manifest: pa.Table) -> str | None:
-    """Compare the stored manifest of a shard with the one that follows from the parts."""
-    key = manifest_key(number)
-    stored = read_table(run.store, key)
-    expected = manifest
-    if (
-        run.plan.job.gates.near_duplicate is not None
-        and stored.schema == manifest.schema
-        and len(stored) == len(manifest)
-    ):
-        # As stored: finding near-duplicates again would take the whole run.
-        expected = mark_near_duplicates(manifest, stored["near_duplicate_of"])
-    if not have_same_rows(stored, expected):
-        return f"{run.store.uri_of(key)}: differs from the parts"
-    recount.add(stored)  # last: a check that finds an error is made again
-    return None
+def _place_of(table: pa.Table) -> pa.Array:
+    """The part and the image of each row, which no two rows share."""
+    both = pc.binary_join_element_wise(table["part"], table["image_id"], "/")
+    return both.combine_chunks()
 
 
-def _check_tables(store: Store, tables: Iterable[tuple[str, pa.Table]]) -> str | None:
-    for key, table in tables:
-        if not have_same_rows(read_table(store, key), table):
-            return f"{store.uri_of(key)}: differs from the manifest"
-    return None
+def _outcomes_of(store: Store, part: Part) -> pa.Table:
+    columns = ["image_id", *OUTCOME_SCHEMA.names]
+    outcomes = read_outcomes(store, part.key, columns, part.added)
+    images = len(outcomes.offsets)
+    keys = pa.repeat(pa.scalar(part.key), images)
+    table = outcomes.table.append_column("part", keys)
+    return table.append_column("byte_offset", outcomes.offsets)
 
 
 def input_image_errors(store: Store, rows: pa.Table) -> Iterator[str]:

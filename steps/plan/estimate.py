@@ -14,22 +14,23 @@ from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.weights_size import require_room
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
+from imagekiln.steps.plan.earlier_runs import find_earlier_rate
 from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns
 from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.rewritten_prompts import rewrite_for_estimate
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.template_rows import read_prompts
-from imagekiln.steps.runs.account import open_account
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY
-from imagekiln.steps.runs.parts_to_make import has_parts_to_make
-from imagekiln.steps.runs.plan import Plan, parse_plan
-from imagekiln.steps.runs.run_rate import Expectation, find_earlier_rate, write_expectation
+from imagekiln.steps.runs.attempts import read_attempts, sum_charged
+from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runs.plan import parse_plan
+from imagekiln.steps.runs.run import Run
+from imagekiln.steps.runs.shard import has_missing_parts
+from imagekiln.steps.runs.stats import Expectation
 from imagekiln.steps.runs.terms import Terms, budget_error, terms_of
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import temporary_folder
-from imagekiln.steps.storage.store import Store
 
 BYTES_PER_GIGABYTE = 1e9
 # Of a photograph, at the default quality.
@@ -265,22 +266,22 @@ def require_within_budget(job: Job, time: RunTime | None, terms: Terms) -> str |
     return excess
 
 
-def require_budget_left(store: Store, plan: Plan, terms: Terms) -> None:
-    """Raise BudgetSpent where a run that lacks images has spent its budget."""
-    if not terms.budget.is_limited or store.exists(SUCCESS_KEY):
+def require_budget_left(run: Run) -> None:
+    """Raise BudgetSpent if a run that lacks images has spent its budget."""
+    terms = run.terms
+    if run.is_complete or not terms.budget.is_limited:
         return
-    excess = terms.find_excess(open_account(store, plan).read())
-    if excess is not None and has_parts_to_make(store, plan, range(len(plan.shards))):
-        raise budget_error(store.uri, excess)
+    excess = terms.find_excess(sum_charged(read_attempts(run.store)))
+    if excess is not None and has_missing_parts(run.store, run.plan):
+        raise budget_error(run.store.uri, excess)
 
 
-def record_expectation(store: Store, time: RunTime | None, terms: Terms) -> None:
-    """Write what a new run is expected to take, where that is known.
+def make_expectation(time: RunTime | None, terms: Terms) -> Expectation | None:
+    """How long a new run is expected to take, if that is known.
 
     The price is that of the GPU that the time was measured on; of the only one, if it is unknown.
     """
     if time is None:
-        return
+        return None
     price = find_price(terms.price_per_hour, time.device)
-    cost = _cost_of(time, price)
-    write_expectation(store, Expectation(time.gpu_hours, time.source, cost))
+    return Expectation(time.gpu_hours, time.source, _cost_of(time, price))

@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import TypeAdapter, ValidationError
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runs.finished_runs import find_finished_runs
+from imagekiln.steps.runs.commits import read_head
 from imagekiln.steps.runs.image_id_index import (
     NUMBERED_ID_DTYPE,
     IdArray,
@@ -25,66 +23,28 @@ from imagekiln.steps.runs.image_id_index import (
     overlapping_buckets,
     read_index_chunk,
 )
-from imagekiln.steps.runs.keys import EXISTING_RUNS_KEY
-from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.registry import RunId
+from imagekiln.steps.runs.registry import find_finished_runs
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database, arrow_stream_reader, write_arrow_file
-from imagekiln.steps.storage.store import Store, require_conditional_writes
+from imagekiln.steps.storage.store import Store
 
-RUN_IDS_TYPE_ADAPTER: TypeAdapter[tuple[RunId, ...]] = TypeAdapter(tuple[RunId, ...])
 IDS_PER_BUCKET = 2**21
-READERS = 4
+READERS = 4  # of chunks, which have megabytes
+HEAD_READERS = 16
 NEAR_SEED = "is so near that of the same prompt that they share some candidates"
 NUMBER_SCHEMA = pa.schema([pa.field("number", pa.int64())])
 
 
-def successful_runs(job: Job) -> tuple[str, ...]:
-    """The ids of the successful runs under the job's output, oldest first.
+def successful_runs(job: Job, run_id: str | None = None) -> tuple[str, ...]:
+    """The ids of the successful runs under the job's output but `run_id`, oldest first.
 
-    Also of those whose objects are replaced just now, or were until that was interrupted.
-    None where the job does not skip existing images.
+    None if the job does not skip existing images.
     """
     if not job.skip_existing:
         return ()
-    return tuple(entry.run_id for entry in find_finished_runs(job.output))
-
-
-def choose_existing_runs(
-    store: Store, job: Job, run_id: str, existing: Plan | None = None
-) -> tuple[str, ...]:
-    """The runs whose images the plan of `run_id`, which lies in `store`, omits.
-
-    A frozen choice stays, also that of an `existing` plan of it. Raises BadInput where that is
-    damaged.
-    """
-    if existing is not None:
-        return existing.existing_runs
-    if not job.skip_existing:
-        return ()
-    try:
-        return RUN_IDS_TYPE_ADAPTER.validate_json(store.read(EXISTING_RUNS_KEY))
-    except Missing:
-        return tuple(name for name in successful_runs(job) if name != run_id)
-    except ValidationError as error:
-        raise BadInput(
-            f"{store.uri_of(EXISTING_RUNS_KEY)}: is damaged. Delete it, or choose another run_id."
-        ) from error
-
-
-def freeze_existing_runs(store: Store, job: Job, run_ids: tuple[str, ...]) -> None:
-    """Write the choice, before anything that follows from it.
-
-    Raises TryAgain where another process chose otherwise.
-    """
-    if not job.skip_existing:
-        return
-    content = RUN_IDS_TYPE_ADAPTER.dump_json(run_ids) + b"\n"
-    if not store.create(EXISTING_RUNS_KEY, content) and store.read(EXISTING_RUNS_KEY) != content:
-        raise TryAgain(f"{store.uri}: is being planned by someone else too. Run the command again.")
-    if job.unconditional_writes == "refuse":
-        require_conditional_writes(store, EXISTING_RUNS_KEY, content)
+    entries = find_finished_runs(job.output)
+    return tuple(entry.run_id for entry in entries if entry.run_id != run_id)
 
 
 def create_existing_table(
@@ -153,11 +113,13 @@ def _first_halves(ids: IdArray) -> npt.NDArray[np.uint64]:
 
 
 class _RunIndexes:
-    """The indexes of some runs. The first chunk of each states how many there are."""
+    """The indexes of some runs, as their highest commits name the chunks."""
 
     def __init__(self, runs: list[Store]) -> None:
         self._runs = runs
         self._chunk_counts: list[int] = []
+        heads = map_ordered(lambda run: read_head(runs[run]), len(runs), HEAD_READERS)
+        self._keys = [head.commit.image_ids for head in heads]
 
     def iter_overlapping_chunks(self, bucket: int, count: int) -> Iterator[IdArray]:
         """Every chunk that shares ids with one of `count` ranges.
@@ -185,7 +147,7 @@ class _RunIndexes:
             yield ids
 
     def _read(self, run: int, chunk: int) -> tuple[IdArray, int]:
-        return read_index_chunk(self._runs[run], chunk)
+        return read_index_chunk(self._runs[run], self._keys[run], chunk)
 
 
 def candidate_group_sql(candidates: int) -> str:

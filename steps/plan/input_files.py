@@ -29,9 +29,9 @@ from imagekiln.steps.plan.input_formats import (
 )
 from imagekiln.steps.plan.input_images import require_image_type
 from imagekiln.steps.plan.json_formats import refuse_nested
+from imagekiln.steps.plan.rewriting import RewrittenText
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
 from imagekiln.steps.plan.text_formats import BATCH_ROWS, LINE_FIELD, text_array
-from imagekiln.steps.runs.rewriting import RewrittenText
 from imagekiln.steps.storage.failures import (
     error_reason,
     explain_storage_error,

@@ -120,13 +120,16 @@ def _with_group_numbers(
             continue
         values = column.dictionary_encode(null_encoding="encode")
         combined = codes * len(values.dictionary) + values.indices.to_numpy()
-        codes = pa.array(combined).dictionary_encode().indices.to_numpy()
+        distinct = pa.array(combined).dictionary_encode()
+        codes = distinct.indices.to_numpy()
     # Codes are numbered in the order in which they first appear.
     highest = np.maximum.accumulate(codes)
-    first_rows = np.flatnonzero(np.diff(highest, prepend=-1))
+    steps_up = np.diff(highest, prepend=-1)
+    first_rows = np.flatnonzero(steps_up)
     keys = window.select([*columns]).take(pa.array(first_rows))
     number_of_code = [numbers[tuple(key.values())] for key in keys.to_pylist()]
-    group = np.array(number_of_code, dtype=np.int64)[codes]
+    numbers_by_code = np.array(number_of_code, dtype=np.int64)
+    group = numbers_by_code[codes]
     return window.append_column(GROUP_COLUMN, pa.array(group))
 
 

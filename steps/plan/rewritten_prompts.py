@@ -19,8 +19,8 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
 from imagekiln.steps.plan.column_readers import read_texts
 from imagekiln.steps.plan.input_files import InputFile, PromptTexts, iter_file_columns
+from imagekiln.steps.plan.rewriting import Rewriting, RewrittenText, open_rewriting
 from imagekiln.steps.runs.plan import RewriteFacts
-from imagekiln.steps.runs.rewriting import Rewriting, RewrittenText, open_rewriting
 
 MAX_PROMPTS = 1_000_000  # distinct ones of a job, which are held in memory with their texts
 # Makes all texts of these prompts; None where nobody here does.

@@ -239,7 +239,8 @@ def _pass_rules(job: Job, sizes: PassSizes | None) -> Iterator[RejectionRule]:
     """Rules for the size that passes give, and for what they leave of the steps."""
     if sizes is None or not sizes.alters_images:
         return
-    limit = min(MAX_SIDES.get(job.encoding.kind, MAX_SIDE), MAX_SIDE)
+    limit_of_encoding = MAX_SIDES.get(job.encoding.kind, MAX_SIDE)
+    limit = min(limit_of_encoding, MAX_SIDE)
     final = {name: sizes.final_side_sql(name) for name in ("width", "height")}
     for name, side in final.items():
         reason = f"is over {limit} pixels after the passes"

@@ -1,10 +1,12 @@
 """The plan step: prompt rows become image rows, these become shards, and plan.json freezes them."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 from pydantic.main import IncEx
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing
@@ -18,11 +20,11 @@ from imagekiln.steps.plan.batch_sizes import TuningEntries, load_tuning
 from imagekiln.steps.plan.draft import PlanInputs, describe_excess, make_draft
 from imagekiln.steps.plan.estimate import (
     expect_run_time,
-    record_expectation,
+    make_expectation,
     require_budget_left,
     require_within_budget,
 )
-from imagekiln.steps.plan.existing_images import choose_existing_runs
+from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.input_files import (
     find_unused_columns,
     guessed_columns,
@@ -37,16 +39,12 @@ from imagekiln.steps.plan.rewritten_prompts import (
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.template_recipes import TEMPLATE_SETTING
 from imagekiln.steps.plan.template_rows import read_prompts
-from imagekiln.steps.plan.writing import (
-    is_whole,
-    replace_rejected,
-    require_same_shards,
-    write_plan,
-)
-from imagekiln.steps.runs.keys import PLAN_KEY, input_image_key
-from imagekiln.steps.runs.plan import Plan, parse_plan
-from imagekiln.steps.runs.terms import Terms, terms_of, write_terms
-from imagekiln.steps.runs.turns import TurnStore
+from imagekiln.steps.plan.writing import write_plan, write_rejected
+from imagekiln.steps.runs.commits import read_present_head
+from imagekiln.steps.runs.keys import PLAN_KEY, input_image_key, rejected_key
+from imagekiln.steps.runs.plan import Plan, load_plan, parse_plan
+from imagekiln.steps.runs.run import set_terms
+from imagekiln.steps.runs.terms import Terms, terms_of
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
@@ -110,6 +108,7 @@ def make_plan(
     fails.
     """
     terms = terms_of(job)
+    _require_folders(job)
     if sample_images is None:
         sample_images = job.cluster.canary or 0
     job = job.without_cluster()
@@ -117,11 +116,10 @@ def make_plan(
     if job.run_id is not None:
         store = _open_run_store(job, job.run_id)
         existing = _read_plan(store)
-        if existing is not None and is_whole(store, existing):
+        if existing is not None:
             planned_model = resolve_model(job, existing.revisions)
             adopted = _adopt_plan(store, existing, job, planned_model, terms)
-            change = None if must_exist else _describe_input_change(job, existing)
-            return replace(adopted, input_change=change or adopted.input_change)
+            return adopted if must_exist else _with_input_change(adopted, job)
     model = resolve_model(job)
     require_room(job, model.weights_bytes, gpu_memory)
     with temporary_folder("imagekiln-plan-") as folder:
@@ -136,38 +134,33 @@ def make_plan(
         existing = _read_plan(store)
         if existing is not None:
             adopted = _adopt_plan(store, existing, job, model, terms)
-            if is_whole(store, existing):
-                return replace(adopted, guessed_columns=names, unused_columns=unused_columns)
-            # What is missing of it is planned again, by what it had chosen.
-            model = resolve_model(job, existing.revisions)
-            tuning = load_tuning(job, model.facts, files)
-            sample_images = existing.sample_images
+            return replace(adopted, guessed_columns=names, unused_columns=unused_columns)
         if must_exist:
             raise Missing(
                 f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. "
                 "Run the job first."
             )
-        existing_runs = choose_existing_runs(store, job, run_id, existing)
+        read_present_head(store)
         inputs = PlanInputs(
             job=model.job,
             model=model,
             files=files,
             tuning=tuning,
-            existing_runs=existing_runs,
+            existing_runs=successful_runs(job, run_id),
             sample_images=sample_images,
             rewrite=rewritten.facts,
         )
         store_image = partial(_store_input_image, store)
-        store_rejected = partial(replace_rejected, store, scratch)
+        store_rejected = partial(_store_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             time = expect_run_time(model, draft)
             over_budget = require_within_budget(job, time, terms)
-            if existing is not None:
-                require_same_shards(store, existing, draft)
-                TurnStore(store)  # a removal that goes on, or was frozen, ends here
-            plan = write_plan(store, run_id, inputs, draft, scratch, existing)
-            write_terms(store, terms, job)
-            record_expectation(store, time, terms)
+            expected = make_expectation(time, terms)
+            plan = write_plan(store, run_id, inputs, draft, scratch, expected)
+            if plan is None:  # of two planners, the first has the say
+                adopted = _adopt_plan(store, load_plan(store), job, model, terms)
+                return _with_input_change(adopted, job)
+            set_terms(store, plan, terms)
             return PlanResult(
                 plan,
                 store.uri,
@@ -180,6 +173,11 @@ def make_plan(
                 over_budget=over_budget,
                 made_prompts=files[0].made_prompts,
             )
+
+
+def _with_input_change(adopted: PlanResult, job: Job) -> PlanResult:
+    change = _describe_input_change(job, adopted.plan)
+    return replace(adopted, input_change=change or adopted.input_change)
 
 
 def _describe_input_change(job: Job, plan: Plan) -> str | None:
@@ -227,8 +225,7 @@ def is_planned(job: Job) -> bool:
     if job.run_id is None:
         return False
     store = _open_run_store(job, job.run_id)
-    existing = _read_plan(store)
-    return existing is not None and is_whole(store, existing)
+    return _read_plan(store) is not None
 
 
 def _derive_run_id(
@@ -275,23 +272,37 @@ def _without_shares(job: Job) -> Job:
 
 
 def _open_run_store(job: Job, run_id: str) -> Store:
-    if not is_remote_uri(job.output):
-        _refuse_file(job.output)
     return open_store(f"{job.output.rstrip('/')}/{run_id}")
 
 
-def _refuse_file(output: str) -> None:
-    path = local_path(output)
-    with translate_errors(output):
+def _require_folders(job: Job) -> None:
+    """Raise BadInput if a file is where runs or their copies are to be."""
+    _refuse_file("output", job.output)
+    for number, copy in enumerate(job.export):
+        _refuse_file(f"export[{number}].to", copy.to)
+
+
+def _refuse_file(setting: str, folder: str) -> None:
+    if is_remote_uri(folder):
+        return
+    path = local_path(folder)
+    with translate_errors(folder):
         file = next((place for place in (path, *path.parents) if place.is_file()), None)
     if file == path:
-        raise BadInput(f"output: {output} is a file. Name a folder for the runs.")
+        raise BadInput(f"{setting}: {folder} is a file. Name a folder.")
     if file is not None:
-        raise BadInput(f"output: {output} is below {file}, which is a file. Name another folder.")
+        raise BadInput(
+            f"{setting}: {folder} is below {file}, which is a file. Name another folder."
+        )
 
 
 def _store_input_image(store: Store, digest: str, content: bytes) -> None:
     create_once(store, input_image_key(digest), content)
+
+
+def _store_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:
+    sha256 = write_rejected(store, scratch, rows)
+    return store.uri_of(rejected_key(sha256))
 
 
 def _read_plan(store: Store) -> Plan | None:
@@ -327,8 +338,7 @@ def _adopt_plan(
             "Choose another run_id or output."
         )
     _refuse_rejected_rows(store, plan, job)
-    write_terms(store, terms, plan.job)
-    require_budget_left(store, plan, terms)
+    require_budget_left(set_terms(store, plan, terms))
     change = _describe_code_change(job, plan)
     return PlanResult(plan, store.uri, adopted=True, moved_revisions=moved, input_change=change)
 

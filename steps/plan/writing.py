@@ -1,8 +1,7 @@
 """The objects of a new plan: its shards, its lists of rows, and plan.json as the last."""
 
-import hashlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,9 +11,16 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import hash_entries
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs
-from imagekiln.steps.plan.existing_images import freeze_existing_runs
-from imagekiln.steps.runs.keys import DUPLICATES_KEY, REJECTED_KEY, SHARDS_FOLDER, shard_key
-from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Plan, Shard, create_plan, creation_time
+from imagekiln.steps.runs.commits import digest_of
+from imagekiln.steps.runs.keys import PLAN_KEY, duplicates_key, rejected_key, shard_key
+from imagekiln.steps.runs.plan import (
+    PLAN_SCHEMA_VERSION,
+    Plan,
+    Shard,
+    creation_time,
+    plan_to_json,
+)
+from imagekiln.steps.runs.stats import Expectation
 from imagekiln.steps.runs.tables import (
     DUPLICATE_SCHEMA,
     MAX_SHARD_BYTES,
@@ -22,7 +28,7 @@ from imagekiln.steps.runs.tables import (
     to_parquet,
     write_parquet,
 )
-from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
+from imagekiln.steps.storage.store import Store, require_conditional_writes
 
 WRITERS = 4
 
@@ -33,19 +39,16 @@ def write_plan(
     inputs: PlanInputs,
     draft: PlanDraft,
     scratch: Path,
-    existing: Plan | None = None,
-) -> Plan:
-    """Write the draft's objects, and return the plan that is stored.
-
-    Where it is `existing`, what is missing of it is written again. Raises BadInput where other
-    objects are in the way, TryAgain.
-    """
+    expected: Expectation | None = None,
+) -> Plan | None:
+    """Write the draft's objects, and then plan.json; None if another process has written that."""
     job = inputs.job
-    freeze_existing_runs(store, job, inputs.existing_runs)
     with ThreadPoolExecutor(WRITERS) as pool:
         shards = tuple(_write_shards(store, job, draft, pool))
-    replace_rejected(store, scratch, draft.iter_rejected())
-    _write_rows(store, DUPLICATES_KEY, DUPLICATE_SCHEMA, draft.catalog.iter_duplicates(), scratch)
+    rejected = write_rejected(store, scratch, draft.iter_rejected())
+    duplicates = _write_rows(
+        store, duplicates_key, DUPLICATE_SCHEMA, draft.catalog.iter_duplicates(), scratch
+    )
     width, height = draft.default_size
     plan = Plan(
         schema_version=PLAN_SCHEMA_VERSION,
@@ -59,6 +62,8 @@ def write_plan(
         counts=draft.counts,
         part_images=draft.sharding.part_images,
         shards=shards,
+        rejected=rejected,
+        duplicates=duplicates,
         existing_runs=inputs.existing_runs,
         batch_sizes=draft.batch_sizes,
         adapters=inputs.model.adapters,
@@ -70,49 +75,30 @@ def write_plan(
         revisions=inputs.model.revisions,
         sample_images=0 if draft.sample is None else draft.sharding.shard_images[0],
         rewrite=inputs.rewrite,
+        expected=expected,
     )
-    return create_plan(store, existing or plan)
+    return plan if store.create(PLAN_KEY, plan_to_json(plan)) else None
 
 
-def is_whole(store: Store, plan: Plan) -> bool:
-    """Whether the shards and lists of a plan are all there.
-
-    A removal takes the first shard before all else. But a planner that was frozen meanwhile may
-    have written that one again, and nothing after it.
-    """
-    listed = {entry.key for entry in store.list_folder(SHARDS_FOLDER)}
-    has_shards = listed.issuperset(map(shard_key, range(len(plan.shards))))
-    return has_shards and store.exists(REJECTED_KEY) and store.exists(DUPLICATES_KEY)
-
-
-def replace_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:
-    """Write rejected.parquet, over that of an attempt whose rows were refused; its URI."""
-    path = scratch / REJECTED_KEY
-    write_parquet(path, REJECTED_SCHEMA, rows)
-    store.replace(REJECTED_KEY, path.read_bytes())
-    return store.uri_of(REJECTED_KEY)
-
-
-def require_same_shards(store: Store, removed: Plan, draft: PlanDraft) -> None:
-    """Raise BadInput where a run that has lost a shard or list would be planned otherwise now.
-
-    What is left of it, such as its parts, goes with the shards that it had.
-    """
-    shards = tuple(_shard_of(to_parquet(rows), rows) for rows in draft.iter_shards())
-    if shards != removed.shards:
-        raise BadInput(
-            f"{store.uri}: shards or lists of its plan are missing, as after a removal that was "
-            "interrupted, and they would be others now, since its input, or runs before it, have "
-            "changed. Choose another run_id, or remove what is left of it with `gc --remove`."
-        )
+def write_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:
+    """Write the rejected rows, also of an input that is refused for them; the hash of the list."""
+    return _write_rows(store, rejected_key, REJECTED_SCHEMA, rows, scratch)
 
 
 def _write_rows(
-    store: Store, key: str, schema: pa.Schema, rows: Iterator[pa.RecordBatch], scratch: Path
-) -> None:
+    store: Store,
+    key_of: Callable[[str], str],
+    schema: pa.Schema,
+    rows: Iterator[pa.RecordBatch],
+    scratch: Path,
+) -> str:
     # There may be as many as input rows: by way of the disk, memory holds them compressed.
-    write_parquet(scratch / key, schema, rows)
-    create_once(store, key, (scratch / key).read_bytes())
+    path = scratch / "listed.parquet"
+    write_parquet(path, schema, rows)
+    content = path.read_bytes()
+    sha256 = digest_of(content)
+    store.create(key_of(sha256), content)
+    return sha256
 
 
 def _write_shards(
@@ -134,14 +120,12 @@ def _write_shards(
 def _write_shard(store: Store, number: int, rows: pa.Table, check_store: bool) -> Shard:
     _require_shard_size(rows)
     content = to_parquet(rows)
-    create_once(store, shard_key(number), content)
+    shard = Shard(rows.num_rows, digest_of(content))
+    key = shard_key(number, shard.sha256)
+    store.create(key, content)
     if check_store:
-        require_conditional_writes(store, shard_key(number), content)
-    return _shard_of(content, rows)
-
-
-def _shard_of(content: bytes, rows: pa.Table) -> Shard:
-    return Shard(rows.num_rows, hashlib.sha256(content).hexdigest())
+        require_conditional_writes(store, key, content)
+    return shard
 
 
 def _require_shard_size(rows: pa.Table) -> None:

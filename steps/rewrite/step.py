@@ -15,14 +15,14 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.models.facts import is_hub_id, weights_digest
 from imagekiln.steps.models.hub import is_commit, resolve_commit
+from imagekiln.steps.plan.rewriting import FrozenModel, RewritePart, Rewriting, open_rewriting
 from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, collect_prompts
 from imagekiln.steps.plan.step import is_planned
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.rewrite.model_files import fetch_weights, require_language_model
-from imagekiln.steps.runs.rewriting import FrozenModel, RewritePart, Rewriting, open_rewriting
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.machine import limit_spinning
-from imagekiln.steps.runtime.progress import Event, NoProgress, Progress, RelayedProgress
+from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
 from imagekiln.steps.storage.local import temporary_folder
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def prompt_rewriter(progress: Progress | None = None) -> PromptRewriter:
     return rewrite_prompts
 
 
-class _Sentences(RelayedProgress):
+class _Sentences(Progress):
     """Says how many prompts are rewritten, where what is counted are the images after them."""
 
     _total = 0
@@ -105,7 +105,7 @@ class _Sentences(RelayedProgress):
     def add_committed(self, images: int) -> None:
         """Say how many there are by now."""
         self._done += images
-        _say(self._shown, f"Rewrote {self._done} of {pluralize(self._total, 'prompt')}.")
+        _say(self, f"Rewrote {self._done} of {pluralize(self._total, 'prompt')}.")
 
 
 def _rewrite_prompts(progress: Progress, job: Job, prompts: set[str]) -> int:

@@ -1,9 +1,10 @@
 """One image, as it is planned, drawn and encoded, and the batches that images are drawn in."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
@@ -147,8 +148,9 @@ def image_rows(table: pa.Table) -> list[ImageRow]:
         for values in zip(*_columns(table, ImageParameters.__slots__), strict=True)
     ]
     image_ids, ids, image_indexes = _columns(table, ID_COLUMNS)
-    rows = zip(image_ids, parameters, ids, image_indexes, strict=True)
-    return [ImageRow(index, *values) for index, values in enumerate(rows)]
+    columns = image_ids, parameters, ids, image_indexes
+    rows = enumerate(zip(*columns, strict=True))
+    return [ImageRow(index, *values) for index, values in rows]
 
 
 def batch_shape(row: ImageRow) -> BatchShape:
@@ -185,3 +187,29 @@ def pad_rows(rows: Sequence[ImageRow], size: int) -> list[ImageRow]:
 
 def _columns(table: pa.Table, names: Sequence[str]) -> list[list[Any]]:
     return [table[name].to_pylist() for name in names]
+
+
+CAPTION_SETTINGS = ("seed", "steps", "guidance", "sampler", "loras", "strength")
+SettingValues: TypeAlias = Mapping[str, object]
+
+
+def find_varied_settings(
+    images: Iterable[tuple[str, SettingValues]],
+) -> dict[str, tuple[str, ...]]:
+    """By prompt, the settings that differ among its images. Takes prompts with settings."""
+    by_prompt: defaultdict[str, list[SettingValues]] = defaultdict(list)
+    for prompt, values in images:
+        by_prompt[prompt].append(values)
+    return {
+        prompt: tuple(
+            name for name in CAPTION_SETTINGS if len({values.get(name) for values in of_prompt}) > 1
+        )
+        for prompt, of_prompt in by_prompt.items()
+    }
+
+
+def describe_setting(name: str, value: object) -> str:
+    """A setting with its value, such as `guidance 2.5`."""
+    if value is None or value == "":
+        return f"no {name}"
+    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"

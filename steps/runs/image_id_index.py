@@ -4,11 +4,12 @@ Those that were taken down are in it, too, so that no later run makes them.
 
 Later plans match their own ids with it, to omit images that exist. Each chunk has a few megabytes,
 covers an equal range of ids and is sorted, so that memory stays flat for any number of images. The
-number of chunks follows from the plan, and is in the metadata of each.
+number of chunks follows from the plan.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.runs.commits import digest_of
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS
 from imagekiln.steps.runs.keys import image_ids_key
 from imagekiln.steps.runs.tables import read_table, to_parquet
@@ -32,11 +34,8 @@ RecordArray = npt.NDArray[Any]  # of a type with the field `id`
 
 BUFFER_RECORDS = 2**19  # held in memory before they are written to the bucket files
 IDS_PER_CHUNK = 2**19  # 8 MiB
-MAX_CHUNKS = 100_000
-MAX_COUNT_DIGITS = 6
 ID_COLUMN = "image_id"
 IMAGE_INDEX_SCHEMA = pa.schema([pa.field(ID_COLUMN, pa.binary(ID_DTYPE.itemsize))])
-CHUNK_COUNT_METADATA = b"imagekiln.pieces"
 
 
 def ids_from_hex(column: pa.Array | pa.ChunkedArray) -> IdArray:
@@ -66,7 +65,8 @@ def bucket_numbers(ids: IdArray, count: int) -> npt.NDArray[np.uint64]:
     words = np.ascontiguousarray(ids).view(">u4")
     words_per_id = ID_DTYPE.itemsize // words.itemsize
     leading = words[::words_per_id].astype(np.uint64)
-    return leading * np.uint64(count) >> np.uint64(32)
+    scaled = leading * np.uint64(count)
+    return scaled >> np.uint64(32)
 
 
 def overlapping_buckets(bucket: int, count: int, other_count: int) -> range:
@@ -135,116 +135,62 @@ class IdBuckets:
         return self._folder / f"{number:05d}"
 
 
-class RunImageIds:
-    """The ids of a run's images that are ok, as its index has them.
+@contextmanager
+def collect_image_ids(planned: int) -> Iterator[IdBuckets]:
+    """The ids of the images of a run with so many planned ones; none at first.
 
-    Use it in a `with` block, which deletes its working files: 16 bytes an image.
+    Its working files have 16 bytes an image, and are deleted at the end.
     """
-
-    def __init__(self, planned: int) -> None:
-        """Begin without images, for a run with this number of planned ones."""
-        chunk_count = max(1, -(-planned // IDS_PER_CHUNK))
-        self._folder = temporary_folder("imagekiln-ids-")
-        folder = Path(self._folder.name)
-        self._buckets = IdBuckets(folder, chunk_count, ID_RECORD_DTYPE)
-
-    def __enter__(self) -> "RunImageIds":
-        """The ids themselves."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Delete the working files."""
-        self._folder.cleanup()
-
-    def add(self, manifest: pa.Table) -> None:
-        """Add the images of one shard that no later run is to make. Raises TryAgain."""
-        is_listed = pc.is_in(manifest["status"], pa.array(["ok", FORGOTTEN_STATUS]))
-        images = manifest.filter(is_listed)
-        ids = ids_from_hex(images[ID_COLUMN])
-        self._buckets.add(ids.view(ID_RECORD_DTYPE))
-
-    @property
-    def chunk_count(self) -> int:
-        """The number of chunks of the index."""
-        return self._buckets.count
-
-    def read_chunk(self, number: int) -> IdArray:
-        """The ids of one chunk, sorted. Raises TryAgain where the disk is full."""
-        records = self._buckets.read(number)
-        return np.ascontiguousarray(records["id"])
+    chunk_count = max(1, -(-planned // IDS_PER_CHUNK))
+    with temporary_folder("imagekiln-ids-") as folder:
+        yield IdBuckets(Path(folder), chunk_count, ID_RECORD_DTYPE)
 
 
-def write_image_index(store: Store, ids: RunImageIds) -> None:
-    """Write the index of the run in `store`, over an earlier one."""
-    for number in range(ids.chunk_count):
-        chunk = _chunk_to_parquet(ids.read_chunk(number), ids.chunk_count)
-        store.replace(image_ids_key(number), chunk)
+def add_image_ids(ids: IdBuckets, manifest: pa.Table) -> None:
+    """Add the images of one shard that no later run is to make. Raises TryAgain."""
+    is_listed = pc.is_in(manifest["status"], pa.array(["ok", FORGOTTEN_STATUS]))
+    images = manifest.filter(is_listed)
+    image_ids = ids_from_hex(images[ID_COLUMN])
+    records = image_ids.view(ID_RECORD_DTYPE)
+    ids.add(records)
 
 
-def find_index_difference(store: Store, ids: RunImageIds) -> str | None:
-    """The first chunk of a run's index that does not have these ids, in a sentence, or None.
-
-    Raises BadInput where the index is damaged.
-    """
-    for number in range(ids.chunk_count):
-        where = store.uri_of(image_ids_key(number))
-        stored, chunk_count = read_index_chunk(store, number)
-        if chunk_count != ids.chunk_count:
-            return f"{where}: is one of {chunk_count} chunks and not of {ids.chunk_count}"
-        expected = ids.read_chunk(number)
-        if len(stored) != len(expected):
-            return f"{where}: names {len(stored)} images and not {len(expected)}"
-        if not np.array_equal(stored, expected):
-            return f"{where}: names other images than the manifest"
-    return None
+def write_image_index(store: Store, ids: IdBuckets) -> tuple[str, ...]:
+    """Write the index of the run in `store`, and return the keys of its chunks."""
+    keys = []
+    for number in range(ids.count):
+        records = ids.read(number)
+        image_ids = np.ascontiguousarray(records["id"])
+        content = _chunk_to_parquet(image_ids)
+        key = image_ids_key(number, digest_of(content))
+        store.create(key, content)
+        keys.append(key)
+    return tuple(keys)
 
 
-def read_index_chunk(store: Store, number: int) -> tuple[IdArray, int]:
-    """One chunk of a run's index, and the number of chunks.
+def read_index_chunk(store: Store, keys: Sequence[str], number: int) -> tuple[IdArray, int]:
+    """One chunk of a run's index with these chunks, and the number of chunks.
 
     Raises BadInput where the chunk is missing or damaged.
     """
-    key = image_ids_key(number)
-    where = store.uri_of(key)
+    where = store.uri_of(keys[number] if number < len(keys) else "image-ids/")
     try:
-        table = read_table(store, key)
-    except Missing as error:
+        table = read_table(store, keys[number])
+    except (Missing, IndexError) as error:
         raise BadInput(
             f"{where}: is missing, so it is unknown which images the run holds. "
             "Aggregate the run again."
         ) from error
-    chunk_count = _chunk_count(table.schema)
-    if (
-        table.schema != IMAGE_INDEX_SCHEMA
-        or table[ID_COLUMN].null_count
-        or not number < chunk_count <= MAX_CHUNKS
-    ):
+    if table.schema != IMAGE_INDEX_SCHEMA or table[ID_COLUMN].null_count:
         raise BadInput(f"{where}: is not a chunk of an image index. Aggregate the run again.")
     column = table[ID_COLUMN].combine_chunks()
-    ids = ids_from_bytes(column)
-    return ids, chunk_count
+    return ids_from_bytes(column), len(keys)
 
 
-def _chunk_count(schema: pa.Schema) -> int:
-    metadata = schema.metadata or {}
-    digits = metadata.get(CHUNK_COUNT_METADATA, b"")
-    # A longer number is no count, and Python takes long to read one.
-    if not digits.isdigit() or len(digits) > MAX_COUNT_DIGITS:
-        return 0
-    return int(digits)
-
-
-def _chunk_to_parquet(ids: IdArray, chunk_count: int) -> bytes:
+def _chunk_to_parquet(ids: IdArray) -> bytes:
     kind = IMAGE_INDEX_SCHEMA.field(ID_COLUMN).type
     validity = None  # no null
     buffers = [validity, pa.py_buffer(ids)]
     column = pa.FixedSizeBinaryArray.from_buffers(kind, len(ids), buffers)
-    metadata = {CHUNK_COUNT_METADATA: str(chunk_count).encode()}
-    schema = IMAGE_INDEX_SCHEMA.with_metadata(metadata)
-    table = pa.Table.from_arrays([column], schema=schema)
+    table = pa.Table.from_arrays([column], schema=IMAGE_INDEX_SCHEMA)
     return to_parquet(table)

@@ -1,10 +1,8 @@
 """Parts: the images of one slice of a shard, committed by one Parquet object, whole or not at all.
 
-That object has the outcome of each of the part's image rows, and its metadata has the offset at
-which the bytes of each image begin. In the format `parquet` the object holds the images as well,
-and its rows are only those with an image, as readers expect of a dataset: the outcomes of the
-others are in its metadata. In the other formats it is the index of images that lie in objects of
-their own, with a row for each.
+The object's rows are the images, with what became of them, as readers expect of a dataset. Its
+metadata has the offset at which the bytes of each image begin, and the outcomes of the image rows
+that have no image.
 """
 
 import json
@@ -19,15 +17,15 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.added_columns import AddedFields, outcome_schema
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.tables import (
+    IMAGE_FIELD,
     IMAGE_ROW_SCHEMA,
+    AddedFields,
     have_same_rows,
     open_parquet,
-    parse_parquet,
+    outcome_schema,
     read_whole,
-    to_parquet,
 )
 from imagekiln.steps.runtime.metrics import PARTS
 from imagekiln.steps.storage.store import Store
@@ -81,16 +79,6 @@ def outcome_table(images: Sequence[EncodedImage], added: AddedFields = ()) -> pa
     return pa.Table.from_pylist(outcomes, schema=outcome_schema(added))
 
 
-def is_to_be_emptied(outcomes: pa.Table, image_ids: Container[str]) -> bool:
-    """Whether a part, of which this has ids and statuses, holds one of these images."""
-    ids = outcomes["image_id"].to_pylist()
-    statuses = outcomes["status"].to_pylist()
-    return any(
-        image_id in image_ids and status != FORGOTTEN_STATUS
-        for image_id, status in zip(ids, statuses, strict=True)
-    )
-
-
 def emptied_outcome(
     outcomes: pa.Table, image_ids: Container[str], added: AddedFields = ()
 ) -> pa.Table:
@@ -98,6 +86,7 @@ def emptied_outcome(
     schema = outcome_schema(added)
     forgotten = EncodedImage(0, FORGOTTEN_STATUS)
     (empty,) = outcome_table([forgotten], added).to_pylist()
+    empty["marks"] = None  # as `forget_rows` has it
     ids = outcomes["image_id"].to_pylist()
     rows = outcomes.select(schema.names).to_pylist()
     emptied = [
@@ -110,7 +99,8 @@ def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
     """Image rows side by side with their outcomes."""
     fields = [*rows.schema, *outcome.schema]
     columns = [*rows.columns, *outcome.columns]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    schema = pa.schema(fields)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def image_records(table: pa.Table | pa.RecordBatch) -> list[ImageRecord]:
@@ -162,17 +152,15 @@ def read_part(
     # `pa.array` of a list with a None looks for pandas first, which takes milliseconds.
     numbers = np.array(offsets, np.int64)
     is_null = numbers < 0
-    return PartOutcomes(table, pa.array(numbers, mask=is_null))
+    column = pa.array(numbers, mask=is_null)
+    return PartOutcomes(table, column)
 
 
-def matches_rows(parquet: pq.ParquetFile, part: Part, leading: Sequence[pa.Field] = ()) -> bool:
-    """Whether an object has the columns that were planned of a part, and its rows in them.
-
-    `leading` are the columns that its format puts before those of the rows.
-    """
+def matches_rows(parquet: pq.ParquetFile, part: Part) -> bool:
+    """Whether an object has the columns that were planned of a part, and its rows in them."""
     rows = part.rows
     outcome = outcome_schema(part.added)
-    planned = pa.schema([*leading, *rows.schema, *outcome])
+    planned = pa.schema([IMAGE_FIELD, *rows.schema, *outcome])
     if not parquet.schema_arrow.equals(planned):
         return False
     planned_ids = rows["image_id"]
@@ -182,26 +170,6 @@ def matches_rows(parquet: pq.ParquetFile, part: Part, leading: Sequence[pa.Field
     stored = read_whole(parquet, rows.column_names)
     is_stored = pc.is_in(planned_ids, stored["image_id"])
     return have_same_rows(stored, rows.filter(is_stored))
-
-
-def index_to_parquet(rows: pa.Table, outcome: pa.Table, offsets: Sequence[int | None]) -> bytes:
-    """A part's index: its rows and outcomes, and where each image begins in its object."""
-    table = join_outcome(rows, outcome)
-    table = table.replace_schema_metadata(images_metadata(offsets))
-    return to_parquet(table)
-
-
-def parse_part_index(content: bytes, part: Part, where: str) -> PartOutcomes:
-    """The index in these bytes, with all columns.
-
-    Raises BadInput where it is damaged, or its rows are not those of the part.
-    """
-    with parse_parquet(content, where) as parquet:
-        if matches_rows(parquet, part):
-            return read_part(parquet, None)
-    raise BadInput(
-        f"{where}: holds other images than were planned. Choose another run_id or output."
-    )
 
 
 def read_outcomes(
@@ -224,20 +192,19 @@ def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> bool:
     if store.create(key, content):
         PARTS.add(result="committed")
         return True
-    note_committed(store, key, rows)
+    check_part(store, key, rows)
+    PARTS.add(result="already_there")
     return False
 
 
-def note_committed(store: Store, key: str, rows: pa.Table) -> None:
-    """Count a part that another process has committed. Raises BadInput as `commit_part` does."""
-    check_part(store, key, rows)
-    PARTS.add(result="already_there")
-
-
 def check_part(store: Store, key: str, rows: pa.Table) -> None:
-    """Raise BadInput unless the part that exists holds exactly the images of these rows."""
+    """Raise BadInput unless the part that exists holds exactly the images of these rows.
+
+    Or none at all: its images were moved to another part, and its name is not free.
+    """
     outcomes = read_outcomes(store, key, ["image_id"])
-    require_same_images(store.uri_of(key), outcomes, rows)
+    if len(outcomes.offsets):
+        require_same_images(store.uri_of(key), outcomes, rows)
 
 
 def require_same_images(where: str, outcomes: PartOutcomes, rows: pa.Table) -> None:

@@ -4,9 +4,11 @@ Every step after planning reads the job's settings here.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from operator import not_
 from typing import Annotated, cast
 
 from pydantic import (
@@ -22,14 +24,21 @@ from pydantic import (
 from imagekiln.steps.errors import BadInput, Missing, version_error
 from imagekiln.steps.job.columns import MAX_SIDE
 from imagekiln.steps.job.execution import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES
+from imagekiln.steps.job.fields import RunId
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.models.passes import PassFacts, PassSizes
 from imagekiln.steps.models.revisions import NamedRevision
-from imagekiln.steps.runs.keys import EXPORT_KEY, PLAN_KEY, registry_key
-from imagekiln.steps.runs.registry import RunId
+from imagekiln.steps.runs.keys import (
+    EXPORT_MARK,
+    PLAN_KEY,
+    SHA256_PATTERN,
+    commit_key,
+    registry_key,
+)
+from imagekiln.steps.runs.stats import Expectation
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.store import Store
 from imagekiln.steps.storage.uri import is_remote_uri
@@ -39,6 +48,7 @@ PLAN_SCHEMA_VERSION = 2
 MAX_PART_IMAGES = 16_384  # of the largest `part.images`, rounded up to whole batches
 Count = Annotated[int, Field(ge=0, le=2**62)]
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
+Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]  # a part of it is in names of objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,7 @@ class Shard:
     """One shard: its images, and the hash of the object that lists them."""
 
     images: Annotated[int, Field(ge=1, le=MAX_SHARD_IMAGES)]
-    sha256: str
+    sha256: Sha256
 
 
 def _dump_without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -100,33 +110,22 @@ def _dump_without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict
     return {name: value for name, value in values.items() if name != "cluster"}
 
 
-def _is_zero(number: int) -> bool:
-    return not number
-
-
-def _is_none(value: object) -> bool:
-    return value is None
-
-
-def _is_empty(entries: Sized) -> bool:
-    # Plans without such entries have the bytes that they had before there were any.
-    return len(entries) == 0
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of a run, or of one of its rounds.
+    """The plan of a run, or of one of its retries.
 
     `width` and `height` are in pixels; where the job names none, they are the model's.
     `batch_sizes` holds what was tuned for each size, and is empty where the job sets the number of
-    images itself or nothing was tuned. Images of `existing_runs` were omitted. `round` is 0 for the
-    run itself. In a round, `source_shards` has, for each shard, the first and the last shard of the
-    run that its images come from. `revisions` are the branches and tags that were resolved to the
-    commits in `job`. `created_at` is the time of planning. Where `sample_images` is not 0, the
-    first shard has so many images: a sample of all. `scores` identifies the files of scores, by
-    the path of the setting, `passes` those of passes, by name, and `entries` those of functions of
-    the user's own. `rewrite` says which texts the prompts are, `fused_loras` which LoRAs, as
-    canonical text, are a part of the model's weights.
+    images itself or nothing was tuned. Images of `existing_runs` were omitted. `retry` is 0 for the
+    run itself, and no plan.json has another. Of a retry, `source_shards` has, for each shard, the
+    first and the last shard of the run that its images come from. `revisions` are the branches and
+    tags that were resolved to the commits in `job`. `created_at` is the time of planning. Where
+    `sample_images` is not 0, the first shard has so many images: a sample of all. `scores`
+    identifies the files of scores, by the path of the setting, `passes` those of passes, by name,
+    and `entries` those of functions of the user's own. `rewrite` says which texts the prompts are,
+    `fused_loras` which LoRAs, as canonical text, are a part of the model's weights, and `expected`
+    what planning estimated. `rejected` and `duplicates` are the hashes of the objects that list
+    these rows.
     """
 
     schema_version: int
@@ -140,21 +139,24 @@ class Plan:
     counts: PlanCounts
     part_images: Annotated[int, Field(ge=1, le=MAX_PART_IMAGES)]
     shards: Annotated[tuple[Shard, ...], FailFast()]
+    rejected: Sha256 = ""
+    duplicates: Sha256 = ""
     existing_runs: Annotated[tuple[RunId, ...], FailFast()] = ()
-    round: Count = 0
-    source_shards: Annotated[tuple[tuple[Count, Count], ...], FailFast()] = ()
+    retry: Annotated[Count, Field(exclude=True, le=0)] = 0
+    source_shards: Annotated[
+        tuple[tuple[Count, Count], ...], Field(exclude=True, max_length=0)
+    ] = ()
     batch_sizes: Annotated[tuple[BatchSize, ...], FailFast()] = ()
     adapters: dict[str, str] = field(default_factory=dict)
     loras: dict[str, LoraFacts] = field(default_factory=dict)
-    fused_loras: Annotated[str | None, Field(exclude_if=_is_none)] = None
-    revisions: Annotated[tuple[NamedRevision, ...], Field(exclude_if=_is_empty)] = ()
-    sample_images: Annotated[Count, Field(exclude_if=_is_zero)] = 0
-    scores: Annotated[dict[str, str], Field(exclude_if=_is_empty)] = field(default_factory=dict)
-    entries: Annotated[dict[str, str], Field(exclude_if=_is_empty)] = field(default_factory=dict)
-    rewrite: Annotated[RewriteFacts | None, Field(exclude_if=_is_none)] = None
-    passes: Annotated[dict[str, PassFacts], Field(exclude_if=_is_empty)] = field(
-        default_factory=dict
-    )
+    fused_loras: Annotated[str | None, Field(exclude_if=not_)] = None
+    revisions: Annotated[tuple[NamedRevision, ...], Field(exclude_if=not_)] = ()
+    sample_images: Annotated[Count, Field(exclude_if=not_)] = 0
+    scores: Annotated[dict[str, str], Field(exclude_if=not_)] = field(default_factory=dict)
+    entries: Annotated[dict[str, str], Field(exclude_if=not_)] = field(default_factory=dict)
+    rewrite: Annotated[RewriteFacts | None, Field(exclude_if=not_)] = None
+    passes: Annotated[dict[str, PassFacts], Field(exclude_if=not_)] = field(default_factory=dict)
+    expected: Annotated[Expectation | None, Field(exclude_if=not_)] = None
 
     @property
     def max_batch_size(self) -> int:
@@ -179,15 +181,7 @@ class Plan:
         return -(-images // self.part_images)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanVersion:
-    """The part of plan.json that all versions share."""
-
-    schema_version: int
-
-
 PLAN_TYPE_ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
-PLAN_VERSION_TYPE_ADAPTER: TypeAdapter[PlanVersion] = TypeAdapter(PlanVersion)
 
 
 def max_batch_size(job: Job, batch_sizes: Iterable[BatchSize]) -> int:
@@ -213,23 +207,6 @@ def creation_time() -> datetime:
         ) from error
 
 
-def create_plan(store: Store, plan: Plan) -> Plan:
-    """Write plan.json, and return the plan that is stored.
-
-    Of two processes that plan the same, the first gives the time. Raises BadInput where another
-    plan is stored.
-    """
-    content = plan_to_json(plan)
-    if store.create(PLAN_KEY, content):
-        return plan
-    stored = load_plan(store)
-    if plan_to_json(replace(plan, created_at=stored.created_at)) != plan_to_json(stored):
-        raise BadInput(
-            f"{store.uri_of(PLAN_KEY)}: exists with other content. Choose another run_id or output."
-        )
-    return stored
-
-
 def plan_to_json(plan: Plan) -> bytes:
     """The plan as the bytes of plan.json. The same plan gives the same bytes."""
     return PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
@@ -248,7 +225,7 @@ def load_plan(store: Store) -> Plan:
                 f"{store.uri}: is an output that holds runs. Name one of them: "
                 f"`{format_command('runs', store.uri)}` lists them."
             ) from error
-        if store.exists(EXPORT_KEY):
+        if is_export(store):
             raise Missing(f"{store.uri}: is an export. Name one of the runs it is from.") from error
         raise Missing(
             f"{store.uri}: holds no plan. Run `imagekiln plan` first, or check the run's name."
@@ -274,21 +251,25 @@ def _is_output(store: Store) -> bool:
     )
 
 
+def is_export(store: Store) -> bool:
+    """Whether a folder is an export, whose commits are others than those of a run."""
+    with suppress(Missing):
+        return store.read_prefix(commit_key(0), len(EXPORT_MARK)) == EXPORT_MARK
+    return False
+
+
 def parse_plan(content: bytes, where: str) -> Plan:
     """The plan in the bytes of a plan.json. Raises BadInput."""
     try:
-        version = PLAN_VERSION_TYPE_ADAPTER.validate_json(content).schema_version
-        if version == PLAN_SCHEMA_VERSION:
-            return PLAN_TYPE_ADAPTER.validate_json(content)
+        plan = PLAN_TYPE_ADAPTER.validate_json(content)
     except ValidationError as error:
-        raise _unreadable_plan(where, error) from error
-    raise version_error(where, version, PLAN_SCHEMA_VERSION)
-
-
-def _unreadable_plan(where: str, error: ValidationError) -> BadInput:
-    first = error.errors()[0]
-    setting = ".".join(map(str, first["loc"])) or "the whole"
-    return BadInput(f"{where}: is not a readable plan ({setting}: {first['msg']}). Restore it.")
+        first = error.errors()[0]
+        setting = ".".join(map(str, first["loc"])) or "the whole"
+        reason = f"{setting}: {first['msg']}"
+        raise BadInput(f"{where}: is not a readable plan ({reason}). Restore it.") from error
+    if plan.schema_version != PLAN_SCHEMA_VERSION:
+        raise version_error(where, plan.schema_version, PLAN_SCHEMA_VERSION)
+    return plan
 
 
 def iter_pass_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:

@@ -2,25 +2,24 @@
 
 Each entry is created once, under the first number that is free. Numbers are tried one after the
 other, so that nothing is listed; of two runs that end at once, the second takes the next number.
-Since entries never change, a hundred of them are also written as one block, which is read in their
-place: a thousand nights are read in some twenty requests.
+Several are read at once.
 """
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, compress, count
+from functools import partial
+from itertools import compress, count
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.fields import RUN_ID_PATTERN
+from imagekiln.steps.errors import BadInput, Incomplete, Missing, StorageRefused
+from imagekiln.steps.job.fields import RunId
 from imagekiln.steps.runs.keys import (
+    PLAN_KEY,
     SUCCESS_KEY,
-    SUSPENDED_KEY,
-    registry_block_key,
     registry_key,
 )
 from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
@@ -28,8 +27,6 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 READERS = 16
-BLOCK_ENTRIES = 100
-RunId = Annotated[str, Field(pattern=RUN_ID_PATTERN)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +38,6 @@ class RunEntry:
 
 
 RUN_ENTRY_TYPE_ADAPTER: TypeAdapter[RunEntry] = TypeAdapter(RunEntry)
-Block = Annotated[tuple[RunEntry, ...], Field(min_length=BLOCK_ENTRIES, max_length=BLOCK_ENTRIES)]
-BLOCK_TYPE_ADAPTER: TypeAdapter[Block] = TypeAdapter(Block)
 
 
 def register_run(uri: str, entry: RunEntry) -> str | None:
@@ -64,15 +59,15 @@ def append_run_entry(output: str, entry: RunEntry) -> None:
     Raises BadInput on damage, TryAgain where storage fails.
     """
     store = open_store(output)
-    blocks = list(_iter_blocks(store))
-    entries = [*chain.from_iterable(blocks), *_iter_entries(store, len(blocks) * BLOCK_ENTRIES)]
+    entries = list(_iter_entries(store))
     content = RUN_ENTRY_TYPE_ADAPTER.dump_json(entry) + b"\n"
     while entry not in entries:
         number = len(entries)
         is_written = store.create(registry_key(number), content)
         # Another run has the number, or this one after an answer was lost: its entry tells.
-        entries.append(entry if is_written else _read_entry(store, number))
-    _write_blocks(store, entries, len(blocks))
+        taken = entry if is_written else _read_entry(store, number)
+        if taken is not None:
+            entries.append(taken)
 
 
 def read_entries(output: str) -> list[RunEntry]:
@@ -80,75 +75,61 @@ def read_entries(output: str) -> list[RunEntry]:
 
     Raises BadInput on damage, TryAgain where storage fails.
     """
+    return list(dict.fromkeys(_iter_entries(open_store(output))))
+
+
+def iter_successful(output: str, entries: Sequence[RunEntry]) -> Iterator[RunEntry]:
+    """The entries whose `_SUCCESS` is there, in their order; a few are looked for at once."""
     store = open_store(output)
-    blocks = list(_iter_blocks(store))
-    entries = _iter_entries(store, len(blocks) * BLOCK_ENTRIES)
-    return list(dict.fromkeys(chain(*blocks, entries)))
-
-
-def iter_successful(
-    output: str, entries: Sequence[RunEntry], *, also_suspended: bool = False
-) -> Iterator[RunEntry]:
-    """The entries whose `_SUCCESS` is there, in their order; a few are looked for at once.
-
-    With `also_suspended`, also those where it is not while their objects are replaced.
-    """
-    store = open_store(output)
-    markers = [SUCCESS_KEY]
-    if also_suspended:  # it may succeed between two looks
-        markers += [SUSPENDED_KEY, SUCCESS_KEY]
 
     def is_successful(index: int) -> bool:
-        folder = entries[index].run_id
-        return any(store.exists(f"{folder}/{marker}") for marker in markers)
+        run_id = entries[index].run_id
+        return store.exists(f"{run_id}/{SUCCESS_KEY}")
 
     return compress(entries, map_ordered(is_successful, len(entries), READERS))
 
 
-def _iter_blocks(store: Store) -> Iterator[Block]:
-    """Every block before the first that is missing."""
-    for number in count():
-        key = registry_block_key(number)
-        try:
-            yield BLOCK_TYPE_ADAPTER.validate_json(store.read(key))
-        except Missing:
-            return
-        except ValidationError as error:
-            raise BadInput(
-                f"{store.uri_of(key)}: is damaged. Delete it and the blocks after it: "
-                "their runs have entries of their own."
-            ) from error
-
-
-def _write_blocks(store: Store, entries: Sequence[RunEntry], known: int) -> None:
-    """Write the blocks that are full, after those that are known. Anybody writes the same bytes."""
-    for number in range(known, len(entries) // BLOCK_ENTRIES):
-        start = number * BLOCK_ENTRIES
-        block = tuple(entries[start : start + BLOCK_ENTRIES])
-        store.create(registry_block_key(number), BLOCK_TYPE_ADAPTER.dump_json(block) + b"\n")
-
-
-def _iter_entries(store: Store, first: int) -> Iterator[RunEntry]:
-    """Every entry from the number `first` to the first free one; several are read at once."""
+def _iter_entries(store: Store) -> Iterator[RunEntry]:
+    """Every entry up to the first free number; several are read at once."""
     with thread_pool(READERS) as pool:
-        for start in count(first, READERS):
+        for start in count(0, READERS):
             numbers = range(start, start + READERS)
-            for entry in pool.map(lambda number: _read_entry_or_none(store, number), numbers):
+            for entry in pool.map(partial(_read_entry, store), numbers):
                 if entry is None:
                     return
                 yield entry
 
 
-def _read_entry_or_none(store: Store, number: int) -> RunEntry | None:
-    try:
-        return _read_entry(store, number)
-    except Missing:
-        return None
-
-
-def _read_entry(store: Store, number: int) -> RunEntry:
+def _read_entry(store: Store, number: int) -> RunEntry | None:
     key = registry_key(number)
     try:
         return RUN_ENTRY_TYPE_ADAPTER.validate_json(store.read(key))
+    except Missing:
+        return None
     except ValidationError as error:
         raise BadInput(f"{store.uri_of(key)}: is not the entry of a run. Restore it.") from error
+
+
+def find_finished_runs(output: str) -> list[RunEntry]:
+    """The runs under `output` that succeeded and are still there, in the order of the registry.
+
+    Raises BadInput on damage, TryAgain.
+    """
+    return list(iter_successful(output, read_entries(output)))
+
+
+def refuse_unfinished(output: str) -> None:
+    """Raise Incomplete where there is a run under an output: it is known to be unfinished."""
+    store = open_store(output)
+    for name in _list_folders(store):
+        if store.exists(f"{name}/{PLAN_KEY}"):
+            raise Incomplete(
+                f"{store.uri}/{name}: is unfinished, as is all beside it. Run its job to the end."
+            )
+
+
+def _list_folders(store: Store) -> list[str]:
+    """The names of an output's folders; none where they may not be listed, as over HTTP."""
+    with suppress(StorageRefused):
+        return [entry.key for entry in store.list_folder("") if entry.is_folder]
+    return []

@@ -1,35 +1,39 @@
 """One shard as the plan lists it: its parts, and which of them are missing."""
 
-import hashlib
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC
 from itertools import compress, islice
-from pathlib import PurePosixPath
 
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.models.loras import lora_weights
-from imagekiln.steps.runs.added_columns import added_fields
-from imagekiln.steps.runs.formats import format_of
-from imagekiln.steps.runs.keys import PLAN_KEY, shard_key
+from imagekiln.steps.runs.commits import digest_of
+from imagekiln.steps.runs.keys import (
+    IMAGES_FOLDER,
+    PART_KEY_PATTERN,
+    part_key,
+    shard_key,
+)
 from imagekiln.steps.runs.parts import Part, check_part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.tables import (
     IMAGE_ROW_SCHEMA,
     ORIGIN_SCHEMA,
+    added_fields,
     open_parquet,
     parse_parquet,
     read_whole,
 )
 from imagekiln.steps.runs.webui_text import model_label
+from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store
 
 CHECK_THREADS = 8
 MAX_LISTED = 100_000
-PART_NAME_PATTERN = re.compile(r"(\d{5,})-(\d{4,})\.parquet")
 
 
 def require_shard(store: Store, plan: Plan, shard: int) -> None:
@@ -45,36 +49,32 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
     Raises BadInput where the plan has no such shard, or the shard changed since planning.
     """
     rows = add_origin(read_shard_rows(store, plan, shard), plan)
-    part_format = format_of(plan.job)
     added = added_fields(plan.job)
     parts = []
     for number in range(plan.part_count(shard)):
         first = number * plan.part_images
         part_rows = rows.slice(first, plan.part_images)
-        commit_key = part_format.commit_key(shard, number)
-        parts.append(Part(commit_key, part_rows, added))
+        key = part_key(shard, number, plan.retry)
+        parts.append(Part(key, part_rows, added))
     return tuple(parts)
+
+
+def planned_shard_key(plan: Plan, shard: int) -> str:
+    """The key of a shard of a run's plan, or of a retry's."""
+    return shard_key(shard, plan.shards[shard].sha256, plan.retry)
 
 
 def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
     """The image rows of a shard, as they were planned. Raises BadInput as `read_shard` does."""
     require_shard(store, plan, shard)
-    key = shard_key(shard)
+    key = planned_shard_key(plan, shard)
     where = store.uri_of(key)
     content = store.read(key)
-    sha256 = hashlib.sha256(content).hexdigest()
-    if sha256 != plan.shards[shard].sha256:
+    if digest_of(content) != plan.shards[shard].sha256:
         raise BadInput(f"{where}: is not what was planned. Restore it, or plan anew.")
 
     with parse_parquet(content, where) as parquet:
-        rows = read_whole(parquet)
-    planned_images = plan.shards[shard].images
-    if rows.num_rows != planned_images:
-        raise BadInput(
-            f"{where}: has {rows.num_rows} images, and {store.uri_of(PLAN_KEY)} says "
-            f"{planned_images}. Restore the plan."
-        )
-    return rows
+        return read_whole(parquet)
 
 
 def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
@@ -86,7 +86,8 @@ def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
         plan.created_at.astimezone(UTC).replace(tzinfo=None),
     )
     for field, value in zip(ORIGIN_SCHEMA, values, strict=True):
-        column = pa.repeat(pa.scalar(value, field.type), rows.num_rows)
+        scalar = pa.scalar(value, field.type)
+        column = pa.repeat(scalar, rows.num_rows)
         rows = rows.append_column(field, column)
     return rows
 
@@ -98,10 +99,14 @@ def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
     texts. What `carry` names has types that only shards tell.
     """
     job = plan.job
-    origins = [pa.field(name, pa.string()) for name in job.carried_columns if name not in job.carry]
+    origins = []
+    for name in job.carried_columns:
+        if name not in job.carry:
+            origin = pa.field(name, pa.string())
+            origins.append(origin)
     schema = pa.schema([*IMAGE_ROW_SCHEMA, *origins])
     if plan.shards:
-        with open_parquet(store, shard_key(0)) as parquet:
+        with open_parquet(store, planned_shard_key(plan, 0)) as parquet:
             schema = parquet.schema_arrow
     return pa.schema([*schema, *ORIGIN_SCHEMA])
 
@@ -138,18 +143,31 @@ def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
 
 def count_committed_images(store: Store, plan: Plan) -> int:
     """The images of the parts that a listing shows; of a very large run, the first of them."""
-    first_key = format_of(plan.job).commit_key(0, 0)
-    folder = str(PurePosixPath(first_key).parent)
-    listed = islice(store.list_folder(folder), MAX_LISTED)
-    names = [PurePosixPath(entry.key).name for entry in listed]
-    return sum(_count_images(name, plan) for name in names)
+    listed = islice(store.list_folder(IMAGES_FOLDER), MAX_LISTED)
+    return sum(_count_images(entry.key, plan) for entry in listed)
 
 
-def _count_images(name: str, plan: Plan) -> int:
-    """The images of the part with this name; 0 where it is none of the plan's."""
-    match = PART_NAME_PATTERN.fullmatch(name)
-    if match is None or int(match[1]) >= len(plan.shards):
+def _count_images(key: str, plan: Plan) -> int:
+    """The images of the part with this key; 0 if it is none of the plan's."""
+    match = re.fullmatch(PART_KEY_PATTERN, key)
+    if match is None:
         return 0
-    shard = plan.shards[int(match[1])]
-    first_image = int(match[2]) * plan.part_images
-    return max(0, min(plan.part_images, shard.images - first_image))
+    retry = int(match[1] or 0)
+    shard = int(match[2])
+    if retry != plan.retry or shard >= len(plan.shards):
+        return 0
+    first_image = int(match[3]) * plan.part_images
+    images_from_it = plan.shards[shard].images - first_image
+    return max(0, min(plan.part_images, images_from_it))
+
+
+def has_missing_parts(store: Store, plan: Plan) -> bool:
+    """Whether a part of any shard is missing. Raises as `missing_parts` does."""
+
+    def is_incomplete(number: int) -> bool:
+        parts = read_shard(store, plan, number)
+        missing = missing_parts(store, parts)
+        return bool(missing)
+
+    with closing(map_ordered(is_incomplete, len(plan.shards))) as results:
+        return any(results)

@@ -60,9 +60,7 @@ def format_start(start: StartSeconds) -> str:
         for name, label in PHASE_LABELS.items()
         if getattr(start, name) >= 0.05
     ]
-    beside = ""
-    if start.hash:
-        beside = f"; hashing beside them {format_duration(start.hash)}"
+    beside = f"; hashing beside them {format_duration(start.hash)}" if start.hash else ""
     return f"First step after {format_duration(start.total)}: {', '.join(phases)}{beside}."
 
 
@@ -91,11 +89,6 @@ class StartClock:
         """The seconds of all phases; None before the end of the first step."""
         return self._seconds if self._done else None
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the first step is done."""
-        return self._done
-
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
         """Count the block as a part of this phase; after the first step, of none."""
@@ -103,7 +96,9 @@ class StartClock:
         try:
             yield
         finally:
-            self._add(name, time.perf_counter() - started)
+            if not self._done:
+                seconds = getattr(self._seconds, name) + time.perf_counter() - started
+                setattr(self._seconds, name, seconds)
 
     def begin_drawing(self) -> None:
         """Count what follows as the first step, but for compiling."""
@@ -123,12 +118,6 @@ class StartClock:
         self._seconds.first_step = max(0.0, now - self._began_drawing - compile_seconds)
         self._seconds.hash = hash_seconds
         return self._seconds
-
-    def _add(self, name: str, seconds: float) -> None:
-        if self._done:
-            return
-        before = getattr(self._seconds, name)
-        setattr(self._seconds, name, before + seconds)
 
 
 def _process_age() -> float:

@@ -1,26 +1,23 @@
 """The statistics of a shard: seconds by stage and what the device did, over all attempts."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal, TypeVar
+from operator import not_
+from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from imagekiln.steps.errors import BadInput, StorageRefused
-from imagekiln.steps.runs.keys import stats_key
+from imagekiln.steps.job.execution import SpeedSettings
+from imagekiln.steps.job.fields import Dtype
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.start_times import StartSeconds
-from imagekiln.steps.storage.store import Store
 
 # Bounds of what is read: figures beyond them are damage, and would break sums and plots.
 Seconds = Annotated[float, Field(ge=0, le=1e10)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 MAX_AMOUNT = 1e18
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
-T = TypeVar("T")
-
-
-def _is_zero(seconds: float | dict[str, float]) -> bool:
-    return not seconds
 
 
 @dataclass(slots=True)
@@ -49,15 +46,18 @@ class StageSeconds:
     encode_waits: Seconds = 0.0
     write_waits: Seconds = 0.0
     busy: Seconds = 0.0
-    score: Annotated[Seconds, Field(exclude_if=_is_zero)] = 0.0
-    passes: Annotated[dict[str, Seconds], Field(exclude_if=_is_zero)] = field(
+    score: Annotated[Seconds, Field(exclude_if=not_)] = 0.0
+    passes: Annotated[dict[str, Seconds], Field(exclude_if=not_)] = field(
         default_factory=dict, kw_only=True
     )
 
     def __add__(self, other: "StageSeconds") -> "StageSeconds":
         """The time of both."""
         names = {**self.passes, **other.passes}
-        passes = {name: self.passes.get(name, 0.0) + other.passes.get(name, 0.0) for name in names}
+        passes = {}
+        for name in names:
+            own = self.passes.get(name, 0.0)
+            passes[name] = own + other.passes.get(name, 0.0)
         both = StageSeconds(passes=passes)
         for stage in StageSeconds.__slots__:
             if stage != "passes":
@@ -115,9 +115,6 @@ class ShardStats:
         return max(0.0, self.seconds.total - self.seconds.load)
 
 
-STATS_TYPE_ADAPTER: TypeAdapter[ShardStats] = TypeAdapter(ShardStats)
-
-
 def time_share(seconds: float, whole: float) -> float | None:
     """The share of these seconds in the whole, at most 1; None where the whole is nothing."""
     return min(1.0, seconds / whole) if whole > 0 else None
@@ -125,17 +122,19 @@ def time_share(seconds: float, whole: float) -> float | None:
 
 def mean_busy_share(stats: Sequence[ShardStats]) -> float | None:
     """The mean of known shares, weighted by the time after loading; None where none is known."""
-    weighted = [
-        (shard.busy_share, shard.working_seconds) for shard in stats if shard.busy_share is not None
-    ]
-    whole = sum(seconds for _, seconds in weighted)
+    known = [shard for shard in stats if shard.busy_share is not None]
+    whole = sum(shard.working_seconds for shard in known)
     if not whole:
         return None
-    return sum(share * seconds for share, seconds in weighted) / whole
+    busy = 0.0
+    for shard in known:
+        share = shard.busy_share or 0.0
+        busy += share * shard.working_seconds
+    return busy / whole
 
 
 def largest_by_number(stats: Iterable[ShardStats]) -> list[ShardStats]:
-    """One entry for each shard number, which a round's shard has too: that with the most images."""
+    """One entry for each shard number, which a retry's shard has too: that with the most images."""
     largest: dict[int, ShardStats] = {}
     for shard in sorted(stats, key=lambda shard: shard.images):
         largest[shard.shard] = shard
@@ -149,14 +148,11 @@ def elapsed_seconds(stats: Iterable[ShardStats]) -> float | None:
         for shard in stats
         if shard.started_at is not None and shard.ended_at is not None
     )
-    if not intervals:
-        return None
-    elapsed = 0.0
-    counted_until = intervals[0][0]
+    elapsed = counted_until = 0.0
     for start, end in intervals:
         elapsed += max(0.0, end - max(start, counted_until))
         counted_until = max(counted_until, end)
-    return elapsed
+    return elapsed if intervals else None
 
 
 def first_start(stats: Iterable[ShardStats]) -> float | None:
@@ -178,19 +174,6 @@ def max_peak_memory(stats: Sequence[ShardStats]) -> int | None:
     )
 
 
-def load_stats(store: Store, shard: int) -> ShardStats | None:
-    """The statistics of a shard, where it has any."""
-    return read_or_none(store, stats_key(shard), STATS_TYPE_ADAPTER)
-
-
-def record_stats(store: Store, attempt: ShardStats) -> None:
-    """Write the statistics of an attempt at a shard, added to those of earlier attempts."""
-    earlier = load_stats(store, attempt.shard)
-    stats = add_attempt(earlier, attempt)
-    content = STATS_TYPE_ADAPTER.dump_json(stats, indent=1) + b"\n"
-    store.replace(stats_key(attempt.shard), content)
-
-
 def add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
     """The statistics of an attempt, added to those of earlier ones, if there are any."""
     if earlier is None:
@@ -209,14 +192,39 @@ def add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
     )
 
 
-def read_or_none(store: Store, key: str, adapter: TypeAdapter[T]) -> T | None:
-    """Figures of a run; None where there are none, or they are damaged.
+@dataclass(frozen=True, slots=True)
+class RunRate:
+    """The device-seconds of a run, for its images, their work in pixels times steps, its shards.
 
-    Only figures are lost with them. Raises StorageRefused, TryAgain.
+    `working_seconds` passed after loading, `loading_seconds` before: repeated work is in neither.
+    `passes` are the settings of the run's passes, whose time is part of these.
     """
-    try:
-        return adapter.validate_json(store.read(key))
-    except StorageRefused:
-        raise
-    except (BadInput, ValidationError):
-        return None
+
+    run_id: str
+    digest: str
+    dtype: Dtype
+    speed: SpeedSettings
+    device: str
+    images: Annotated[int, Field(ge=1, le=1e15)]
+    work: Annotated[float, Field(ge=1, le=MAX_AMOUNT)]
+    shards: Annotated[int, Field(ge=1, le=1e9)]
+    working_seconds: Amount
+    loading_seconds: Amount
+    passes: Annotated[str, Field(exclude_if=not_)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """The estimate of a run when it was planned, and where its figures are from."""
+
+    gpu_hours: Amount
+    source: str
+    cost: Amount | None = None
+
+
+def describe_passes(job: Job) -> str:
+    """The passes in a form to compare: another kind, model or setting takes other time."""
+    if not job.passes:
+        return ""
+    settings = [each_pass.model_dump(mode="json") for each_pass in job.passes.values()]
+    return json.dumps(settings)

@@ -10,10 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import IDENTITY_COLUMNS, ColumnKind
-from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
-from imagekiln.steps.runs.sidecar import to_values
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS, caption_names
+from imagekiln.steps.job.scores import RANK_COLUMN
+from imagekiln.steps.runs.row_values import to_values
 from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
 from imagekiln.steps.storage.store import Store
 
@@ -36,7 +38,7 @@ IMAGE_ROW_SCHEMA = pa.schema(
 )
 # Of rows whose images passes change after they were drawn.
 DRAWN_SIZE_SCHEMA = pa.schema([pa.field(name, pa.int64()) for name in DRAWN_SIZE_COLUMNS])
-# Where an image comes from: the same for all images of a run, or of one of its rounds.
+# Where an image comes from: the same for all images of a run, or of one of its retries.
 ORIGIN_SCHEMA = pa.schema(
     [
         pa.field("run_id", pa.string()),
@@ -53,7 +55,8 @@ OUTCOME_SCHEMA = pa.schema(
         pa.field("byte_size", pa.int64()),
         pa.field("sha256", pa.string()),
         pa.field("pixels_sha256", pa.string()),
-        pa.field("marks", pa.list_(pa.string())),
+        # As Parquet names the items: what is read and written again has the same bytes.
+        pa.field("marks", pa.list_(pa.field("element", pa.string()))),
         pa.field("marks_reason", pa.string()),
         pa.field("contrast", pa.float32()),
         pa.field("saturation", pa.float32()),
@@ -115,8 +118,20 @@ FIELD_TYPES: Mapping[str, pa.DataType] = {
         IMAGE_FIELD,
     )
 }
+# The columns that a job's scores and captions add to those of all parts and manifests.
+AddedFields = Sequence[pa.Field]
 ROW_GROUP_ROWS = 131_072  # in tables that are written as a stream
-COMPARED_ROWS = 4096  # at once, where their values are compared in Python
+LOSSY_TYPES = (
+    pa.types.is_float16,
+    pa.types.is_decimal256,
+    pa.types.is_duration,
+    pa.types.is_interval,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+    pa.types.is_string_view,
+    pa.types.is_binary_view,
+    pa.types.is_union,
+)
 MAX_SHARD_BYTES = 3 * 2**28  # of its rows in memory; a manifest has more columns
 
 
@@ -148,13 +163,7 @@ def to_parquet(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def write_parquet(
-    path: Path,
-    schema: pa.Schema,
-    batches: Iterator[pa.RecordBatch],
-    *,
-    row_group_rows: int = ROW_GROUP_ROWS,
-) -> None:
+def write_parquet(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
     """Write any number of rows as a Parquet file. How they are cut into batches changes no byte.
 
     Without rows it has no row group either: some readers fail at one that is empty.
@@ -162,45 +171,21 @@ def write_parquet(
     """
     options = parquet_options(schema)
     with translate_errors(str(path)), pq.ParquetWriter(path, schema, **options) as writer:
-        for row_group in _row_groups(schema, batches, row_group_rows):
+        for row_group in _row_groups(schema, batches):
             writer.write_table(row_group)
-
-
-def from_parquet(content: bytes, where: str) -> pa.Table:
-    """The table in a whole Parquet object, of any columns. Raises BadInput where it is damaged."""
-    with parse_parquet(content, where) as parquet:
-        return parquet.read()
 
 
 def read_table(store: Store, key: str) -> pa.Table:
     """Read a whole table, of any columns. Raises Missing, or BadInput where it is damaged."""
-    return from_parquet(store.read(key), store.uri_of(key))
+    with parse_parquet(store.read(key), store.uri_of(key)) as parquet:
+        return parquet.read()
 
 
 def read_column(store: Store, key: str, name: str) -> pa.Array:
     """Read one column of a table and no other. Raises Missing, or BadInput where it is damaged."""
-    return read_columns(store, key, [name])[name].combine_chunks()
-
-
-def read_columns(store: Store, key: str, columns: Sequence[str]) -> pa.Table:
-    """Read these columns of a table, in this order.
-
-    Raises Missing, or BadInput where the table is damaged or lacks a column.
-    """
-    if not store.exists(key):  # s3fs lists the folder when it opens an object that does not exist
-        raise Missing(f"{store.uri_of(key)}: no such file. Check the name.")
-    names = list(columns)
     with open_parquet(store, key) as parquet:
-        return read_whole(parquet, names).select(names)
-
-
-def count_rows(store: Store, key: str) -> int:
-    """Read a whole table, a batch at a time, and count its rows.
-
-    Raises Missing, or BadInput where the table is damaged.
-    """
-    with open_parquet(store, key, pre_buffer=False) as parquet:
-        return sum(batch.num_rows for batch in parquet.iter_batches(use_threads=False))
+        table = read_whole(parquet, [name])
+    return table[name].combine_chunks()
 
 
 def read_whole(parquet: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
@@ -219,17 +204,12 @@ def have_same_rows(first: pa.Table, second: pa.Table) -> bool:
     """
     if not first.schema.equals(second.schema) or first.num_rows != second.num_rows:
         return False
-    return all(map(_have_same_values, first.columns, second.columns))
-
-
-def _have_same_values(first: pa.ChunkedArray, second: pa.ChunkedArray) -> bool:
-    if first.equals(second):
-        return True
-    for start in range(0, len(first), COMPARED_ROWS):
-        values, others = (
-            to_values(column.slice(start, COMPARED_ROWS)) for column in (first, second)
-        )
-        if repr(values) != repr(others):
+    for column, other in zip(first.columns, second.columns, strict=True):
+        if column.equals(other):
+            continue
+        values = to_values(column)
+        other_values = to_values(other)
+        if repr(values) != repr(other_values):
             return False
     return True
 
@@ -244,18 +224,7 @@ def can_be_carried(kind: pa.DataType) -> bool:
         return False
     if pa.types.is_dictionary(kind):
         return can_be_carried(kind.value_type)
-    lossy = (
-        pa.types.is_float16,
-        pa.types.is_decimal256,
-        pa.types.is_duration,
-        pa.types.is_interval,
-        pa.types.is_list_view,
-        pa.types.is_large_list_view,
-        pa.types.is_string_view,
-        pa.types.is_binary_view,
-        pa.types.is_union,
-    )
-    if any(is_lossy(kind) for is_lossy in lossy):
+    if any(is_lossy(kind) for is_lossy in LOSSY_TYPES):
         return False
     if pa.types.is_nested(kind):
         children = [kind.field(index) for index in range(kind.num_fields)]
@@ -272,16 +241,14 @@ def require_columns(schema: pa.Schema, names: Iterable[str]) -> None:
 
 
 @contextmanager
-def open_parquet(store: Store, key: str, *, pre_buffer: bool = True) -> Iterator[pq.ParquetFile]:
+def open_parquet(store: Store, key: str) -> Iterator[pq.ParquetFile]:
     """Open a Parquet object by ranged reads.
 
     Raises Missing, BadInput where the block finds the object damaged, or what storage raises.
     """
     with store.open(key) as file:
         try:
-            with pq.ParquetFile(
-                file, page_checksum_verification=True, pre_buffer=pre_buffer
-            ) as parquet:
+            with pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=True) as parquet:
                 yield parquet
         except DAMAGE_ERRORS as error:
             if is_storage_error(error):
@@ -299,16 +266,31 @@ def parse_parquet(content: bytes, where: str) -> Iterator[pq.ParquetFile]:
         raise damage_error(where, error) from error
 
 
-def _row_groups(
-    schema: pa.Schema, batches: Iterator[pa.RecordBatch], row_group_rows: int
-) -> Iterator[pa.Table]:
+def _row_groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     pending = pa.Table.from_batches([], schema)
     for batch in batches:
         table = pa.Table.from_batches([batch]).cast(schema)
         pending = pa.concat_tables([pending, table])
-        while pending.num_rows >= row_group_rows:
+        while pending.num_rows >= ROW_GROUP_ROWS:
             # Pages end where chunks do, so that a row group has to be one chunk.
-            yield pending.slice(0, row_group_rows).combine_chunks()
-            pending = pending.slice(row_group_rows)
+            yield pending.slice(0, ROW_GROUP_ROWS).combine_chunks()
+            pending = pending.slice(ROW_GROUP_ROWS)
     if pending.num_rows:
         yield pending.combine_chunks()
+
+
+def added_fields(job: Job) -> tuple[pa.Field, ...]:
+    """A column for each score, with `keep` the rank among candidates, and one for each caption."""
+    fields = [pa.field(name, pa.float32()) for name in job.scores]
+    if job.keep is not None:
+        rank = pa.field(RANK_COLUMN, pa.int32())
+        fields.append(rank)
+    for name in caption_names(job.passes):
+        caption = pa.field(name, pa.string())
+        fields.append(caption)
+    return tuple(fields)
+
+
+def outcome_schema(fields: AddedFields) -> pa.Schema:
+    """The columns of what became of images, of which these are added."""
+    return pa.schema([*OUTCOME_SCHEMA, *fields])

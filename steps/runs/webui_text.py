@@ -54,21 +54,14 @@ class ModelLabel:
     @property
     def name(self) -> str:
         """The model's id; of a local folder only the last name, which does not show its path."""
-        kind, _ = self._split_digest()
-        if kind == "sha256":
-            return PurePath(self.model_id).name
-        return self.model_id
+        is_folder = self.digest.startswith("sha256:")
+        return PurePath(self.model_id).name if is_folder else self.model_id
 
     @property
     def hash(self) -> str:
         """The first digits of the revision or of the hash."""
-        _, digits = self._split_digest()
-        return digits[:HASH_DIGITS]
-
-    def _split_digest(self) -> tuple[str, str]:
         separator = "@" if "@" in self.digest else ":"
-        kind, _, digits = self.digest.rpartition(separator)
-        return kind, digits
+        return self.digest.rpartition(separator)[2][:HASH_DIGITS]
 
 
 def model_label(plan: Plan) -> ModelLabel:
@@ -97,7 +90,10 @@ def format_parameters(
 ) -> str:
     """The text of one image. With `max_length`, in UTF-16 code units, the prompts are truncated."""
     settings = _format_settings(parameters, model)
-    loras = _lora_tags(parameters)
+    tags = []
+    for name, weight in lora_weights(parameters.loras).items():
+        tags.append(f" <lora:{name}:{format_weight(weight)}>")
+    loras = "".join(tags)
     prompt = _guard_prompt(parameters.prompt)
     negative_prompt = _guard_prompt(parameters.negative_prompt)
     if max_length is not None:
@@ -110,13 +106,6 @@ def format_parameters(
         lines.append(f"{NEGATIVE_PROMPT_LABEL} {negative_prompt}")
     lines.append(settings)
     return "\n".join(lines)
-
-
-def _lora_tags(parameters: ImageParameters) -> str:
-    tags = []
-    for name, weight in lora_weights(parameters.loras).items():
-        tags.append(f" <lora:{name}:{format_weight(weight)}>")
-    return "".join(tags)
 
 
 def _lora_hashes(parameters: ImageParameters, model: ModelLabel) -> str | None:
@@ -148,9 +137,8 @@ def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
         **passes,
         "Version": program_version(),
     }
-    present = {name: value for name, value in values.items() if value is not None}
-    pairs = [f"{name}: {_quote(value)}" for name, value in present.items()]
-    return ", ".join(pairs)
+    present = [(name, value) for name, value in values.items() if value is not None]
+    return ", ".join(f"{name}: {_quote(value)}" for name, value in present)
 
 
 def _pass_settings(parameters: ImageParameters, model: ModelLabel) -> dict[str, str]:
@@ -194,12 +182,10 @@ def _pass_settings(parameters: ImageParameters, model: ModelLabel) -> dict[str, 
 
 
 def _hires_size(drawn: Size, size: Size) -> dict[str, str]:
-    drawn_width, drawn_height = drawn
-    width, height = size
-    factor = width / drawn_width
-    if height == factor * drawn_height:
+    factor = size[0] / drawn[0]
+    if size[1] == factor * drawn[1]:
         return {"Hires upscale": f"{factor:g}"}
-    return {"Hires resize": f"{width}x{height}"}
+    return {"Hires resize": f"{size[0]}x{size[1]}"}
 
 
 def _quote(value: str) -> str:
@@ -212,8 +198,7 @@ def _guard_prompt(prompt: str) -> str:
     """A prompt that reads back as itself."""
     # NUL ends a text in PNG, and a lone surrogate cannot be encoded.
     text = prompt.replace("\0", "\N{REPLACEMENT CHARACTER}")
-    content = text.encode(errors="replace")
-    encodable = content.decode()
+    encodable = text.encode(errors="replace").decode()
     without_tags = TAG_TO_GUARD.sub(f"<{GUARD}", encodable)
     return LINE_TO_GUARD.sub(rf"\1{GUARD}", without_tags)
 

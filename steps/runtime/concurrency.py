@@ -63,39 +63,25 @@ class SingleFlightCache(Generic[K, V]):
 
         A later call runs it again.
         """
-        result, is_first = self._reserve(key)
-        if is_first:
+        with self._lock:
+            waiting = self._results.pop(key, None)
+            result: Future[V] = waiting or Future()
+            self._results[key] = result
+            for oldest in list(self._results)[: -self._most]:
+                del self._results[oldest]
+
+        if waiting is None:
             try:
-                value = self._work(key)
+                result.set_result(self._work(key))
             except BaseException as error:  # noqa: BLE001  # raised below, here and for who waits
-                self._forget(key, result)
+                self.drop(key)
                 result.set_exception(error)
-            else:
-                result.set_result(value)
         return result.result()
 
     def drop(self, key: K) -> None:
         """Have the next call with this key run the function again."""
         with self._lock:
             self._results.pop(key, None)
-
-    def _forget(self, key: K, result: Future[V]) -> None:
-        with self._lock:
-            if self._results.get(key) is result:
-                del self._results[key]
-
-    def _reserve(self, key: K) -> tuple[Future[V], bool]:
-        """The result for `key`, and whether the caller must compute it."""
-        with self._lock:
-            result = self._results.pop(key, None)
-            is_first = result is None
-            if result is None:
-                result = Future()
-            self._results[key] = result
-
-            for oldest in list(self._results)[: -self._most]:
-                del self._results[oldest]
-            return result, is_first
 
 
 class ByteBudget:

@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import re
-import subprocess
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,17 +16,8 @@ from pathlib import Path
 CGROUP = Path("/sys/fs/cgroup")
 VISIBLE_DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 GPU_NAME = re.compile(r"\d+|(GPU|MIG)-.*")
-MIG_PREFIX = "MIG-"
-NVIDIA_SMI = ("nvidia-smi", "-L")
-NVIDIA_SMI_SECONDS = 20  # that it may take: where no driver is at work yet, it starts one
 DEVICES = Path("/dev")
-NVIDIA_DEVICE_FILES = "nvidia[0-9]*"
-TELEMETRY_VARIABLE = "HF_HUB_DISABLE_TELEMETRY"
-VERBOSITY_VARIABLES = ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY")
-GCSFS_DEBUG_VARIABLE = "GCSFS_DEBUG"
-RENEWAL_LOGGERS = ("aiobotocore.credentials", "aiobotocore.tokens")
 THREADS_VARIABLE = "OMP_NUM_THREADS"
-WAIT_POLICY_VARIABLE = "OMP_WAIT_POLICY"
 SPIN_VARIABLE = "GOMP_SPINCOUNT"  # of libgomp, which PyTorch has on Linux
 BRIEF_SPIN_COUNT = "10000"  # libgomp's own is 300,000, about a millisecond
 
@@ -57,30 +47,21 @@ def visible_gpus(environment: Mapping[str, str], count: int) -> list[str]:
         return [str(index) for index in range(count)]
     names = [name.strip() for name in value.split(",") if name.strip()]
     names = list(takewhile(GPU_NAME.fullmatch, names))  # -1 and none are no names
-    if count and all(name.startswith(MIG_PREFIX) for name in names):
+    if count and all(name.startswith("MIG-") for name in names):
         return names
     return names[:count]
 
 
 def find_nvidia_gpu(devices: Path = DEVICES) -> str | None:
-    """The first NVIDIA GPU of this machine or container, even if CUDA finds none; None without one.
-
-    By name, as nvidia-smi lists it; where that does not work, by the driver's device file.
-    """
-    with suppress(OSError, subprocess.SubprocessError):
-        listing = subprocess.run(
-            NVIDIA_SMI, capture_output=True, text=True, timeout=NVIDIA_SMI_SECONDS, check=True
-        )
-        if listing.stdout.startswith("GPU "):
-            return listing.stdout.splitlines()[0].partition(" (UUID")[0]
-    return next(map(str, sorted(devices.glob(NVIDIA_DEVICE_FILES))), None)
+    """The driver's file of the first NVIDIA GPU here, even if CUDA finds none; None without one."""
+    return next(map(str, sorted(devices.glob("nvidia[0-9]*"))), None)
 
 
 def silence_libraries() -> None:
     """Suppress what libraries say of each other on import, unless the environment asks for it."""
-    for name in VERBOSITY_VARIABLES:
+    for name in ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY"):
         os.environ.setdefault(name, "error")
-    os.environ.setdefault(TELEMETRY_VARIABLE, "1")  # the hub need not know what runs here
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the hub need not know what runs here
     # Deprecations inside diffusers: of Kolors, and of FLUX's ControlNets.
     warnings.filterwarnings(
         "ignore", "`(torch.jit.script|FluxPosEmbed)` is deprecated", FutureWarning
@@ -90,10 +71,11 @@ def silence_libraries() -> None:
     # Of EXIF that is damaged, and of sizes: which images of the input are taken, we decide.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # of what torchao calls
-    if GCSFS_DEBUG_VARIABLE not in os.environ:
+    if "GCSFS_DEBUG" not in os.environ:
         # It logs the traceback of each failed request, which we explain in a sentence.
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-    for name in RENEWAL_LOGGERS:  # the same, of credentials that cannot be renewed
+    # The same, of credentials that cannot be renewed.
+    for name in ("aiobotocore.credentials", "aiobotocore.tokens"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
@@ -103,5 +85,5 @@ def limit_spinning() -> None:
     Called before torch is imported. Threads that spin keep a busy machine from those that they wait
     for. What the user has set stays.
     """
-    if WAIT_POLICY_VARIABLE not in os.environ:
+    if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault(SPIN_VARIABLE, BRIEF_SPIN_COUNT)

@@ -156,19 +156,10 @@ SHARD_INFO = Gauge(
     labels=("run", "job", "shard", "attempt", "model", "profile"),
     per_process=False,
 )
-METRICS: tuple[Counter | Gauge | SecondsHistogram, ...] = (
-    IMAGES,
-    STAGE_SECONDS,
-    QUEUE_ITEMS,
-    DEVICE_BUSY_SECONDS,
-    DEVICE_MEMORY_BYTES,
-    PARTS,
-    STORAGE_RETRIES,
-    STORAGE_ERRORS,
-    OOM_HALVINGS,
-    SHARD_IMAGES_PLANNED,
-    SHARD_IMAGES_DONE,
-    SHARD_INFO,
+METRICS = tuple(
+    value
+    for value in list(globals().values())
+    if isinstance(value, Counter | Gauge | SecondsHistogram)
 )
 
 

@@ -33,61 +33,50 @@ class Event:
 
 
 class Progress:
-    """Learns how many images are drawn, and how many of them are committed. Others show it."""
+    """Learns how many images are drawn, and how many of them are committed.
+
+    Others show it, or count besides: these pass on to `shown` what they do not use themselves.
+    """
+
+    _shown: "Progress | None" = None
+
+    def __init__(self, shown: "Progress | None" = None) -> None:
+        """Pass on to `shown`, if there is one."""
+        self._shown = shown
 
     def start(self, total: int) -> None:
         """So many images are planned."""
+        if self._shown is not None:
+            self._shown.start(total)
 
     def add_existing(self, images: int) -> None:
         """So many of them were committed before this process started."""
+        if self._shown is not None:
+            self._shown.add_existing(images)
 
     def add_drawn(self, images: int) -> None:
         """So many more are drawn. A kill would still lose them."""
+        if self._shown is not None:
+            self._shown.add_drawn(images)
 
     def add_committed(self, images: int) -> None:
         """So many more are committed."""
+        if self._shown is not None:
+            self._shown.add_committed(images)
 
     def show_event(self, event: Event) -> None:
         """Something happened besides images."""
+        if self._shown is not None:
+            self._shown.show_event(event)
 
     def close(self) -> None:
         """The work is over, finished or not."""
+        if self._shown is not None:
+            self._shown.close()
 
 
 class NoProgress(Progress):
     """Shows nothing."""
-
-
-class RelayedProgress(Progress):
-    """Passes everything on to another progress: the base of those that count besides."""
-
-    def __init__(self, shown: Progress) -> None:
-        """Take what shows it."""
-        self._shown = shown
-
-    def start(self, total: int) -> None:
-        """Pass on the total."""
-        self._shown.start(total)
-
-    def add_existing(self, images: int) -> None:
-        """Pass on the images."""
-        self._shown.add_existing(images)
-
-    def add_drawn(self, images: int) -> None:
-        """Pass on the images."""
-        self._shown.add_drawn(images)
-
-    def add_committed(self, images: int) -> None:
-        """Pass on the images."""
-        self._shown.add_committed(images)
-
-    def show_event(self, event: Event) -> None:
-        """Pass on the event."""
-        self._shown.show_event(event)
-
-    def close(self) -> None:
-        """Pass on the end."""
-        self._shown.close()
 
 
 class TerminalProgress(Progress):
@@ -197,8 +186,11 @@ class JsonLinesProgress(Progress):
         self._drawn_since = 0
 
     def start(self, total: int) -> None:
-        """Write the first line."""
+        """Write the first line, also of further work, such as an export after a run."""
         self._total = total
+        self._existing = self._done = self._last_done = 0
+        self._first_drawn_at = None
+        self._drawn_since = 0
         self._write_line()
 
     def add_existing(self, images: int) -> None:

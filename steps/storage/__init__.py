@@ -5,7 +5,7 @@ Alone imports fsspec and duckdb. Imports `errors` and `runtime`.
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage.filesystem import open_filesystem
-from imagekiln.steps.storage.local import LocalStore, local_path
+from imagekiln.steps.storage.local import LocalStore, is_remote_uri, local_path
 from imagekiln.steps.storage.object_store import ObjectStore
 from imagekiln.steps.storage.store import Store, require_plain_key
 
@@ -14,7 +14,7 @@ def open_folder(store: Store, name: str) -> Store:
     """A folder of a store, as a store of its own. Raises BadInput where a link leads to it."""
     require_plain_key(store.uri, name)
     uri = f"{store.uri}/{name}"
-    if not _is_remote(uri) and local_path(uri).is_symlink():
+    if not is_remote_uri(uri) and local_path(uri).is_symlink():
         raise BadInput(
             f"{uri}: is a link, which may lead out of the output. "
             "Replace it by the folder that it leads to."
@@ -27,11 +27,7 @@ def open_store(uri: str, endpoint: str | None = None) -> Store:
 
     `endpoint` is that of an S3 store other than the environment's.
     """
-    if not _is_remote(uri):
+    if not is_remote_uri(uri):
         return LocalStore(local_path(uri))
     files, path = open_filesystem(uri, endpoint)
     return ObjectStore(uri.rstrip("/"), path.rstrip("/"), files)
-
-
-def _is_remote(uri: str) -> bool:
-    return "://" in uri and not uri.startswith("file://")

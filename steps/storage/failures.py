@@ -43,9 +43,6 @@ EXPIRED_CREDENTIALS = {
     "TokenRetrievalError",
     "UnauthorizedSSOTokenError",
 }
-ACCESS_DENIED_CODE = "AccessDenied"
-NO_BUCKET_CODE = "NoSuchBucket"
-SKEWED_CLOCK_CODE = "RequestTimeTooSkewed"
 # botocore raises these before it sends a request. By name, since a local run needs no botocore.
 CLIENT_SETTING_ERRORS = {
     "NoCredentialsError": (
@@ -62,7 +59,6 @@ INVALID_SETTING = re.compile("Invalid|Unsupported|ConfigParse|EndpointProvider|U
 SETTING_MODULES = {"botocore.configprovider", "botocore.credentials", "aiobotocore.credentials"}
 INVALID_ENDPOINT = "Invalid endpoint"  # of a ValueError that botocore raises
 # aiobotocore's wrapper of any error that is none of a connection.
-UNEXPECTED_ERROR = "HTTPClientError"
 CLIENT_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "httpx", "httpx2", "httpcore")
 # What these libraries raise where no connection was made: by name, for the same reason.
 CONNECTION_ERRORS = {
@@ -125,13 +121,12 @@ def _is_of_client_setting(error: Exception) -> bool:
     if isinstance(error, ValueError | FileNotFoundError | PermissionError):
         frames = walk_tb(error.__traceback__)
         return any(frame.f_globals.get("__name__") in SETTING_MODULES for frame, _ in frames)
-    if type(error).__name__ != UNEXPECTED_ERROR:
+    if type(error).__name__ != "HTTPClientError":
         return False
     # A file of certificates, a header with a key, the URL of a proxy; not what a server answers.
     cause = error.__cause__ or error.__context__
-    if _is_client_library_error(cause):
-        return cause is not None and _is_setting_error(cause)
-    return isinstance(cause, FileNotFoundError | PermissionError | ValueError)
+    is_local = isinstance(cause, FileNotFoundError | PermissionError | ValueError)
+    return is_local or (cause is not None and _is_setting_error(cause))
 
 
 def _is_setting_error(error: BaseException) -> bool:
@@ -230,7 +225,7 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
 
 
 def _explain_refusal(where: str, error: PermissionError) -> KilnError:
-    if error_code(error) == SKEWED_CLOCK_CODE:
+    if error_code(error) == "RequestTimeTooSkewed":
         return TryAgain(
             f"{where}: the clock of this machine differs from that of the store. "
             "Set it and run the command again."
@@ -244,18 +239,18 @@ def _explain_refusal(where: str, error: PermissionError) -> KilnError:
             f"{place}. Change its permissions, or choose another path."
         )
     remedy = "Check credentials and permissions."
-    if error_code(error) == ACCESS_DENIED_CODE:
+    if error_code(error) == "AccessDenied":
         remedy += " Without s3:ListBucket, AWS also refuses to say that something is absent."
     return StorageRefused(f"{where}: access was refused ({error_reason(error)}). {remedy}")
 
 
 def is_object_absent(error: FileNotFoundError) -> bool:
     """Whether an object store has no such object: the bucket is there, and it was asked."""
-    return error_code(error) != NO_BUCKET_CODE and not _is_of_client_setting(error)
+    return error_code(error) != "NoSuchBucket" and not _is_of_client_setting(error)
 
 
 def _explain_absence(where: str, error: FileNotFoundError) -> KilnError:
-    if error_code(error) == NO_BUCKET_CODE:
+    if error_code(error) == "NoSuchBucket":
         return StorageRefused(f"{where}: no such bucket. Create it, or correct the name.")
     if error_code(error) == "NoSuchUpload":
         return TryAgain(f"{where}: the store lost a multipart upload. Run the command again.")

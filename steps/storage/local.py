@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -33,6 +33,11 @@ def local_path(name: str) -> Path:
             f"{name}: {path.parts[0]} is the home folder of nobody on this machine. "
             "Write the path from the root, or without `~`."
         ) from error
+
+
+def is_remote_uri(name: str) -> bool:
+    """Whether the name is a URI of anything but this machine's disks."""
+    return "://" in name and not name.startswith("file://")
 
 
 class LocalStore:
@@ -94,13 +99,8 @@ class LocalStore:
 
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, in place of an earlier one."""
-        self.replace_after(lambda: None, key, data)
-
-    def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
-        """Write the object whole, right after `check`, which raises to refuse."""
         path = self._own_path_of(key)
         with _translate_write_errors(path), _temporary_file(path, data) as temporary:
-            check()
             temporary.replace(path)
             sync_folder(path.parent)
 
@@ -162,21 +162,14 @@ class LocalStore:
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
     """A file for reading, without waiting for the other end of what turns out to be a pipe."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        _require_file(path, os.fstat(handle).st_mode)
-    except BaseException:
-        os.close(handle)
-        raise
-    with os.fdopen(handle, "rb") as file:
+    with open(path, "rb", opener=_open_at_once) as file:  # pathlib has no opener
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise BadInput(f"{path}: is a pipe or a device. Put a file in its place.")
         yield file
 
 
-def _require_file(path: Path, mode: int) -> None:
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(mode):
-        raise BadInput(f"{path}: is a pipe or a device. Put a file in its place.")
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def temporary_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":

@@ -4,14 +4,12 @@ No object is renamed, and none are listed to learn what is done: listing is for 
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Any, BinaryIO, cast
 
 from fsspec import AbstractFileSystem
 
-from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.storage.failures import error_code, is_object_absent, translate_errors
 from imagekiln.steps.storage.filesystem import (
     READ_TIMEOUT_SECONDS,
@@ -27,17 +25,11 @@ WRITE_SECONDS_PER_BYTE = 1 / 2**20
 # not every store lets one of them fail.
 S3_SINGLE_PUT_OPTIONS = {"chunksize": 5 * 2**30}
 # Without a type, browsers save a page in place of showing it.
-PAGE_SUFFIX = ".html"
-PAGE_TYPE = "text/html; charset=utf-8"
 CONFLICT_ATTEMPTS = 5
 CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
 CONFLICT = "ConditionalRequestConflict"
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
-ABSENT = {"NoSuchKey", "404"}  # also to the condition that an object is as it was, once it is gone
-# Of a store that has conditions for new objects only.
-NOT_IMPLEMENTED = {"NotImplemented", "501"}
 INVALID_RANGE = {"InvalidRange", "416"}  # of an empty object, which has no first byte
-NO_CONDITION: Mapping[str, str] = MappingProxyType({})
 
 
 class ObjectStore:
@@ -101,29 +93,6 @@ class ObjectStore:
         with translate_errors(self.uri_of(key), "write"):
             self._write(key, data, mode="overwrite")
 
-    def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
-        """Write the object whole, in place of the one that was there when `check` was called.
-
-        Where an answer is lost, a second request meets what the first has written, and the check
-        is made again.
-        """
-        if not self._is_s3:
-            check()
-            self.replace(key, data)
-            return
-        for attempt in range(CONFLICT_ATTEMPTS):
-            if attempt:
-                time.sleep(CONFLICT_SECONDS * 2 ** (attempt - 1))
-            condition = self._unchanged(key)
-            check()
-            with translate_errors(self.uri_of(key), "write"):
-                if self._try_replace(key, data, condition):
-                    return
-        raise TryAgain(
-            f"{self.uri_of(key)}: other processes write it all the time. Run the command again "
-            "once they have ended."
-        )
-
     def remove(self, key: str) -> None:
         """Delete the object, unless it is absent."""
         with translate_errors(self.uri_of(key), "remove"):
@@ -178,43 +147,11 @@ class ObjectStore:
             raise
         return True
 
-    def _unchanged(self, key: str) -> dict[str, str]:
-        """The condition of S3 that the object is as it is now, or is still absent."""
-        bucket, name, _ = self._files.split_path(self._path_of(key))
-        timeout = self._timeout(CALL_TIMEOUT_SECONDS)
-        with translate_errors(self.uri_of(key), "read"):
-            try:
-                head = self._files.call_s3("head_object", Bucket=bucket, Key=name, **timeout)
-            except FileNotFoundError:
-                return {"IfNoneMatch": "*"}
-            except OSError as error:
-                if error_code(error).isdigit():  # only a GET says why it is refused
-                    self._read_range(key, 1, CALL_TIMEOUT_SECONDS)
-                raise
-        return {"IfMatch": head["ETag"]}
-
-    def _try_replace(self, key: str, data: bytes, condition: Mapping[str, str]) -> bool:
-        try:
-            self._write(key, data, mode="overwrite", condition=condition)
-        except (OSError, NotImplementedError) as error:
-            if error_code(error) in NOT_IMPLEMENTED:
-                self._write(key, data, mode="overwrite")
-                return True
-            refusals = {*PRECONDITION_FAILED, CONFLICT}
-            if "IfMatch" in condition:
-                refusals |= ABSENT
-            if error_code(error) not in refusals:
-                raise
-            return False
-        return True
-
-    def _write(
-        self, key: str, data: bytes, mode: str, condition: Mapping[str, str] = NO_CONDITION
-    ) -> None:
+    def _write(self, key: str, data: bytes, mode: str) -> None:
         if not self._creates_conditionally():
             mode = "overwrite"
         timeout = self._timeout(CALL_TIMEOUT_SECONDS + len(data) * WRITE_SECONDS_PER_BYTE)
-        options = {**_put_options(key), **condition} if self._is_s3 else {}
+        options = _put_options(key) if self._is_s3 else {}
         self._files.pipe_file(self._path_of(key), data, mode=mode, **options, **timeout)
 
     def _creates_conditionally(self) -> bool:
@@ -233,6 +170,6 @@ class ObjectStore:
 
 def _put_options(key: str) -> dict[str, object]:
     """How S3 is to store an object of this name."""
-    if key.endswith(PAGE_SUFFIX):
-        return {**S3_SINGLE_PUT_OPTIONS, "ContentType": PAGE_TYPE}
+    if key.endswith(".html"):
+        return {**S3_SINGLE_PUT_OPTIONS, "ContentType": "text/html; charset=utf-8"}
     return dict(S3_SINGLE_PUT_OPTIONS)

@@ -1,6 +1,6 @@
 """What a store of objects promises, and how objects are committed: the first writer wins."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
@@ -48,13 +48,6 @@ class Store(Protocol):
 
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, in place of an earlier one."""
-
-    def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
-        """Write the object whole, in place of the one that was there when `check` was called.
-
-        `check` raises to refuse, and is called again where another process writes meanwhile. S3
-        has conditions for that; other stores write right after the check.
-        """
 
     def remove(self, key: str) -> None:
         """Delete the object."""

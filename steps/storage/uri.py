@@ -4,6 +4,7 @@ from pathlib import Path
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import is_remote_uri as is_remote_uri
 from imagekiln.steps.storage.local import local_path
 from imagekiln.steps.storage.store import Store
 
@@ -19,11 +20,6 @@ def resolve_path(name: str) -> str:
     if name.startswith("~"):
         return str(local_path(name))
     return name
-
-
-def is_remote_uri(name: str) -> bool:
-    """Whether the name is a URI of anything but this machine's disks."""
-    return "://" in name and not name.startswith("file://")
 
 
 def locate_object(name: str) -> tuple[Store, str]:

@@ -23,12 +23,13 @@ from imagekiln.steps.job.execution import ShardSettings as ShardSize
 from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.attempts import AttemptFile, Spent
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import part_key
-from imagekiln.steps.runs.parquet_format import part_to_parquet
+from imagekiln.steps.runs.part_file import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.stats import ShardStats, StageSeconds, record_stats
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 from imagekiln.steps.runs.tables import (
     IMAGE_ROW_SCHEMA,
     ORIGIN_SCHEMA,
@@ -91,7 +92,10 @@ def write_shard(uri: str, number: int) -> None:
         Path(store.uri_of(part.key)).write_bytes(part_to_parquet(part.rows, images))
     count = frozen.shards[number].images
     seconds = StageSeconds(total=60.0, denoise=55.0)
-    record_stats(store, ShardStats(number, 1, count, frozen.part_count(number), 8, "cuda", seconds))
+    attempt = AttemptFile(store, frozen, number)
+    parts = frozen.part_count(number)
+    attempt.add_stats(ShardStats(number, 1, count, parts, 8, "cuda", seconds))
+    attempt.write(Spent(seconds=60.0, useful=60.0, attempts=1, ended=1), "complete")
 
 
 def _encoded_image(place: int, name: str, picture: bytes) -> EncodedImage:

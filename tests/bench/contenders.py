@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.runs.stats import ShardStats, load_stats
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.runs.stats import ShardStats
 from tests.bench.jobs import Check, Draw, DrawHook, run_job
 from tests.bench.measure import scratch_folder
 from tests.bench.processes import in_child
@@ -31,6 +30,7 @@ from tests.bench.work import (
     prompts,
     run_as_jobs_do,
 )
+from tests.runs import stats_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,7 +106,7 @@ def run_imagekiln(work: Work, folder: Path) -> Performance:
     uri, summary = run_job(job, marking_hook(timeline))
     if summary.ok != work.images:
         raise ValueError(f"only {summary.ok} of {work.images} images are ok")
-    return replace(_performance(work, timeline), stats=load_stats(open_store(uri), 0))
+    return replace(_performance(work, timeline), stats=stats_of(uri))
 
 
 def marking_hook(timeline: Timeline) -> DrawHook:

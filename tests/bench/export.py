@@ -22,10 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.export.settings import FileFormat, read_settings
+from imagekiln.steps.export.settings import read_settings
 from imagekiln.steps.export.step import export
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, manifest_key, part_key
-from imagekiln.steps.runs.parquet_format import (
+from imagekiln.steps.job.export import ExportFormat
+from imagekiln.steps.runs.commits import NO_COMMIT, Head, create_commit
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key
+from imagekiln.steps.runs.manifest import write_manifest
+from imagekiln.steps.runs.part_file import (
     image_column,
     image_table_options,
     image_table_schema,
@@ -37,7 +40,6 @@ from imagekiln.steps.runs.tables import (
     LOCATION_SCHEMA,
     NEAR_DUPLICATE_SCHEMA,
     OUTCOME_SCHEMA,
-    to_parquet,
 )
 from imagekiln.steps.storage import open_store
 from tests.bench.measure import Usage, machine, measure_usage, scratch_folder, table, usage_cells
@@ -85,18 +87,24 @@ def write_runs(folder: Path, images: int, size: int) -> None:
         shard = Shard(SHARD_IMAGES, plan.shards[0].sha256)
         larger = replace(plan, shards=(shard,) * shards, counts=counts)
         store.replace(PLAN_KEY, plan_to_json(larger))
+        manifests = []
         for place in range(shards):
             is_shared = place % SHARED_EVERY == 0
             rng = np.random.default_rng([place, 0 if is_shared else number])
-            write_shard(Path(planned.uri), rng, row_schema, place, picture)
+            manifest = write_shard(Path(planned.uri), rng, row_schema, place, picture)
+            manifests.append(write_manifest(store, place, manifest))
+        finished = replace(
+            NO_COMMIT, manifests=tuple(manifests), is_complete=True, is_finished=True
+        )
+        create_commit(store, Head(), finished)
         store.create(SUCCESS_KEY, b"")
         append_run_entry(str(folder / "out"), RunEntry(f"night-{number}", "night"))
 
 
 def write_shard(
     run: Path, rng: np.random.Generator, row_schema: pa.Schema, number: int, picture: bytes
-) -> None:
-    """Write the parts and the manifest of one shard, whose images end with their ids."""
+) -> pa.Table:
+    """Write the parts of one shard, whose images end with their ids. Returns its manifest."""
     ids = rng.bytes(ID_BYTES * SHARD_IMAGES)
     contents = [picture + ids[start : start + ID_BYTES] for start in range(0, len(ids), ID_BYTES)]
     outcomes = pa.schema([*row_schema, *OUTCOME_SCHEMA])
@@ -112,9 +120,7 @@ def write_shard(
         columns = [*part_rows.columns, *located, pa.nulls(PART_IMAGES, pa.string())]
         names = pa.schema([*outcomes, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA])
         manifests.append(pa.Table.from_arrays(columns, schema=names))
-    path = run / manifest_key(number)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(to_parquet(pa.concat_tables(manifests).combine_chunks()))
+    return pa.concat_tables(manifests).combine_chunks()
 
 
 def synthetic_rows(
@@ -188,12 +194,12 @@ def copy_parts(output: Path, target: Path) -> None:
                 writer.write_table(part.cast(schema))
 
 
-def export_output(output: Path, target: Path, kind: FileFormat) -> None:
+def export_output(output: Path, target: Path, kind: ExportFormat) -> None:
     """Export the output."""
     export(str(output), str(target), read_settings(kind, FILE_SIZE))
 
 
-def bench(images: int, size: int, kinds: Sequence[FileFormat]) -> list[tuple[str, ...]]:
+def bench(images: int, size: int, kinds: Sequence[ExportFormat]) -> list[tuple[str, ...]]:
     """Export runs with so many images of this size, and copy their parts."""
     with scratch_folder() as folder:
         measure_usage(write_runs, folder, images, size)

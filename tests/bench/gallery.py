@@ -20,14 +20,15 @@ import pyarrow.dataset as ds
 from imagekiln.steps.gallery.gallery import open_gallery
 from imagekiln.steps.gallery.index import RUN_COLUMN
 from imagekiln.steps.gallery.queries import Condition, PageQuery
-from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key
+from imagekiln.steps.runs.commits import NO_COMMIT, Head, create_commit
+from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runs.manifest import write_manifest
 from imagekiln.steps.runs.plan import Shard, load_plan, plan_to_json
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.tables import (
     LOCATION_SCHEMA,
     NEAR_DUPLICATE_SCHEMA,
     OUTCOME_SCHEMA,
-    to_parquet,
 )
 from imagekiln.steps.storage import open_store
 from tests import runs
@@ -81,9 +82,11 @@ def write_runs(folder: Path, images: int, shard_images: int) -> str:
         larger = replace(plan, shards=(shard,) * shards, counts=counts)
         store.replace(PLAN_KEY, plan_to_json(larger))
         rng = np.random.default_rng(number)
-        for place in range(shards):
-            rows_of_shard = synthetic_manifest(rng, schema, place, shard_images)
-            store.replace(manifest_key(place), to_parquet(rows_of_shard))
+        manifests = tuple(
+            write_manifest(store, place, synthetic_manifest(rng, schema, place, shard_images))
+            for place in range(shards)
+        )
+        create_commit(store, Head(), replace(NO_COMMIT, manifests=manifests))
     return output
 
 
@@ -140,7 +143,8 @@ def measure_gallery(output: str) -> list[Timing]:
         first = gallery.page(PageQuery(limit=PAGE_IMAGES))
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu_started
         timings.append(Timing("first page, from the start", seconds, cpu, len(first)))
-        gallery.wait()
+        while not gallery.state().is_complete:
+            time.sleep(0.05)
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu_started
         timings.append(Timing("all indexed, from the start", seconds, cpu, gallery.state().indexed))
 

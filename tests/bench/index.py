@@ -9,6 +9,7 @@ memory limit, once with the limit that planning sets.
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -19,7 +20,13 @@ import pyarrow.parquet as pq
 sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps.plan.existing_images import create_existing_table
-from imagekiln.steps.runs.image_id_index import IdArray, RunImageIds, write_image_index
+from imagekiln.steps.runs.commits import NO_COMMIT, Head, create_commit
+from imagekiln.steps.runs.image_id_index import (
+    IdArray,
+    add_image_ids,
+    collect_image_ids,
+    write_image_index,
+)
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import MEMORY_LIMIT, Database
 from tests.bench.measure import Usage, machine, measure_usage, scratch_folder, table, usage_cells
@@ -72,11 +79,12 @@ def write_indexes(folder: Path, existing: int) -> None:
     per_run = existing // RUNS
     for run in range(RUNS):
         store = open_store(str(folder / f"run-{run}"))
-        with RunImageIds(per_run) as image_ids:
+        with collect_image_ids(per_run) as image_ids:
             for ids in existing_ids(run, per_run):
                 statuses = pa.repeat("ok", len(ids))
-                image_ids.add(pa.table({"image_id": digits(ids), "status": statuses}))
-            write_image_index(store, image_ids)
+                add_image_ids(image_ids, pa.table({"image_id": digits(ids), "status": statuses}))
+            keys = write_image_index(store, image_ids)
+        create_commit(store, Head(), replace(NO_COMMIT, image_ids=keys))
 
 
 def write_new(path: Path, new: int) -> None:

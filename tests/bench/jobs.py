@@ -8,17 +8,17 @@ from typing import TypeAlias
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests.bench.work import Work, make_job
+from tests.faults import manifests
 
 Check = Callable[[], None]
 Draw: TypeAlias = Callable[[Sequence[ImageRow], int, Check], Sequence[DrawnImage]]
@@ -47,12 +47,12 @@ def generate_hooked(
     uri: str, hook: DrawHook, progress: Progress | None = None, stop: Stop | None = None
 ) -> None:
     """Make the only shard of a planned run, every batch through the hook."""
-    store = open_store(uri)
-    plan = load_plan(store)
+    run = open_run(uri)
+    store, plan = run.store, run.plan
     load_denoiser = hooked_loader(LazyDenoiser(store, plan), hook)
-    progress = progress or NoProgress()
     stop = stop or Stop()
-    generate_shard(store, plan, 0, load_denoiser, progress, stop)
+    with meter_attempt(run, plan, progress or NoProgress(), stop) as meter:
+        generate_shard(store, plan, 0, load_denoiser, meter.progress, stop, record=meter.add_stats)
 
 
 def hooked_loader(load: Callable[[], Denoiser], hook: DrawHook) -> Callable[[], Denoiser]:
@@ -70,9 +70,8 @@ def hooked_loader(load: Callable[[], Denoiser], hook: DrawHook) -> Callable[[], 
 def image_bytes(uri: str) -> dict[int, bytes]:
     """The bytes of every image of a run, by its seed."""
     store = open_store(uri)
-    manifest = read_table(store, manifest_key(0))
     images: dict[int, bytes] = {}
-    for row in manifest.to_pylist():
+    for row in manifests(uri):
         part = store.read(row["part"])
         start = row["byte_offset"]
         end = start + row["byte_size"]

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from imagekiln.steps.runs.stats import load_stats
-from imagekiln.steps.storage import open_store
+from tests.runs import stats_of
 
 ROOT = Path(__file__).parents[2]
 MESSAGE_CHARACTERS = 3000
@@ -70,8 +69,7 @@ class ShardProcess:
     def _read_start(self, wall: float, cpu: float) -> Start:
         phases: dict[str, float] = {}
         stages: dict[str, float] = {}
-        store = open_store(self._uri)
-        stats = load_stats(store, 0)
+        stats = stats_of(self._uri)
         if stats is not None:
             stages = asdict(stats.seconds)
         if stats is not None and stats.start is not None:

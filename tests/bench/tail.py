@@ -29,10 +29,10 @@ from imagekiln.steps.job.execution import BatchSettings, PartSettings, ShardSett
 from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.keys import stats_key
+from imagekiln.steps.runs.attempts import merge_stats, read_attempts, read_begun
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.stats import ShardStats, load_stats
+from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
@@ -46,9 +46,10 @@ SLICE_SECONDS = 0.05
 def work(uri: str, shard: int, seconds: float, helps: bool, ready: Barrier) -> None:
     """Make a shard as a pod does, with a device that takes so many seconds for a batch."""
     from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-    from imagekiln.steps.generate.step import generate_and_help, generate_shard
+    from imagekiln.steps.generate.meter import meter_attempt
+    from imagekiln.steps.generate.step import generate_and_help
     from imagekiln.steps.runs.image import DrawnImage, ImageRow
-    from imagekiln.steps.runs.plan import load_plan
+    from imagekiln.steps.runs.run import open_run
     from imagekiln.steps.runtime.progress import NoProgress
     from imagekiln.steps.runtime.signals import Stop
     from tests import models
@@ -64,11 +65,12 @@ def work(uri: str, shard: int, seconds: float, helps: bool, ready: Barrier) -> N
                 time.sleep(SLICE_SECONDS)
             return [DrawnImage(row.index_in_part, _noise(row.image_id)) for row in rows]
 
-    store = open_store(uri)
-    make = generate_and_help if helps else generate_shard
+    run = open_run(uri)
     device = SlowDevice(models.pipe("sd"))
+    stop = Stop()
     ready.wait()
-    make(store, load_plan(store), shard, lambda: device, NoProgress(), Stop())
+    with meter_attempt(run, run.plan, NoProgress(), stop, shards=[shard]) as meter:
+        generate_and_help(run.store, run.plan, shard, lambda: device, meter, stop, helps=helps)
 
 
 def _noise(image_id: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -103,15 +105,14 @@ def measure(uri: str, plan: Plan, seconds: float, share: float, helps: bool) -> 
     first = read_shard(store, plan, 0)[0]
     while not store.exists(first.key):
         time.sleep(0.1)
-    slow_down(processes[0], share, lambda: store.exists(stats_key(0)))
+    slow_down(processes[0], share, lambda: read_begun(store, plan, {0}).get(0, False))
     for process in processes:
         process.join()
 
 
-def read_stats(store: Store, plan: Plan) -> list[ShardStats]:
+def read_stats(store: Store) -> list[ShardStats]:
     """The statistics of all shards."""
-    recorded = [load_stats(store, shard) for shard in range(len(plan.shards))]
-    return [stats for stats in recorded if stats is not None]
+    return merge_stats(read_attempts(store))
 
 
 def describe(stats: list[ShardStats]) -> str:
@@ -166,7 +167,7 @@ def main(folder: str, images: int, processes: int, seconds: float, share: float)
                 part.key for shard in range(processes) for part in read_shard(store, plan, shard)
             ]
             contents.append({key: store.read(key) for key in keys})
-            stats = read_stats(store, plan)
+            stats = read_stats(store)
             aggregate(uri)
             verified = verify(uri).ok
         label = "with help" if helps else "alone"

@@ -1,5 +1,6 @@
 """Small jobs with the bundled model in the cluster's object store, and what became of them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,11 +14,13 @@ from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
-from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.keys import commit_key
+from imagekiln.steps.runs.part_file import part_to_parquet
+from imagekiln.steps.runs.run import open_run, read_shard_manifest
+from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from tests.cluster.kube import NAMESPACE
+from tests.runs import not_ok
 
 BUCKET = "s3://imagekiln-tests"
 COLORS = ("red", "green", "blue", "yellow")
@@ -67,17 +70,29 @@ def image_hashes(uri: str) -> dict[str, str]:
     return dict(zip(rows["image_id"].to_pylist(), rows["sha256"].to_pylist(), strict=True))
 
 
-def aggregate_incomplete(uri: str) -> None:
-    """Aggregate a run in which images are missing."""
-    with pytest.raises(Incomplete, match="are missing"):
+def aggregate_anew(uri: str, lost: Sequence[str], failed: Sequence[str] = ()) -> None:
+    """Aggregate a run as if for the first time, these parts being lost, or all images failed."""
+    store = open_store(uri)
+    run = open_run(uri)
+    for number in range(run.head.number + 1):
+        store.remove(commit_key(number))
+    for key in lost:
+        store.remove(key)
+    for number in range(len(run.plan.shards)):
+        for part in read_shard(store, run.plan, number):
+            if part.key in failed:
+                images = [not_ok(place) for place in range(part.rows.num_rows)]
+                store.replace(part.key, part_to_parquet(part.rows, images))
+    with pytest.raises(Incomplete):
         aggregate(uri)
 
 
 def manifest(uri: str) -> pa.Table:
     """A run's manifest as one table."""
-    store = open_store(uri)
-    count = len(load_plan(store).shards)
-    return pa.concat_tables([read_table(store, manifest_key(number)) for number in range(count)])
+    run = open_run(uri)
+    return pa.concat_tables(
+        [read_shard_manifest(run, number) for number in range(len(run.plan.shards))]
+    )
 
 
 def write_times(uri: str) -> dict[str, object]:

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.stats import ShardStats, elapsed_seconds, load_stats
+from imagekiln.steps.runs.stats import elapsed_seconds
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.client.api import ArgoApi
 from tests.cluster import jobs, kube
 from tests.cluster.waiting import submit_with_template, wait_for_end, wait_for_pod, wait_for_success
+from tests.runs import stats_of
 
 CANARY = {"namespace": kube.NAMESPACE, "profile": "test", "canary": 4}
 
@@ -107,18 +108,12 @@ def test_pod_that_is_done_makes_parts_of_a_late_shard(
 
     run = wait_for_success(name, argo)
     assert verify(run).ok == images
-    stats = [_stats(run, shard) for shard in range(2)]
+    stats = [each for shard in range(2) if (each := stats_of(run, shard))]
     assert sum(shard.images for shard in stats) == images
     seconds = (elapsed_seconds(stats) or 0.0) - (stats[0].seconds.load or 0.0)
     record_testsuite_property("seconds_with_help", round(seconds))
     print(f"\n{seconds:.0f} s with help, one of two pods slowed down")  # noqa: T201
     assert stats[0].helped_images > 0
-
-
-def _stats(run: str, shard: int) -> ShardStats:
-    stats = load_stats(open_store(run), shard)
-    assert stats is not None
-    return stats
 
 
 def _has_part(job: Job, shard: int) -> bool:

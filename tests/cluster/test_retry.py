@@ -1,9 +1,8 @@
 """A retry on the cluster makes again what ended badly, and nothing else."""
 
-from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.runs.keys import part_key
+from imagekiln.steps.runs.run import open_run
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.argo_server import ArgoServer
 from imagekiln.workflows.client.client import submit
@@ -12,36 +11,38 @@ from imagekiln.workflows.templates.workflow import job_parameter
 from tests.cluster import jobs, kube
 from tests.cluster.waiting import submit_with_template, wait_for_end, wait_for_success
 
-LOST = (part_key(0, 1), part_key(1, 2))  # four images of twelve
+PARTS = (part_key(0, 1), part_key(1, 2))  # four images of twelve
 
 
-def run_with_lost_parts(job: Job, argo: ArgoApi) -> tuple[str, dict[str, str]]:
-    """A run that has lost some of its parts, and the images that it had."""
+def test_failed_images_are_made_again_and_nothing_else(argo: ArgoApi) -> None:
+    job = jobs.job()
     run = wait_for_success(submit_with_template(job, argo), argo)
     whole = jobs.image_hashes(run)
-    store = open_store(run)
-    for key in LOST:
-        store.remove(key)
-    jobs.aggregate_incomplete(run)
-    return run, whole
-
-
-def test_only_what_is_lost_is_made_again(argo: ArgoApi) -> None:
-    job = jobs.job()
-    run, whole = run_with_lost_parts(job, argo)
+    jobs.aggregate_anew(run, lost=(), failed=PARTS)
     before, rows = jobs.write_times(run), jobs.manifest(run).to_pylist()
     retry = submit(job, argo=argo, retry=True)
     assert submit(job, argo=argo, retry=True).name == retry.name, "submitted twice, it ran twice"
     assert wait_for_success(retry.name, argo) == f"{run}/retry-1"
     assert jobs.image_hashes(run) == whole
-    assert jobs.write_times(run) == before, "parts of the run itself were written again"
+    written = jobs.write_times(run)
+    assert {key: written[key] for key in before} == before, "parts were written again"
+    assert len(written) == len(before) + 2
     after = jobs.manifest(run).to_pylist()
     intact = [place for place, row in enumerate(rows) if row["status"] == "ok"]
     assert len(intact) == 8
     assert [after[place] for place in intact] == [rows[place] for place in intact]
-    assert len(jobs.write_times(f"{run}/retry-1")) == 2
     assert verify(run).ok == 12
-    assert open_store(run).exists(SUCCESS_KEY)
+
+
+def test_parts_that_are_missing_are_made_first_as_planned(argo: ArgoApi) -> None:
+    job = jobs.job()
+    run = wait_for_success(submit_with_template(job, argo), argo)
+    whole, before = jobs.image_hashes(run), jobs.write_times(run)
+    jobs.aggregate_anew(run, lost=PARTS)
+    retry = submit(job, argo=argo, retry=True)
+    assert wait_for_success(retry.name, argo) == run
+    assert jobs.image_hashes(run) == whole
+    assert set(jobs.write_times(run)) == set(before)
 
 
 def test_retry_with_nothing_left_succeeds_and_makes_nothing(argo: ArgoApi) -> None:
@@ -50,12 +51,10 @@ def test_retry_with_nothing_left_succeeds_and_makes_nothing(argo: ArgoApi) -> No
     retry = submit(job, argo=argo, retry=True)
     assert wait_for_success(retry.name, argo) == run
     assert not kube.pods(retry.name, "generate")
-    assert not open_store(f"{run}/retry-1").exists(PLAN_KEY)
+    assert open_run(run).head.commit.retries == ()
 
 
-def test_images_that_no_try_can_mend_end_a_retry_with_3_and_without_a_round(
-    argo: ArgoApi,
-) -> None:
+def test_images_that_no_try_can_mend_end_a_retry_with_3_and_without_pods(argo: ArgoApi) -> None:
     samplers: list[object] = ["default"] * len(jobs.TEXTS)
     samplers[2] = "lcm"
     # LCM's scheduler takes its steps from 50: such a row is planned, and fails when it is drawn.
@@ -72,12 +71,15 @@ def test_images_that_no_try_can_mend_end_a_retry_with_3_and_without_a_round(
     assert status.run == first.run
     assert "1 failed image cannot be fixed by trying again" in failure.message
     assert not kube.pods(retry.name, "generate")
-    assert not open_store(f"{first.run}/retry-1").exists(PLAN_KEY)
+    assert first.run is not None
+    assert open_run(first.run).head.commit.retries == ()
 
 
 def test_by_the_form_of_argos_page(argo: ArgoApi, server: ArgoServer) -> None:
     job = jobs.job()
-    run, whole = run_with_lost_parts(job, argo)
+    run = wait_for_success(submit_with_template(job, argo), argo)
+    whole = jobs.image_hashes(run)
+    jobs.aggregate_anew(run, lost=(), failed=PARTS)
     body: Json = {
         "resourceKind": "WorkflowTemplate",
         "resourceName": "imagekiln-test",

@@ -13,7 +13,8 @@ from huggingface_hub import constants
 from imagekiln.steps.gallery.server import GalleryServer
 from imagekiln.steps.runtime.signals import Stopped
 from tests.dataset_hub import REPOSITORY, TOKEN, DatasetHub, dataset_hub
-from tests.package.finished_job import call
+from tests.exports import images_by_id
+from tests.package.finished_job import PROMPTS, call, write_job
 from tests.package.shown_commands import commands
 from tests.pages import BLOCK, EXAMPLES, ROOT
 
@@ -78,6 +79,21 @@ def blocks() -> Iterator[tuple[str, str]]:
     for page, heading in SECTIONS:
         text = (ROOT / "docs" / page).read_text().split(heading, 1)[1]
         yield from BLOCK.findall(text.split("\n## ", 1)[0])
+
+
+def test_nights_go_into_one_folder_for_training(tmp_path: Path) -> None:
+    """The section of the quick start about every night, twice: the second night has new rows."""
+    write_job(tmp_path)
+    text = (
+        (ROOT / "docs" / "start.md").read_text().split("## Every night, into a training job\n")[1]
+    )
+    (script,) = (block for kind, block in BLOCK.findall(text.split("\n## ")[0]) if kind == "sh")
+    for night in range(2):
+        with (tmp_path / "prompts.csv").open("a") as prompts:
+            prompts.write(f"a blue circle of night {night}\n")
+        for words in commands(script):
+            run_command(tmp_path, words)
+    assert len(images_by_id(str(tmp_path / "training"))) == PROMPTS.count("circle") + 2
 
 
 @pytest.mark.slow

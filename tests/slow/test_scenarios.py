@@ -48,14 +48,16 @@ def damages(plays: Iterator[Callable[[], None]]) -> list[str]:
 
 def test_whatever_goes_wrong_the_step_run_again_ends_as_undisturbed(bench: Bench) -> None:
     seeds = range(SEED, SEED + COUNT)
-    assert not damages(lambda seed=seed: bench.play(seed) for seed in seeds)  # type: ignore[misc]
+    found = damages(lambda seed=seed: bench.play(seed) for seed in seeds)  # type: ignore[misc]
+    assert not found, "\n".join(found)
 
 
 def test_each_request_of_each_step_may_meet_a_fault(bench: Bench) -> None:
     life = bench.life
     places = [(step, name) for step in life.steps for name in sorted({*life.requests[step]})]
     meetings = zip(cycle(SERVER_FAULTS), places, strict=False)
-    assert not damages(
+    found = damages(
         lambda fault=fault, step=step, name=name: bench.play_fault(step, name, fault)  # type: ignore[misc]
         for fault, (step, name) in meetings
     )
+    assert not found, "\n".join(found)

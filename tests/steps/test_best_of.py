@@ -19,14 +19,12 @@ from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.diff import diff
-from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.maintain.retry import announce_retry
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.formats import format_of
-from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.run import open_run, read_shard_manifest
+from imagekiln.steps.runs.shard import read_shard, read_shard_rows
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
@@ -34,6 +32,7 @@ from imagekiln.workflows.cli.text import format_forgotten
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
 from tests.runs import (
     PROMPTS,
+    begin_retry,
     encoded,
     fill,
     job,
@@ -57,9 +56,8 @@ def plan_best(scratch: Path, **changes: object) -> PlanResult:
 
 def manifest_of(uri: str, shards: int) -> pa.Table:
     """The manifest of all shards."""
-    store = open_store(uri)
-    tables = [read_table(store, f"manifest/{number:05}.parquet") for number in range(shards)]
-    return pa.concat_tables(tables)
+    run = open_run(uri)
+    return pa.concat_tables([read_shard_manifest(run, number) for number in range(shards)])
 
 
 def make(uri: str, plan: PlanResult, *, parts: slice = slice(None)) -> None:
@@ -67,7 +65,16 @@ def make(uri: str, plan: PlanResult, *, parts: slice = slice(None)) -> None:
     store = open_store(uri)
     denoiser = LazyDenoiser(store, plan.plan)
     for number in range(len(plan.plan.shards)):
-        generate_shard(store, plan.plan, number, denoiser, NoProgress(), Stop(), parts=parts)
+        generate_shard(
+            store,
+            plan.plan,
+            number,
+            denoiser,
+            NoProgress(),
+            Stop(),
+            record=lambda _: None,
+            parts=parts,
+        )
     denoiser.close()
 
 
@@ -135,7 +142,7 @@ def test_the_seeds_and_ids_of_candidates_are_those_of_so_many_images(tmp_path: P
     )
     columns = ["image_id", "seed", "image_index", "id"]
     tables = [
-        read_table(open_store(result.uri), "shards/00000.parquet").select(columns)
+        read_shard_rows(open_store(result.uri), result.plan, 0).select(columns)
         for result in (plan, plain)
     ]
     assert tables[0] == tables[1]
@@ -213,9 +220,7 @@ def test_retry_makes_all_candidates_of_prompts_without_a_winner(tmp_path: Path) 
     outcomes[1] = not_ok(1, "filtered", "refused")
     fill(plan, outcomes)
     aggregate(plan.uri)
-    retry_round = plan_next_round(open_store(plan.uri), plan.plan)
-    assert retry_round is not None
-    rows = read_table(retry_round.store, "shards/00000.parquet")
+    rows = read_shard_rows(open_store(plan.uri), begin_retry(plan), 0)
     assert rows["id"].to_pylist() == ["row-0"] * 4
     assert rows["image_index"].to_pylist() == [*range(4)]
 
@@ -239,18 +244,15 @@ def test_a_canary_has_whole_groups(tmp_path: Path) -> None:
     settings = job(write_prompts(tmp_path / "p.parquet", PROMPTS), str(tmp_path / "out"), **BEST)
     plan = make_plan(settings, sample_images=6)
     assert plan.plan.sample_images == 8
-    rows = read_table(open_store(plan.uri), "shards/00000.parquet")
+    rows = read_shard_rows(open_store(plan.uri), plan.plan, 0)
     assert rows["image_index"].to_pylist() == [*range(4)] * 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "format_name", ["parquet", "files", pytest.param("webdataset", marks=pytest.mark.slow)]
-)
-def test_forgotten_candidates_change_no_winner(tmp_path: Path, format_name: str) -> None:
+def test_forgotten_candidates_change_no_winner(tmp_path: Path) -> None:
     rows = PROMPTS[:2]
     output = str(tmp_path / "out")
-    plan = planned(tmp_path, output, rows, format=format_name, **BEST)
+    plan = planned(tmp_path, output, rows, **BEST)
     make(plan.uri, plan)
     aggregate(plan.uri)
     before = {row["image_id"]: row for row in manifest_of(plan.uri, 1).to_pylist()}
@@ -265,22 +267,19 @@ def test_forgotten_candidates_change_no_winner(tmp_path: Path, format_name: str)
                 outcome = (row["status"], row["seeds"], row["candidate_rank"], row["sha256"])
                 assert outcome == ("forgotten", None, None, None)
             else:
-                assert row == before[row["image_id"]] | {"byte_offset": row["byte_offset"]}
+                moved = {name: row[name] for name in ("part", "byte_offset")}
+                assert row == before[row["image_id"]] | moved
 
     require_same_others()
     summary = aggregate(plan.uri)
     assert (summary.ok, summary.outscored, summary.forgotten, summary.not_ok) == (1, 5, 2, 0)
     store = open_store(plan.uri)
-    assert plan_next_round(store, plan.plan) is None
+    assert announce_retry(open_run(plan.uri))[1] is None
 
-    remade = read_shard(store, plan.plan, 0)[0]
-    emptied = store.read(remade.key)
-    store.remove(remade.key)
-    for key in format_of(plan.plan.job).object_keys(remade):
-        if store.exists(key):
-            store.remove(key)
-    make(plan.uri, plan)
-    assert store.read(remade.key) == emptied
+    buried = read_shard(store, plan.plan, 0)[0]
+    empty = store.read(buried.key)
+    make(plan.uri, plan)  # nothing is missing
+    assert store.read(buried.key) == empty
     aggregate(plan.uri)
     require_same_others()
 
@@ -324,8 +323,7 @@ def test_each_prompt_of_a_template_has_candidates(tmp_path: Path) -> None:
         assert row["seeds"] <= best[row["input_row"]]["seeds"]
 
     sheet = SweepSheet(swept_settings(settings), settings.candidates)
-    store = open_store(result.uri)
-    reconciler = RunReconciler(store, load_plan(store))
+    reconciler = RunReconciler(open_run(result.uri))
     for number in range(2):
         sheet.add(reconciler.reconcile(number))
     grid = sheet.build(4)

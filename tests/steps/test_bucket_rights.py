@@ -16,7 +16,8 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete, StorageRefused
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.runs.keys import part_key
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.keys import SUCCESS_KEY, commit_key, part_key
 from imagekiln.steps.storage import open_store
 from tests import s3
 from tests.nights import Setting, finish_night, work
@@ -46,9 +47,7 @@ def _listed(value: str | list[str]) -> list[str]:
 
 # Without the right to list, a run that is not resumed lacks notes alone here, and on AWS much more:
 # see the last test.
-NEEDED = [
-    right for right in documented_rights() if right != LISTING and not right[1].endswith("drawn/*")
-]
+NEEDED = [right for right in documented_rights() if right != LISTING]
 
 
 class Bucket:
@@ -90,7 +89,7 @@ def bucket(s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 def small_job(bucket: Bucket, folder: Path) -> Job:
     """A job with passes, of a few images."""
-    setting = Setting(1, "parquet", 1.0, skip_existing=True, passes=True, part_images=2)
+    setting = Setting(1, 1.0, skip_existing=True, passes=True, part_images=2)
     return setting.job(folder, 0).model_copy(update={"output": bucket.output})
 
 
@@ -119,21 +118,22 @@ def test_each_documented_right_is_needed_and_its_lack_is_said_in_a_sentence(
 
 def lose_a_part_and_make_it_again(bucket: Bucket, folder: Path) -> None:
     """Make a run, lose one of its parts, and make that again: all that pods do."""
-    plan = finish_night(small_job(bucket, folder))
-    run = f"{bucket.output}/{plan.run_id}"
-    bucket.lose(run, part_key(0, 0))
+    job = small_job(bucket, folder)
+    run = make_plan(job)
+    for shard in range(len(run.plan.shards)):
+        work(run.uri, shard)
+    bucket.lose(run.uri, part_key(0, 0))
     with pytest.raises(Incomplete):
-        aggregate(run)
-    work(run, 0)
-    aggregate(run)
-    assert verify(run).images == plan.counts.images
+        aggregate(run.uri)
+    finish_night(job)
+    assert verify(run.uri).images == run.plan.counts.images
 
 
-def test_keys_of_pods_can_remove_no_image_and_no_plan(bucket: Bucket, tmp_path: Path) -> None:
+def test_keys_of_pods_can_remove_nothing(bucket: Bucket, tmp_path: Path) -> None:
     plan = finish_night(small_job(bucket, tmp_path))
     run = f"{bucket.output}/{plan.run_id}"
     store = open_store(run)
-    for key in (part_key(0, 0), "plan.json", "manifest/00000.parquet"):
+    for key in (part_key(0, 0), "plan.json", commit_key(0), SUCCESS_KEY):
         with pytest.raises(StorageRefused, match="access was refused"):
             store.remove(key)
     assert verify(run).images == plan.counts.images

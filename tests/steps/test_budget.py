@@ -1,7 +1,6 @@
 """A budget: refused before the run where the estimate exceeds it, and stopped during the run."""
 
 import math
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,14 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.account import Account, Spent
+from imagekiln.steps.runs.attempts import (
+    AttemptFile,
+    Spent,
+    read_attempts,
+    sum_charged,
+    sum_spent,
+)
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped
 from imagekiln.steps.storage import open_store
@@ -66,12 +72,12 @@ def test_a_run_stops_at_its_budget_and_resumes_with_a_larger_one(
 
 def test_the_part_at_hand_is_finished_before_a_run_stops(prompts: Path, tmp_path: Path) -> None:
     planned = make_plan(job(prompts, str(tmp_path / "out"), budget={"gpu_hours": 1}))
-    store = open_store(planned.uri)
+    opened = open_run(planned.uri)
     stop = Stop()
     an_hour = 3600.0
 
     def commit_part() -> None:
-        with meter_attempt(store, planned.plan, NoProgress(), stop, age=an_hour) as meter:
+        with meter_attempt(opened, planned.plan, NoProgress(), stop, age=an_hour) as meter:
             meter.progress.add_committed(4)
             assert stop.requested_at is not None
             stop.raise_if_due(seconds_needed=600.0)  # to the end of a part
@@ -81,23 +87,28 @@ def test_the_part_at_hand_is_finished_before_a_run_stops(prompts: Path, tmp_path
 
     with pytest.raises(BudgetSpent, match=r"1 GPU-hours, where budget\.gpu_hours is 1"):
         commit_part()
-    spent = Account(store).read()
+    spent = sum_spent(read_attempts(opened.store))
     assert (spent.attempts, spent.ended) == (1, 1)
     assert spent.seconds >= spent.useful >= an_hour
 
 
-def test_a_process_that_is_killed_leaves_what_it_spent(prompts: Path, tmp_path: Path) -> None:
-    planned = make_plan(job(prompts, str(tmp_path / "out")))
-    store = open_store(planned.uri)
-    first = meter_attempt(store, planned.plan, NoProgress(), Stop(), age=60.0)
+def test_a_process_that_is_killed_leaves_what_it_spent_and_is_charged_a_minute_more(
+    prompts: Path, tmp_path: Path
+) -> None:
+    planned = make_plan(job(prompts, str(tmp_path / "out"), budget={"gpu_hours": 0.03}))
+    opened = open_run(planned.uri)
+    first = meter_attempt(opened, planned.plan, NoProgress(), Stop(), age=60.0)
     first.__enter__()  # and never ends
-    account = Account(store)
-    deadline = time.monotonic() + 60
-    while account.read().attempts == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    spent = account.read()
+    attempts = read_attempts(opened.store)
+    spent = sum_spent(attempts)
     assert (spent.attempts, spent.ended, spent.useful) == (1, 0, 0)
     assert spent.seconds >= 60
+    assert sum_charged(attempts).seconds >= 120
+    with (
+        pytest.raises(BudgetSpent),
+        meter_attempt(opened, planned.plan, NoProgress(), Stop()),
+    ):
+        raise AssertionError
 
 
 def test_a_job_whose_estimate_exceeds_its_budget_is_not_planned(
@@ -161,7 +172,8 @@ def test_a_spent_budget_keeps_no_complete_run_from_its_end(prompts: Path, tmp_pa
     planned = make_plan(limited)
     store = open_store(planned.uri)
     parts = fill(planned)
-    Account(store).add(Spent(seconds=3600.0, useful=3600.0, attempts=1, ended=1))
+    spent = Spent(seconds=3600.0, useful=3600.0, attempts=1, ended=1)
+    AttemptFile(store, planned.plan, 0).write(spent, "complete")
     last_shard = len(planned.plan.shards) - 1
 
     store.remove(parts[0].key)

@@ -12,8 +12,8 @@ from imagekiln.steps.dataset.dataset import open_dataset
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.export.step import export
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.runs.keys import manifest_key
 from tests import jobs, runs
+from tests.faults import manifest_names
 
 MARKUP = "<script>alert(1)</script>"
 OUTSIDE = "../../outside/secret"
@@ -26,7 +26,7 @@ def test_nothing_of_a_strangers_run_leads_out_of_it_or_is_markup(
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_bytes(b"what is the user's")
     run = Path(runs.finished(tmp_path / "out" / "run").uri)
-    path = run / manifest_key(0)
+    path = run / manifest_names(str(run))[0]
     manifest = pq.read_table(path)
     place = manifest.column_names.index(column)
     values = pa.array([MARKUP if column == "prompt" else OUTSIDE] * manifest.num_rows)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import imagekiln
@@ -14,23 +13,32 @@ from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
-from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan import rules
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.plan import plan_to_json
 from imagekiln.steps.runs.readback import read_image_bytes, read_image_pixels
-from imagekiln.steps.runs.stats import load_stats
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
+from tests import jobs
 from tests.image_models import captioner_folder, upscaler_folder
 from tests.kills import finish_run, make_undisturbed, make_with_kills, plan_run
 from tests.models import DIFFUSERS_WARNS, SIDE, folder
 from tests.notes import parse, read
-from tests.runs import PROMPTS, fill, job, not_ok, planned, write_prompts
+from tests.runs import (
+    PROMPTS,
+    begin_retry,
+    fill,
+    job,
+    manifest_of,
+    not_ok,
+    planned,
+    stats_of,
+    write_prompts,
+)
 
 BIG: dict[str, object] = {"kind": "upscale", "id": str(upscaler_folder())}
 DETAIL: dict[str, object] = {"kind": "refine", "strength": 0.5, "scale": 1.5}
@@ -39,13 +47,6 @@ OTHER: dict[str, object] = {"id": str(folder("sdxl")), "dtype": "float32"}
 ALL = {"big": BIG, "detail": DETAIL, "words": WORDS}
 SEEDS = {"seeds": {"kind": "own", "entry": "tests.scorers:SeedScore"}}
 ROWS = PROMPTS[:6]
-
-
-def manifest_of(uri: str, shards: int = 1) -> pa.Table:
-    """The manifest of all shards."""
-    store = open_store(uri)
-    tables = [read_table(store, f"manifest/{number:05}.parquet") for number in range(shards)]
-    return pa.concat_tables(tables)
 
 
 def make(result: PlanResult, parts: slice = slice(None)) -> None:
@@ -63,10 +64,8 @@ def job_with(scratch: Path, **changes: object) -> Job:
     return job(prompts, str(scratch / "out"), **{"passes": ALL, **changes})
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("format_name", ["parquet", "files", "webdataset"])
-def test_what_is_stored_is_what_passes_made(tmp_path: Path, format_name: str) -> None:
-    result = run(job_with(tmp_path, format=format_name), NoProgress(), Stop())
+def test_what_is_stored_is_what_passes_made(tmp_path: Path) -> None:
+    result = run(job_with(tmp_path), NoProgress(), Stop())
     assert result.summary.ok == len(ROWS)
     (shape,) = result.summary.distributions.shapes.top
     assert (shape.value.split()[0], shape.images) == (f"{3 * SIDE}", len(ROWS))
@@ -83,15 +82,14 @@ def test_what_is_stored_is_what_passes_made(tmp_path: Path, format_name: str) ->
         assert notes["Hires upscaler"] == Path(str(BIG["id"])).name
         assert row["words"]
     assert len({row["words"] for row in rows}) > 1
-    stats = load_stats(store, 0)
+    stats = stats_of(store.uri, 0)
     assert stats is not None
     assert [*stats.seconds.passes] == [*ALL]
     assert (Path(result.uri) / "report" / "index.html").read_text().count("pass detail") >= 1
     assert index_columns(open_source(result.uri).columns)["words"].kind == "text"
-    if format_name == "parquet":
-        again = reproduce(result.uri, rows[4]["image_id"], tmp_path / "again.png")
-        assert again.equal in ("bytes", "pixels")
-        imagekiln.export(result.uri, tmp_path / "export")
+    again = reproduce(result.uri, rows[4]["image_id"], tmp_path / "again.png")
+    assert again.equal in ("bytes", "pixels")
+    imagekiln.export(result.uri, tmp_path / "export")
 
 
 def test_the_drawn_image_has_the_seed_of_a_job_without_passes(tmp_path: Path) -> None:
@@ -100,7 +98,7 @@ def test_the_drawn_image_has_the_seed_of_a_job_without_passes(tmp_path: Path) ->
         for name, passes in (("with", ALL), ("without", {}), ("captioned", {"words": WORDS}))
     )
     tables = [
-        read_table(open_store(result.uri), "shards/00000.parquet")
+        read_shard_rows(open_store(result.uri), result.plan, 0)
         for result in (with_passes, without, captioned)
     ]
     assert tables[0]["seed"] == tables[1]["seed"] == tables[2]["seed"]
@@ -163,7 +161,7 @@ def test_only_winners_have_passes(tmp_path: Path) -> None:
     best = {"scores": SEEDS, "keep": "best 1 of 4 by seeds", "passes": passes}
     result = run(job_with(tmp_path, **best), NoProgress(), Stop())
     assert (result.summary.ok, result.summary.outscored) == (len(ROWS), 3 * len(ROWS))
-    for row in manifest_of(result.uri, 3).to_pylist():
+    for row in manifest_of(result.uri).to_pylist():
         is_winner = row["candidate_rank"] == 1
         assert row["status"] == ("ok" if is_winner else "outscored")
         assert (row["words"] is not None) == is_winner
@@ -186,9 +184,7 @@ def test_an_image_whose_pass_failed_is_retried(tmp_path: Path) -> None:
     )
     fill(plan, {2: not_ok(2, error="RuntimeError: no room (in passes.big)")})
     aggregate(plan.uri)
-    retry_round = plan_next_round(open_store(plan.uri), plan.plan)
-    assert retry_round is not None
-    rows = read_table(retry_round.store, "shards/00000.parquet")
+    rows = read_shard_rows(open_store(plan.uri), begin_retry(plan), 0)
     assert rows["id"].to_pylist() == ["row-2"]
     assert rows["drawn_width"].to_pylist() == [SIDE]
 
@@ -215,13 +211,13 @@ def test_rows_that_passes_make_too_large_are_rejected(
     monkeypatch.setattr(rules, "MAX_IMAGE_PIXELS", 64 * 32)
     limits = {"rejected_share": 0.6}
     plan = planned(tmp_path, str(tmp_path / "out"), rows, passes={"big": BIG}, limits=limits)
-    (rejected,) = read_table(open_store(plan.uri), "rejected.parquet").to_pylist()
+    (rejected,) = jobs.rejected(plan)
     assert rejected["reason"] == "times height is over 2048 pixels after the passes"
     few = [{"prompt": "a", "steps": steps} for steps in (1, 2)]
     other = planned(
         tmp_path / "few", str(tmp_path / "few"), few, passes={"x": DETAIL}, limits=limits
     )
-    (rejected,) = read_table(open_store(other.uri), "rejected.parquet").to_pylist()
+    (rejected,) = jobs.rejected(other)
     assert rejected["column_name"] == "steps"
 
 

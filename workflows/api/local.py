@@ -249,7 +249,7 @@ def aggregate(
     accept: Sequence[str] = (),
     price: float | dict[str, float] | None = None,
 ) -> "Summary":
-    """Account for every planned image; write manifest, summary, report and `_SUCCESS`.
+    """Account for every planned image: counts, verdict, report and dataset card.
 
     `failed_share` and `accept`, names of quality gates, say what is acceptable in place of the
     job's own limits; `price` is that of a device-hour, or a table. Raises Incomplete
@@ -292,7 +292,7 @@ def verify(run: PathOrUri) -> "VerifyResult":
 def retry(
     run: PathOrUri, *, progress: bool | None = None, include_permanent: bool = False
 ) -> "RetryResult":
-    """Generate the failed, blank and missing images of a run again, in a round of their own.
+    """Generate the failed, blank and missing images of a run again.
 
     Failures that another try cannot mend are left, unless `include_permanent`.
     Raises Incomplete where too many fail again, TryAgain where storage or the device failed.
@@ -344,8 +344,8 @@ def export(
     source: PathOrUri,
     destination: PathOrUri,
     *,
-    format: str = "parquet",  # noqa: A002  # as jobs call it
-    file_size: str | int = "500MB",
+    format: str = "parquet",  # noqa: A002  # as in jobs
+    file_size: str | int | None = None,
     partition_by: str | None = None,
     columns: Sequence[str] | None = None,
     newest_by: str = "image_id",
@@ -353,22 +353,23 @@ def export(
 ) -> "ExportResult":
     """Copy the images that are ok of a run, or of a job's output, into fewer, larger files.
 
-    `format` is parquet or webdataset, `file_size` the most that a file has, in bytes or as
-    "1GB", `partition_by` a column whose values become folders, and `columns` are those to export.
+    `format` is parquet, webdataset, or files for a folder of pictures. `file_size` is the most that
+    a file has, in bytes or as "1GB", 500MB if None; `files` takes none. `partition_by` is a column
+    whose values become folders, and `columns` are those to export.
     Each image comes once, and each value of `newest_by`, such as id, from the newest run that has
     an image for it.
-    Called again, it resumes. Raises BadInput where an image is damaged, or the destination holds
-    something else; Missing where there is no run; Incomplete where one was never aggregated, or
-    where a finished run has images that an export which is there lacks.
+    Called again, it resumes, adds what is new, and drops what was forgotten or has a newer image.
+    Raises BadInput where an image is damaged, or the destination holds something else; Missing
+    where there is no run; Incomplete where one was never aggregated.
     """
     from imagekiln.steps.export.settings import read_settings
     from imagekiln.steps.export.step import export as export_images
-    from imagekiln.workflows.cli.text import format_export
+    from imagekiln.workflows.cli.text import format_fields
 
     settings = read_settings(format, file_size, partition_by, columns, newest_by)
     with _progress(progress) as reporter:
         result = export_images(fspath(source), fspath(destination), settings, reporter)
-    return shown(result, format_export)
+    return shown(result, format_fields)
 
 
 @explain_failures
@@ -406,7 +407,7 @@ def forget(
 
     `ids` are those of images or of rows, `prompt_contains` texts in prompts, in whatever case, and
     `prompt_sha256` hashes of whole prompts. Neither `retry` nor a later job with `skip_existing`
-    makes them again; their rows stay, with their prompts. They are also removed from `exports`.
+    makes them again; their rows stay, with their prompts. `exports` of them are brought up to date.
 
     Raises BadInput where a run or an export is not finished, Incomplete where an interrupted
     command was replacing a run's objects, Missing where there is none.
@@ -450,6 +451,23 @@ def dataset(
     from imagekiln.steps.dataset.dataset import open_dataset
 
     return open_dataset(fspath(uri), columns, filter, newest_by)
+
+
+@explain_failures
+def manifests(uri: PathOrUri) -> list[str]:
+    """List the Parquet files with a row for each planned image, of a run or of an output's runs.
+
+    They are those that the highest commit of each run names: earlier ones lie beside them. Raises
+    as `dataset` does.
+
+    ```python
+    names = imagekiln.manifests("s3://datasets/postcards")
+    duckdb.sql(f"select status, count(*) from read_parquet({names}) group by status")
+    ```
+    """
+    from imagekiln.steps.dataset.runs import list_manifests
+
+    return list_manifests(fspath(uri))
 
 
 @explain_failures

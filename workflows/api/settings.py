@@ -22,6 +22,7 @@ from imagekiln.steps.job.execution import (
     ShardSettings,
     SpeedSettings,
 )
+from imagekiln.steps.job.export import RunExport
 from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.job.gates import GateSettings
 from imagekiln.steps.job.job import (
@@ -75,6 +76,7 @@ __all__ = [
     "RewardScore",
     "RewriteSettings",
     "RowDefaults",
+    "RunExport",
     "ShardSettings",
     "SharpnessScore",
     "SpeedSettings",

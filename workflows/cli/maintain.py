@@ -36,10 +36,9 @@ def runs(folder: str, output_format: str) -> None:
 def verify(run: str, output_format: str) -> None:
     """Read a run back and check every image against the plan.
 
-    Compares images, input images and shards with their hashes, and manifest, index of images and
-    the summary's numbers of images with what the parts hold. Report, card and the lists of rejected
-    and duplicate rows must be whole; what they say is not checked, nor are statistics, times,
-    costs, thumbnails and plots.
+    Compares images, input images, shards, manifests and lists with their hashes, each row of the
+    manifests with its part, and counts the images again. Report and card must be whole; what they
+    say is not checked, nor are times, costs, thumbnails and plots.
 
     Exits with 3 where anything is missing, damaged or different.
     """
@@ -62,8 +61,8 @@ def verify(run: str, output_format: str) -> None:
 def retry(stop: "Stop", run: str, include_permanent: bool, output_format: str) -> None:
     """Generate failed, blank and missing images of a run again.
 
-    They are generated in a round of their own; images that are ok stay as they are. Failures that
-    trying again cannot fix, such as settings that the model refuses, are skipped.
+    Missing ones first, as planned. Images that are ok stay as they are. Failures that trying again
+    cannot fix, such as settings that the model refuses, are skipped.
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
     from imagekiln.steps.runtime.progress import open_progress
@@ -136,7 +135,11 @@ def diff(first: str, second: str, to: str, output_format: str) -> None:
 @cloup.option("--remove", is_flag=True, help="Remove what is listed.")
 @format_option
 def gc(folder: str, older_than: float, remove: bool, output_format: str) -> None:
-    """List, or remove, what unfinished runs left under an output."""
+    """List, or remove, unfinished runs under an output.
+
+    A run that was finished is never removed. Of a removed one, the plan and the commits stay, which
+    say so: its run id is not used again.
+    """
     from imagekiln.steps.maintain.gc import gc as collect_garbage
     from imagekiln.workflows.cli.text import format_garbage, print_result
 

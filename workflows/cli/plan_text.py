@@ -9,7 +9,7 @@ from imagekiln.steps.job.scores import describe_score
 from imagekiln.steps.job.user_checks import find_untried_entries
 from imagekiln.steps.models.image_defaults import describe_defaults
 from imagekiln.steps.models.pass_models import iter_pass_jobs
-from imagekiln.steps.runs.keys import REJECTED_KEY
+from imagekiln.steps.runs.keys import rejected_key
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_money,
@@ -101,7 +101,8 @@ def _format_rejections(result: "PlanResult") -> str:
     """Where rejected rows are listed, and why they were rejected."""
     if not result.plan.counts.rejected_rows:
         return ""
-    sentence = f"Rejected rows are listed in {open_store(result.uri).uri_of(REJECTED_KEY)}."
+    where = open_store(result.uri).uri_of(rejected_key(result.plan.rejected))
+    sentence = f"Rejected rows are listed in {where}."
     if result.rejection_causes:
         return f"\n{sanitize_line(sentence)} Reasons:{_list_causes(result.rejection_causes)}"
     return f"\n{sanitize_line(sentence)}"
@@ -209,10 +210,13 @@ def _format_columns(result: "PlanResult | Estimate") -> str:
     return "".join(f"\n{sanitize_line(line)}" for line in lines)
 
 
-def format_round_plan(result: "PlanResult") -> str:
-    """The plan of a retry round, in a line."""
+def format_retry_plan(result: "PlanResult") -> str:
+    """The plan of a retry, or of the missing parts that come before it."""
     if not result.plan.shards:
         return f"Nothing left to retry: {sanitize_line(result.uri)}"
+    if not result.plan.retry:
+        first = "Parts of this run are missing, and are made first. Retry again for failed images."
+        return f"{first}\n{format_plan(result)}"
     return format_plan(result)
 
 

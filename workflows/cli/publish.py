@@ -11,29 +11,30 @@ from imagekiln.workflows.cli.options import PATH_OR_URI, examples, format_option
 @cloup.command(
     epilog=examples(
         "imagekiln export images exported",
-        "imagekiln export s3://bucket/images s3://bucket/shapes-v1 --as webdataset --file-size 1GB",
+        "imagekiln export s3://bucket/images s3://bucket/shapes --as webdataset --file-size 1GB",
     )
 )
 @cloup.argument(
     "source", metavar="RUN_OR_OUTPUT", type=PATH_OR_URI, help="A run, or a job's output with runs."
 )
 @cloup.argument(
-    "destination", metavar="DESTINATION", type=PATH_OR_URI, help="A new folder: a path or URI."
+    "destination",
+    metavar="DESTINATION",
+    type=PATH_OR_URI,
+    help="A new folder, or an export to bring up to date: a path or URI.",
 )
 @cloup.option(
     "--as",
     "file_format",
-    type=click.Choice(["parquet", "webdataset"]),
+    type=click.Choice(["parquet", "webdataset", "files"]),
     default="parquet",
     show_default=True,
-    help="The format of the files.",
+    help="The format of the files: `files` is a folder of pictures.",
 )
 @cloup.option(
     "--file-size",
-    default="500MB",
-    show_default=True,
     metavar="SIZE",
-    help="The largest size of a file, from 1MB to 4GB.",
+    help="The largest size of a file, from 1MB to 4GB; 500MB by default.",
 )
 @cloup.option(
     "--partition-by",
@@ -56,32 +57,31 @@ def export(
     source: str,
     destination: str,
     file_format: str,
-    file_size: str,
+    file_size: str | None,
     partition_by: str | None,
     columns: str | None,
     newest_by: str,
     output_format: str,
 ) -> None:
-    """Copy the images that are ok, each once, into fewer files.
+    """Copy the images that are ok, once each, to fewer files or pictures.
 
-    Each image is compared with its hash. The same command resumes an export that was interrupted.
-
-    Exits with 3 if finished runs have images that this export lacks: export to another folder.
+    Each image is compared with its hash. The same command resumes an export that was interrupted,
+    adds images that are new, and drops those that were forgotten or replaced by newer ones.
     """
     from imagekiln.steps.export.settings import read_settings
     from imagekiln.steps.export.step import export as export_images
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.text import format_export, print_result
+    from imagekiln.workflows.cli.text import format_fields, print_result
 
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     settings = read_settings(file_format, file_size, partition_by, names, newest_by)
     with open_progress() as progress:
         result = export_images(source, destination, settings, progress)
-    print_result(result, output_format, format_export)
+    print_result(result, output_format, format_fields)
 
 
 @cloup.command(
-    epilog=examples("imagekiln push shapes-v1 hf://datasets/USER/shapes --version v1"),
+    epilog=examples("imagekiln push shapes hf://datasets/USER/shapes --version v1"),
 )
 @cloup.argument("folder", metavar="EXPORT", type=PATH_OR_URI, help="A complete export.")
 @cloup.argument("repository", metavar="hf://datasets/USER/NAME", help="A dataset of the hub.")
@@ -109,7 +109,7 @@ def push(
 @cloup.command(
     epilog=examples(
         'imagekiln forget images --prompt-contains "Jane Doe"',
-        "imagekiln forget images --ids takedown.txt --from-export shapes-v1 --remove",
+        "imagekiln forget images --ids takedown.txt --from-export shapes --remove",
     )
 )
 @cloup.argument(
@@ -152,7 +152,7 @@ def push(
     multiple=True,
     metavar="FOLDER",
     type=PATH_OR_URI,
-    help="Remove them from this export, too; repeatable.",
+    help="Then bring this export of them up to date; repeatable.",
 )
 @cloup.option(
     "--remove", is_flag=True, help="Remove the images. Without it, they are only counted."
@@ -170,8 +170,8 @@ def forget(
 ) -> None:
     """Count images, or take them down for good.
 
-    Their bytes are removed from the parts of all rounds, and their copies from reports. Neither
-    retry nor a later job with skip_existing makes them again. Their rows stay, with their prompts.
+    Their bytes are removed from all parts, and their copies from reports. Neither retry nor a later
+    job with skip_existing makes them again. Their rows stay, with their prompts.
     """
     from imagekiln.steps.maintain.forget import ForgetSelection, read_ids
     from imagekiln.steps.maintain.forget import forget as forget_images

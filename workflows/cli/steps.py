@@ -8,6 +8,7 @@ import click
 import cloup
 
 from imagekiln.workflows.cli.options import (
+    PATH_OR_URI,
     date_options,
     examples,
     format_option,
@@ -75,7 +76,7 @@ def rewrite(
 )
 @pod_job_options
 @date_options
-@cloup.option("--retry", is_flag=True, help="Plan the next retry round of the job's existing run.")
+@cloup.option("--retry", is_flag=True, help="Plan the next retry of the job's existing run.")
 @format_option
 # What follows is for the pods of a workflow.
 @cloup.option(
@@ -86,6 +87,7 @@ def rewrite(
     help="Shards that each pod generates in parallel.",
 )
 @cloup.option("--gpu-memory", type=float, hidden=True, help="That of the pods' GPUs, in GiB.")
+@cloup.option("--exports", is_flag=True, hidden=True, help="The workflow has a step for exports.")
 @cloup.option(
     "--outputs",
     type=OUTPUTS_FOLDER,
@@ -103,6 +105,7 @@ def plan(
     output_format: str,
     workers: int,
     gpu_memory: float | None,
+    exports: bool,
     outputs: str | None,
 ) -> None:
     """Validate the prompts and write the plan of a run.
@@ -111,6 +114,7 @@ def plan(
     plan. For a sample of the images, start with `preview`, which plans it as the first shard: a run
     that was planned without one has none.
     """
+    from imagekiln.steps.errors import BadInput
     from imagekiln.steps.maintain.retry import plan_retry
     from imagekiln.steps.plan.step import make_plan
     from imagekiln.steps.rewrite.step import prompt_rewriter
@@ -118,7 +122,7 @@ def plan(
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.plan_text import (
         format_plan,
-        format_round_plan,
+        format_retry_plan,
         print_plan_warnings,
     )
     from imagekiln.workflows.cli.text import print_result
@@ -128,6 +132,11 @@ def plan(
     _require_job(job, argo=argo)
     request = _job_request(job, settings, date, timezone, retry)
     resolved_job = resolve_job(request, device)
+    if argo and resolved_job.export and not exports:
+        raise BadInput(
+            "export: this workflow has no step for it. Register the job's own template by "
+            "`imagekiln apply JOB`, and name it, which ends in -export."
+        )
 
     retry = retry or request.retry
     if retry:
@@ -141,7 +150,7 @@ def plan(
     if outputs:
         write_plan_outputs(Path(outputs), result, resolved_job.cluster, workers)
     gpus = resolved_job.cluster.parallelism * workers
-    format_text = format_round_plan if retry else partial(format_plan, cluster_gpus=gpus)
+    format_text = format_retry_plan if retry else partial(format_plan, cluster_gpus=gpus)
     print_result(result, output_format, format_text)
     print_plan_warnings(result)
 
@@ -277,10 +286,9 @@ def aggregate(
     outputs: str | None,
     output_format: str,
 ) -> None:
-    """Write a run's manifest, summary, report and _SUCCESS.
+    """Count every planned image of a run, and judge the run.
 
-    Accounts for every planned image. Exits with 3 where images are missing, or more of them are
-    not ok than the job accepts.
+    Exits with 3 if images are missing, or more of them are not ok than the job accepts.
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.steps.errors import Incomplete
@@ -306,19 +314,53 @@ def aggregate(
     print_result(summary, output_format, format_summary)
 
 
+@cloup.command(
+    epilog=examples("imagekiln copy job.yaml --run images/shapes-1a2b3c4d5e6f"),
+)
+@pod_job_options
+@date_options
+@cloup.option("--run", required=True, metavar="RUN", type=PATH_OR_URI, help="The finished run.")
+def copy(
+    job: str | None,
+    settings: tuple[str, ...],
+    argo: bool,
+    device: str | None,
+    date: str,
+    timezone: str,
+    run: str,
+) -> None:
+    """Make the copies of a finished run that its job asks for.
+
+    `imagekiln run` does it itself, and so does the workflow of a job that is submitted. Run it
+    again to resume.
+    """
+    from imagekiln.steps.export.step import export_run
+    from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.steps.runtime.progress import open_progress
+    from imagekiln.workflows.cli.text import format_fields, print_result
+    from imagekiln.workflows.pod.request import resolve_job
+
+    _require_job(job, argo=argo)
+    resolved_job = resolve_job(_job_request(job, settings, date, timezone), device)
+    add_log_context("export", run)
+    with open_progress() as progress:
+        results = export_run(resolved_job, run, progress)
+    for result in results:
+        print_result(result, "text", format_fields)
+
+
 @cloup.command(epilog=examples("imagekiln fetch images/shapes-1a2b3c4d5e6f"))
 @run_argument
 def fetch(run: str) -> None:
     """Download the model of a planned run into this machine's cache."""
     from imagekiln.steps.generate.start import require_libraries
-    from imagekiln.steps.runs.plan import load_plan
+    from imagekiln.steps.runs.run import open_run
     from imagekiln.steps.runtime.log_events import add_log_context
-    from imagekiln.steps.storage import open_store
     from imagekiln.workflows.cli.terminal import print_text
 
     add_log_context("fetch", run)
     require_libraries()
-    load_plan(open_store(run))
+    open_run(run)
 
     # Imported only now: torch takes seconds.
     from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models

@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
 
     from imagekiln.steps.aggregate.preview import Preview
     from imagekiln.steps.aggregate.summary import Summary
-    from imagekiln.steps.export.step import ExportResult
     from imagekiln.steps.local import RunResult
     from imagekiln.steps.maintain.forget import ForgetResult
     from imagekiln.steps.maintain.gc import Garbage, GcResult
@@ -158,6 +157,7 @@ def format_run(result: "RunResult") -> str:
     ]
     if costs := format_costs(result.summary):
         lines.append(f"Took:    {costs}")
+    lines += [f"Export:  {sanitize_line(export.uri)}" for export in result.exports]
     if result.before:
         lines.insert(0, "Already finished; nothing to do.")
     return "\n".join(lines)
@@ -176,11 +176,11 @@ def format_preview(result: "Preview") -> str:
 
 
 def format_retry(result: "RetryResult") -> str:
-    """A run after a retry round, in a line."""
-    if result.round:
-        done = f"Round {result.round}: {pluralize(result.images, 'image')}"
-    else:
-        done = "Nothing left to retry"
+    """A run after a retry, in a line."""
+    done = "Nothing left to retry"
+    if result.images:
+        name = f"Retry {result.retry}" if result.retry else "Missing parts"
+        done = f"{name}: {pluralize(result.images, 'image')}"
     return f"{done}. {format_summary(result.summary)}{_format_permanent(result)}"
 
 
@@ -236,15 +236,6 @@ def _cost_parts(device_hours: float | None, cost: float | None) -> list[str]:
     if cost is not None:
         parts.append(f"cost {format_money(cost)}")
     return parts
-
-
-def format_export(result: "ExportResult") -> str:
-    """An export as a table, and what its images may have that a reader does not expect."""
-    table = format_fields(result)
-    if not result.outdated:
-        return table
-    images = pluralize(result.outdated, "image has", "images have")
-    return f"{table}\n{images} a newer one for the same id; --newest-by id keeps the newest."
 
 
 def format_forgotten(result: "ForgetResult") -> str:

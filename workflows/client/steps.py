@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Stage = Literal["rewrite", "plan", "fetch", "generate", "aggregate", "report"]
+Stage = Literal["rewrite", "plan", "fetch", "generate", "aggregate", "export", "report"]
 
 # By template, in the order in which a workflow runs them.
 STAGES: dict[str, Stage] = {
@@ -17,6 +17,7 @@ STAGES: dict[str, Stage] = {
     "generate": "generate",
     "further-one": "generate",
     "aggregate": "aggregate",
+    "export": "export",
     "report": "report",
     "publish-report": "report",
 }

@@ -76,8 +76,8 @@ class WorkflowOutcome:
 
     `run` is None where it ended before planning finished, and so is `images`, how many were
     planned; `ok` is None where aggregation counted nothing. Then `images` are without those that
-    lost or were taken down. Of a round of `retry`, both count all images of its run, and `others`
-    those that are not ok, by status. `failures` has a line for each failed step, and `cause` is
+    lost or were taken down. Of a retry, both count all images of its run, and `others` those that
+    are not ok, by status. `failures` has a line for each failed step, and `cause` is
     the one that the others follow from. `links` are the URLs of the workflow's page, its report and
     the runbook, if they are known.
     """
@@ -123,12 +123,15 @@ def secret_values(environment: Mapping[str, str]) -> list[str]:
 
 
 def ended_run(environment: Mapping[str, str]) -> str | None:
-    """The run of the ended workflow, without secrets; None if planning did not finish."""
+    """The run of the ended workflow, also of a retry, without secrets; None if it has no plan."""
+    from imagekiln.steps.runs.run import split_address
     from imagekiln.workflows.pod.run_metrics import is_variable
 
     run = environment.get("IMAGEKILN_RUN", "")
     if not run or is_variable(run):
         return None
+    with suppress(KilnError):  # a retry's address says enough if the store is down
+        run, _ = split_address(run)
     return redact_secrets(run, secret_values(environment))
 
 

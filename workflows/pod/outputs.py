@@ -10,8 +10,8 @@ from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import ClusterSettings
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY
-from imagekiln.steps.runs.rounds import resolve_run
+from imagekiln.steps.runs.keys import REPORT_KEY
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import Store
@@ -34,10 +34,11 @@ def write_plan_outputs(
     pod, and not one of `pods_here`. Raises BadInput where Argo could not pass on the run's URI.
     """
     _require_safe_uri(planned.uri)
-    is_finished = open_store(planned.uri).exists(SUCCESS_KEY)
+    is_retry = planned.plan.retry > 0
+    is_finished = not is_retry and open_run(planned.uri).is_finished
     shards = 0 if is_finished else len(planned.plan.shards)
     counts = split_pods(shards, workers)
-    has_canary = cluster.canary is not None and planned.plan.round == 0
+    has_canary = cluster.canary is not None and not is_retry
     canary_pods = min(1, counts.pods) if has_canary else 0
 
     parameters = {
@@ -67,8 +68,7 @@ def leave_report(folder: Path, run: str | None) -> str:
     """
     if run is None:
         return "Nothing was planned, so there is no report."
-    root, *_ = resolve_run(run)  # a round's report is that of its run
-    store = open_store(root)
+    store = open_store(run)
     if not store.exists(REPORT_KEY):
         return f"{run}: has no report, since it was not aggregated."
 

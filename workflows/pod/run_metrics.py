@@ -12,7 +12,7 @@ from pathlib import Path
 
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import KilnError, Missing
-from imagekiln.steps.runs.rounds import resolve_run
+from imagekiln.steps.runs.run import split_address
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.pod.outputs import write_parameters
 from imagekiln.workflows.templates.metrics import (
@@ -80,9 +80,9 @@ def write_figures(
 
 
 def _find_summary(run: str) -> Summary | None:
-    """The summary of a run, or of the run of a round; None if there is none."""
+    """The summary of a run, or of the run that a retry is of; None if there is none."""
     with suppress(Missing):
-        root, *_ = resolve_run(run)
+        root, _ = split_address(run)
         return load_summary(open_store(root))
     return None
 

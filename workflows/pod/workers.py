@@ -7,11 +7,10 @@ from imagekiln.steps.generate.metrics_server import serve_metrics
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.generate.worker_environments import gpu_environments
 from imagekiln.steps.generate.worker_pool import make_shards
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runtime.machine import visible_gpus
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import Stop
-from imagekiln.steps.storage import open_store
 
 
 def generate_shards(run: str, pod_index: int, workers: int, progress: Progress, stop: Stop) -> None:
@@ -21,8 +20,8 @@ def generate_shards(run: str, pod_index: int, workers: int, progress: Progress, 
     where there are none or they cannot be made, TryAgain where storage or a device failed.
     """
     require_libraries()
-    store = open_store(run)
-    plan = load_plan(store)
+    opened = open_run(run)
+    plan = opened.addressed_plan
     shard_count = len(plan.shards)
     first = pod_index * workers
     end = min(first + workers, shard_count)
@@ -37,4 +36,4 @@ def generate_shards(run: str, pod_index: int, workers: int, progress: Progress, 
     names += [str(index) for index in range(len(names), workers)]
     with serve_metrics(progress, plan, str(pod_index), in_workers=True) as variables:
         environments = [{**environment, **variables} for environment in gpu_environments(names)]
-        make_shards(store, plan, shards, environments, progress, stop)
+        make_shards(opened, plan, shards, environments, progress, stop)

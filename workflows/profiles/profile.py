@@ -160,8 +160,8 @@ class Profile(Settings):
     """A kind of GPU pod, and the CPU pods of the same workflow."""
 
     name: str = Field(
-        pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$",
-        description="At most 40 lower-case letters, digits and hyphens, no hyphen first or last. "
+        pattern=r"^[a-z0-9]([-a-z0-9]{0,36}[a-z0-9])?$",
+        description="At most 38 lower-case letters, digits and hyphens, no hyphen first or last. "
         "Where absent, the file's name without its suffix.",
     )
     description: str

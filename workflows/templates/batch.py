@@ -41,24 +41,27 @@ def batch_task(
     settings: Sequence[str] = (),
     retry: bool = False,
     rewrites: bool = False,
+    exports: bool = False,
     cluster: ClusterSettings | None = None,
 ) -> BatchTask:
     """A task that runs a job, and succeeds when its dataset is complete.
 
     `job` is the job itself, or the URI of its file, which an earlier task may yet write; `cluster`
-    then stands for the job's own, and `rewrites` says whether it has `rewrite`. The workflow around
-    it runs in that namespace, where the template of that profile is registered. `name` tells the
-    batches of one workflow apart; the other parameters are those of `submit`. Raises BadInput where
-    no pod could run the job.
+    then stands for the job's own, and `rewrites` and `exports` say whether it has `rewrite` and
+    `export`. The workflow around it runs in that namespace, where the template of that profile is
+    registered. `name` tells the batches of one workflow apart; the other parameters are those of
+    `submit`. Raises BadInput where no pod could run the job.
     """
     if isinstance(job, Job):
         require_reachable_paths(job)
         source: dict[str, Text] = {"job": job_parameter(job)}
         cluster = cluster or job.cluster
         rewrites = job.rewrite is not None
+        exports = bool(job.export)
     else:
         source = {"job-uri": job}
         cluster = cluster or ClusterSettings()
+    template = template_name(load_profile(cluster.profile), rewrites=rewrites, exports=exports)
     options: dict[str, Text] = {
         "run-id": run_id,
         "logical-date": date,
@@ -70,18 +73,18 @@ def batch_task(
     return BatchTask(
         name=name,
         template_ref=BATCH_TEMPLATE,
-        arguments={"name": name} | _cluster_arguments(cluster, rewrites=rewrites) | source | chosen,
+        arguments={"name": name} | _cluster_arguments(cluster, template) | source | chosen,
     )
 
 
-def _cluster_arguments(cluster: ClusterSettings, *, rewrites: bool) -> dict[str, Text]:
+def _cluster_arguments(cluster: ClusterSettings, template: str) -> dict[str, Text]:
     if cluster.cpu_image or cluster.gpu_image:
         raise BadInput(
             "cluster.cpu_image and cluster.gpu_image: a batch in another workflow has the images "
             "of its profile. Write them into a profile of your own."
         )
     return {
-        "template": template_name(load_profile(cluster.profile), rewrites=rewrites),
+        "template": template,
         "parallelism": str(cluster.parallelism),
         "priority-class": cluster.priority_class or "",
     }

@@ -34,16 +34,18 @@ def main_dag(
     shards: DAG,
     children: DAG,
     aggregate_step: Container,
+    export_step: Container | None = None,
     before_plan: Sequence[Task] = (),
 ) -> DAG:
-    """Plan, generate here and in child workflows, aggregate.
+    """Plan, generate here and in child workflows, aggregate, export.
 
         (rewrite) -> plan -> (fetch) -> canary -> generate, generate-further -> aggregate
+        -> (export)
 
     `rewrite` is there, as a task of `before_plan`, where prompts are rewritten first. `fetch` is
-    there where one pod fills a cache of models for all. `canary` is skipped unless the
-    job asks for one. Where its images are not as the job asks, nothing else is made: the workflow
-    ends with its sentence.
+    there where one pod fills a cache of models for all, and `export` where the job asks for copies
+    of its run. `canary` is skipped unless the job asks for one. Where its images are not as the job
+    asks, nothing else is made: the workflow ends with its sentence.
     """
     plan = Task(name="plan", template=plan_step)
     for earlier, later in pairwise([*before_plan, plan]):
@@ -79,6 +81,10 @@ def main_dag(
     for task in generate:
         task.next(aggregate, on=ENDED)
     tasks: list[Task | m.DAGTask] = [*before_plan, *before, canary, *generate, aggregate]
+    if export_step is not None:
+        export = Task(name="export", template=export_step, arguments=[run])
+        aggregate.next(export, on=TaskResult.succeeded)
+        tasks.append(export)
     return DAG(name="main", fail_fast=False, tasks=tasks)
 
 

@@ -14,6 +14,7 @@ from imagekiln.workflows.templates.workflow_template import (
     WORKFLOW_PARAMETERS,
     as_object,
     build_job_template,
+    job_template_name,
     template_labels,
     template_name,
 )
@@ -34,25 +35,23 @@ def render_manifests(
         manifests.append(build_cron_workflow(job, profile, schedules, zone))
     if event:
         manifests.append(
-            build_event_binding(profile, job.cluster.namespace, rewrites=job.rewrite is not None)
+            build_event_binding(profile, job.cluster.namespace, job_template_name(job, profile))
         )
     if not schedules and not event:
         manifests.append(build_workflow(job, profile))
     return to_yaml_documents(manifests)
 
 
-def build_event_binding(
-    profile: Profile, namespace: str, *, rewrites: bool = False
-) -> dict[str, object]:
+def build_event_binding(profile: Profile, namespace: str, template: str = "") -> dict[str, object]:
     """The binding that starts a run of a job posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
 
     The body is JSON: job (an object, since Argo would hand on a text of several lines as one line)
     or job-uri, and optionally run-id, logical-date, timezone, settings (a list, for the same
-    reason) and retry. With `rewrites`, jobs are posted that rewrite their prompts, to an address
-    with -rewrite. With `request`, an id of the sender's, a body that comes twice starts one
+    reason) and retry. Jobs that rewrite their prompts or export their runs are posted to the name
+    of their own template. With `request`, an id of the sender's, a body that comes twice starts one
     workflow.
     """
-    name = template_name(profile, rewrites=rewrites)
+    name = template or template_name(profile)
     parameters = [
         m.Parameter(name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""'))
         for key in WORKFLOW_PARAMETERS

@@ -106,9 +106,11 @@ def fetch_language_model_step(profile: Profile) -> Container:
     return cpu_container(step, profile, _model_volume(profile.cache, read_only=False))
 
 
-def plan_step(profile: Profile) -> Container:
+def plan_step(profile: Profile, *, exports: bool = False) -> Container:
     """Read the job, plan the run, and hand out how many pods it takes."""
     arguments = ["plan", "--argo", "--device", profile.gpu.device, *_workers_option(profile)]
+    if exports:
+        arguments.append("--exports")
     if profile.gpu.memory is not None:
         arguments += ["--gpu-memory", f"{profile.gpu.memory:g}"]
     step = StepCommand(
@@ -174,6 +176,19 @@ def aggregate_step(profile: Profile) -> Container:
         inputs=("run",),
         # Argo stops at the first that is missing and has no default: an incomplete run has no `ok`.
         outputs=[_output_parameter("figures"), _output_parameter("ok")],
+        secrets=STORAGE_SECRETS,
+    )
+    return cpu_container(step, profile)
+
+
+def export_step(profile: Profile) -> Container:
+    """Make the copies of the finished run that the job asks for."""
+    step = StepCommand(
+        "export",
+        ["copy", "--argo", f"--run={RUN_INPUT}"],
+        profile.steps.image,
+        inputs=("run",),
+        env=_job_environment(),
         secrets=STORAGE_SECRETS,
     )
     return cpu_container(step, profile)

@@ -77,7 +77,7 @@ def build_workflow(
 ) -> dict[str, object]:
     """The workflow that runs the job. Its name follows from the job: applied twice, it runs once.
 
-    With `retry`, it is the first, second... that makes the next round of the job's run.
+    With `retry`, it is the first, second... retry of the job's run.
     """
     require_reachable_paths(job)
     dates = {"logical-date": date, "timezone": timezone} if date else {}
@@ -171,6 +171,7 @@ def require_reachable_paths(job: Job) -> None:
     """Raise BadInput where the job names a path of this machine, which no pod can read."""
     tuning = () if job.batch.tuning is None else (job.batch.tuning,)
     paths = {"prompts": job.prompt_patterns, "output": (job.output,), "batch.tuning": tuning}
+    paths |= {f"export[{number}].to": (copy.to,) for number, copy in enumerate(job.export)}
     for setting, names in paths.items():
         for name in names:
             if not is_remote_uri(name) and not name.startswith(BUNDLED_PREFIX):

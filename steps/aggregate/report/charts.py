@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.counters import Histogram, TopValues
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.aggregate.throughput import ShardTime, Throughput
+from imagekiln.steps.aggregate.throughput import Throughput
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_count,
@@ -30,15 +30,6 @@ class BarPlot:
 
 
 @dataclass(frozen=True, slots=True)
-class ScatterPlot:
-    """A rate by shard, None where a shard has none. The `slow_shards` are ordered by rate."""
-
-    rates: tuple[float | None, ...]
-    median: float
-    slow_shards: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ShareRow:
     """A row of a table with bars: a name, a value as people read it, and a share from 0 to 1."""
 
@@ -47,7 +38,7 @@ class ShareRow:
     share: float
 
 
-Plot = BarPlot | ScatterPlot
+Plot = BarPlot | Throughput
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +58,22 @@ def throughput_chart(throughput: Throughput) -> Chart | None:
     rates = [rate for rate in throughput.rates if rate is not None]
     if not rates:
         return None
-    slow_shards = tuple(shard.shard for shard in throughput.slowest)
-    plot = None
-    if len(rates) >= MIN_SHARDS:
-        plot = ScatterPlot(throughput.rates, throughput.median, slow_shards)
     return Chart(
         name="throughput",
         title="Images a second, by shard",
         text=_describe_rates(throughput, rates),
         columns=("slow shard", "images a second", "images", "time", "attempts"),
-        rows=tuple(_slow_shard_row(shard) for shard in throughput.slowest),
-        plot=plot,
+        rows=tuple(
+            (
+                format_count(shard.shard),
+                format_number(shard.images / shard.seconds),
+                format_count(shard.images),
+                format_duration(shard.seconds),
+                format_count(shard.attempts),
+            )
+            for shard in throughput.slowest
+        ),
+        plot=throughput if len(rates) >= MIN_SHARDS else None,
     )
 
 
@@ -85,59 +81,36 @@ def _describe_rates(throughput: Throughput, rates: list[float]) -> str:
     median = format_number(throughput.median)
     if len(rates) == 1:
         return f"One shard, which made {median} images a second."
+    slow = "No shard was much slower."
+    if throughput.slow:
+        slow = f"{pluralize(throughput.slow, 'shard')} made less than 80 % of it."
     return (
         f"{pluralize(len(rates), 'shard')}, which made between {format_number(min(rates))} and "
-        f"{format_number(max(rates))} images a second. The median is {median}. "
-        f"{_describe_slow_shards(throughput)}"
-    )
-
-
-def _describe_slow_shards(throughput: Throughput) -> str:
-    if not throughput.slow:
-        return "No shard was much slower."
-    sentence = f"{pluralize(throughput.slow, 'shard')} made less than 80 % of it"
-    if throughput.slow > 1 and throughput.slowest:
-        sentence += f", the slowest being shard {throughput.slowest[0].shard}"
-    return f"{sentence}."
-
-
-def _slow_shard_row(shard: ShardTime) -> tuple[str, ...]:
-    return (
-        format_count(shard.shard),
-        format_number(shard.images / shard.seconds),
-        format_count(shard.images),
-        format_duration(shard.seconds),
-        format_count(shard.attempts),
+        f"{format_number(max(rates))} images a second. The median is {median}. {slow}"
     )
 
 
 def distribution_charts(summary: Summary) -> list[Chart]:
     """How the images' sizes and the prompts' lengths are distributed."""
     distributions = summary.distributions
-    charts = (
-        _distribution_chart(
-            "bytes", "File size of an image", "images", distributions.bytes, format_bytes
-        ),
-        _distribution_chart(
+    charts = [
+        ("bytes", "File size of an image", "images", distributions.bytes, format_bytes),
+        (
             "prompts",
             "Length of the prompt, in characters",
             "prompts",
             distributions.prompt,
             lambda value: format_count(round(value)),
         ),
-    )
-    scores = (
-        _distribution_chart(f"score-{name}", f"Score: {name}", "images", histogram, format_number)
-        for name, histogram in distributions.scores.items()
-    )
-    return [chart for chart in (*charts, *scores) if chart is not None]
+    ]
+    for name, histogram in distributions.scores.items():
+        charts.append((f"score-{name}", f"Score: {name}", "images", histogram, format_number))
+    return [_distribution_chart(*chart) for chart in charts if chart[3].bins]
 
 
 def _distribution_chart(
     name: str, title: str, unit: str, histogram: Histogram, format_value: Callable[[float], str]
-) -> Chart | None:
-    if not histogram.images:
-        return None
+) -> Chart:
     bounds = [format_value(interval.low) for interval in histogram.bins]
     bounds.append(format_value(histogram.bins[-1].high))
     counts = tuple(interval.images for interval in histogram.bins)
@@ -145,16 +118,14 @@ def _distribution_chart(
         (f"{low} to {high}", format_count(count), format_percent(count / histogram.images))
         for low, high, count in zip(bounds, bounds[1:], counts, strict=False)
     )
-    plot = None
-    if histogram.images >= MIN_IMAGES and len(counts) >= MIN_BINS:
-        plot = BarPlot(tuple(bounds), counts)
+    has_plot = histogram.images >= MIN_IMAGES and len(counts) >= MIN_BINS
     return Chart(
         name=name,
         title=title,
         text=_describe_histogram(histogram, format_value),
         columns=(title.lower(), unit, "share"),
         rows=rows,
-        plot=plot,
+        plot=BarPlot(tuple(bounds), counts) if has_plot else None,
     )
 
 
@@ -165,8 +136,7 @@ def _describe_histogram(histogram: Histogram, format_value: Callable[[float], st
     most = format_value(histogram.most)
     if least == most:
         return f"All are about {least}."
-    low, high = map(format_value, histogram.interquartile_range())
-    return f"From {least} to {most}; the middle half lies between {low} and {high}."
+    return f"From {least} to {most}."
 
 
 def share_tables(summary: Summary) -> dict[str, list[ShareRow]]:
@@ -185,5 +155,10 @@ def _share_rows(values: TopValues) -> list[ShareRow]:
     total = listed + values.other_images
     counts = [(value.value, value.images) for value in values.top]
     if values.other_images:
-        counts.append((f"and {format_count(values.others)} more", values.other_images))
-    return [ShareRow(name, format_count(images), images / total) for name, images in counts]
+        others = f"and {format_count(values.others)} more"
+        counts.append((others, values.other_images))
+    rows = []
+    for name, images in counts:
+        row = ShareRow(name, format_count(images), images / total)
+        rows.append(row)
+    return rows

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from itertools import chain, islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
 from imagekiln.steps.imaging.codecs import encode_thumbnail
+from imagekiln.steps.runs.image import CAPTION_SETTINGS, SettingValues
 from imagekiln.steps.runs.readback import decode_stored_image, read_image_bytes
-from imagekiln.steps.runs.varied_settings import CAPTION_SETTINGS, SettingValues
 from imagekiln.steps.runtime.sanitize import truncate_text
 from imagekiln.steps.storage.store import Store
 
@@ -18,11 +17,7 @@ MAX_TEXT_CHARS = 500
 MAX_ID_CHARS = 100
 MAX_SAMPLES = 96
 MAX_SAMPLES_PER_GATE = 6
-MAX_GUARANTEED_SHAPES = 24  # shapes that are sure of a sample
-MAX_TRACKED_SHAPES = 1000  # the first ones; further shapes are sampled like any image
 THUMBNAIL_SIDE = 256  # pixels
-
-Shape = tuple[int, int]  # width and height in pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +54,9 @@ class LowestHashSample:
         """Sample these rows of the manifest too, each of which must come only once."""
         rows = manifest
         if len(self.items) == self._limit:
-            rows = rows.filter(pc.less(rows["image_id"], self.items[-1].image_id))
+            highest = self.items[-1].image_id
+            is_lower = pc.less(rows["image_id"], highest)
+            rows = rows.filter(is_lower)
         if rows.num_rows == 0:
             return
         lowest = pc.select_k_unstable(
@@ -67,37 +64,39 @@ class LowestHashSample:
             k=self._limit,
             sort_keys=[("image_id", "ascending")],
         )
-        new_samples = to_samples(rows.take(lowest))
-        candidates = [*self.items, *new_samples]
+        candidates = [*self.items, *to_samples(rows.take(lowest))]
         candidates.sort(key=lambda sample: sample.image_id)
         self.items = candidates[: self._limit]
 
+    def update(self, manifest: pa.Table) -> None:
+        """Replace the images that are among these rows by what the rows say of them."""
+        ids = [sample.image_id for sample in self.items]
+        is_sampled = pc.is_in(
+            manifest["image_id"],
+            pa.array(ids, pa.string()),
+        )
+        rows = manifest.filter(is_sampled)
+        updated = {sample.image_id: sample for sample in to_samples(rows)}
+        self.items = [updated.get(sample.image_id, sample) for sample in self.items]
+
 
 class ContactSheet:
-    """A random sample of the images that are ok, with one of each of the most frequent shapes."""
+    """A random sample of the images that are ok, and of those that each gate marked."""
 
     def __init__(self, marking_gates: Sequence[str] = ()) -> None:
         """Begin with no image. Images that `marking_gates` marked are sampled by gate too."""
         self._random = LowestHashSample(MAX_SAMPLES)
-        self._by_gate: dict[str, LowestHashSample] = {}
-        for gate in marking_gates:
-            self._by_gate[gate] = LowestHashSample(MAX_SAMPLES_PER_GATE)
-        self._first_of_shape: dict[Shape, Sample] = {}
-        self._shape_counts: dict[Shape, int] = {}
-        self._remarked: dict[str, Sample] = {}
+        self._by_gate = {gate: LowestHashSample(MAX_SAMPLES_PER_GATE) for gate in marking_gates}
 
     def add(self, shard: ReconciledShard) -> None:
         """Sample the images of one shard."""
         is_ok = pc.equal(shard.manifest["status"], "ok")
         ok_rows = shard.manifest.filter(is_ok)
-        self._add_shapes(ok_rows)
         self._random.add(ok_rows)
 
         marks = ok_rows["marks"].combine_chunks()
         row_of_mark = pc.list_parent_indices(marks)
         gate_of_mark = pc.list_flatten(marks)
-        if len(gate_of_mark) == 0:
-            return
         for gate, sample in self._by_gate.items():
             is_of_gate = pc.equal(gate_of_mark, gate)
             marked_rows = row_of_mark.filter(is_of_gate)
@@ -106,62 +105,17 @@ class ContactSheet:
     def add_marked(self, gate: str, rows: pa.Table) -> None:
         """Sample rows of the manifest that a gate marked after looking at all shards."""
         self._by_gate[gate].add(rows)
-        chosen = self._choose_samples()
-        chosen_ids = pa.array([sample.image_id for sample in chosen])
-        is_chosen = pc.is_in(rows["image_id"], chosen_ids)
-        for sample in to_samples(rows.filter(is_chosen)):
-            self._remarked[sample.image_id] = sample
+        self._random.update(rows)
 
     @property
     def samples(self) -> list[Sample]:
         """The images of the sheet, in the order of the run."""
-        samples: list[Sample] = []
-        for sample in self._choose_samples():
-            remarked = self._remarked.get(sample.image_id)
-            samples.append(remarked or sample)
-        samples.sort(key=lambda sample: (sample.part, sample.byte_offset))
-        return samples
+        return sorted(self._random.items, key=lambda sample: (sample.part, sample.byte_offset))
 
     @property
     def samples_by_gate(self) -> dict[str, list[Sample]]:
-        """A random sample of the images that each gate marked, for the gates that marked any."""
-        return {
-            gate: sample.items for gate, sample in self._by_gate.items() if len(sample.items) > 0
-        }
-
-    def _choose_samples(self) -> list[Sample]:
-        counts = self._shape_counts
-        frequent_shapes = sorted(counts, key=lambda shape: (-counts[shape], shape))
-        guaranteed = (
-            self._first_of_shape[shape] for shape in frequent_shapes[:MAX_GUARANTEED_SHAPES]
-        )
-        distinct = dict.fromkeys(chain(guaranteed, self._random.items))
-        return list(islice(distinct, MAX_SAMPLES))
-
-    def _add_shapes(self, ok_rows: pa.Table) -> None:
-        by_shape = ok_rows.group_by(["width", "height"])
-        groups = by_shape.aggregate(
-            [
-                ("image_id", "min"),
-                ("image_id", "count"),
-            ]
-        )
-        for group in groups.to_pylist():
-            shape = (group["width"], group["height"])
-            is_new = shape not in self._shape_counts
-            if is_new and len(self._shape_counts) == MAX_TRACKED_SHAPES:
-                continue
-            count = self._shape_counts.get(shape, 0)
-            self._shape_counts[shape] = count + group["image_id_count"]
-            lowest_id = group["image_id_min"]
-            if is_new or lowest_id < self._first_of_shape[shape].image_id:
-                self._first_of_shape[shape] = _sample_of_id(ok_rows, lowest_id)
-
-
-def _sample_of_id(rows: pa.Table, image_id: str) -> Sample:
-    index = pc.index(rows["image_id"], image_id).as_py()
-    (sample,) = to_samples(rows.slice(index, 1))
-    return sample
+        """The images of each gate that marked any."""
+        return {gate: sample.items for gate, sample in self._by_gate.items() if sample.items}
 
 
 def to_samples(rows: pa.Table) -> Iterator[Sample]:

@@ -18,8 +18,6 @@ from imagekiln.steps.job.gates import (
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runtime.figures import format_number, format_percent
 
-MAX_GATES_WITH_SAMPLES = 12
-
 
 @dataclass(frozen=True, slots=True)
 class GateSection:
@@ -40,18 +38,6 @@ def gate_sections(
         examples = tuple((sample, _mark_reason(result.gate, sample)) for sample in samples)
         sections.append(GateSection(result, _criterion(job, result.gate), examples))
     return tuple(sections)
-
-
-def top_gates(
-    samples_by_gate: Mapping[str, Sequence[Sample]], marks: Mapping[str, int]
-) -> dict[str, Sequence[Sample]]:
-    """The samples of the gates that marked the most images, in the gates' order."""
-    by_frequency = sorted(
-        samples_by_gate,
-        key=lambda gate: -marks.get(gate, 0),
-    )
-    top = set(by_frequency[:MAX_GATES_WITH_SAMPLES])
-    return {gate: samples for gate, samples in samples_by_gate.items() if gate in top}
 
 
 def _criterion(job: Job, gate: str) -> str:

@@ -1,6 +1,5 @@
 """The report page: HTML without scripts or data URIs, which opens anywhere."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,21 +23,21 @@ from imagekiln.steps.aggregate.report.contact_sheet import (
     render_thumbnail,
 )
 from imagekiln.steps.aggregate.report.costs import cost_section
-from imagekiln.steps.aggregate.report.gates import gate_sections, top_gates
+from imagekiln.steps.aggregate.report.gates import gate_sections
 from imagekiln.steps.aggregate.report.sweep_grid import SweepGrid, SweepSheet
 from imagekiln.steps.aggregate.report.time_use import (
     SHARD_SIZE_BOTTLENECKS,
     Bottleneck,
-    describe_starts,
     find_bottleneck,
     summarize_time_use,
 )
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.output import describe_encoding, file_suffix
+from imagekiln.steps.runs.image import describe_setting, find_varied_settings
 from imagekiln.steps.runs.keys import REPORT_KEY, plot_key, report_image_key, thumbnail_key
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.varied_settings import describe_setting, find_varied_settings
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_count,
@@ -52,36 +51,25 @@ from imagekiln.steps.runtime.figures import (
 from imagekiln.steps.runtime.sanitize import sanitize_lines, sanitize_page_text
 from imagekiln.steps.storage.store import Store
 
-log = logging.getLogger(__name__)
-
-NO_PLOTS = (
-    "matplotlib: not installed, so the report has no plots, only their figures. For plots, type: "
-    "pip install 'imagekiln[report]', and aggregate the run again."
-)
 SAMPLE_WRITERS = 8
 MAX_FULL_IMAGE_BYTES = 128_000_000  # of all together, beside the report
 UNFOLDED_FAILURES = 5  # the others are folded away
 UNFOLDED_SAMPLES = 24  # likewise
 MAX_FAILURES = 20
 MAX_PARTS = 20
-FORMAT_PHRASES = {
-    "parquet": "in Parquet",
-    "webdataset": "in WebDataset tars",
-    "files": "as files with sidecars",
-}
-TEMPLATE_FILTERS: dict[str, Callable[..., str]] = {
-    "describe_setting": describe_setting,
-    "format_bytes": format_bytes,
-    "format_duration": format_duration,
-    "format_count": format_count,
-    "format_money": format_money,
-    "format_number": format_number,
-    "format_percent": format_percent,
-    "format_time": format_time,
-    "pluralize": pluralize,
-    "sanitize_lines": sanitize_lines,
-    "sanitize_page_text": sanitize_page_text,
-}
+TEMPLATE_FILTERS = (
+    describe_setting,
+    format_bytes,
+    format_duration,
+    format_count,
+    format_money,
+    format_number,
+    format_percent,
+    format_time,
+    pluralize,
+    sanitize_lines,
+    sanitize_page_text,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,29 +91,24 @@ class ReportData:
     @property
     def samples(self) -> list[Sample]:
         """The images that are shown, each once, in the order in which thumbnails are numbered."""
-        samples = [*self.sheet_samples, *self._gate_samples, *self._grid_samples]
+        gate_samples = chain.from_iterable(self.samples_by_gate.values())
+        samples = [*gate_samples, *self.sheet_samples]
+        if self.grid is not None:
+            samples += self.grid.samples
         distinct = {sample.image_id: sample for sample in samples}
         return list(distinct.values())
 
     @property
     def full_images(self) -> dict[str, str]:
-        """The keys of the images that the report has in full, by id: first those of the gates."""
+        """The keys of the images that the report has in full, by id."""
         suffix = file_suffix(self.plan.job.encoding)
         keys: dict[str, str] = {}
         free_bytes = MAX_FULL_IMAGE_BYTES
-        for sample in (*self._gate_samples, *self.sheet_samples, *self._grid_samples):
-            if sample.image_id not in keys and sample.byte_size <= free_bytes:
+        for sample in self.samples:
+            if sample.byte_size <= free_bytes:
                 keys[sample.image_id] = report_image_key(sample.image_id, suffix)
                 free_bytes -= sample.byte_size
         return keys
-
-    @property
-    def _gate_samples(self) -> list[Sample]:
-        return list(chain.from_iterable(self.samples_by_gate.values()))
-
-    @property
-    def _grid_samples(self) -> list[Sample]:
-        return [] if self.grid is None else self.grid.samples
 
 
 def write_report(
@@ -137,36 +120,32 @@ def write_report(
     target: Store | None = None,
     verdict: RunVerdict | None = None,
     sweep: SweepSheet | None = None,
+    is_current: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Write the page and its images into the run, the page last.
+    """Write the page and its images into the run, the page last, as long as it is current.
 
     A page of a part of the run lies in `target` and begins with `verdict`. That of a sweep has its
-    grid.
-    Without matplotlib, which an installation without extras lacks, the page has no plots.
+    grid. Without matplotlib, which an installation without extras lacks, the page has no plots.
     """
-    charts = plotted_charts(summary)
     can_plot = find_spec("matplotlib") is not None
-    if charts and not can_plot:
-        log.warning(NO_PLOTS)
-
     grid = None if sweep is None else sweep.build(summary.rows)
-    shown = [] if grid is None else grid.samples
-    in_grid = {sample.image_id for sample in shown}
+    in_grid = set() if grid is None else {sample.image_id for sample in grid.samples}
     data = ReportData(
         uri=store.uri,
         plan=plan,
         summary=summary,
         sheet_samples=[sample for sample in sheet.samples if sample.image_id not in in_grid],
-        samples_by_gate=top_gates(sheet.samples_by_gate, summary.marks),
+        samples_by_gate=sheet.samples_by_gate,
         with_plots=can_plot,
         verdict=verdict,
         grid=grid,
     )
     target = target or store
-    _write_samples(store, target, data)
+    _write_samples(store, target, data, is_current)
     if can_plot:
-        write_plots(target, charts)
-    target.replace(REPORT_KEY, render_report(data).encode())
+        write_plots(target, plotted_charts(summary))
+    if is_current():
+        target.replace(REPORT_KEY, render_report(data).encode())
 
 
 def plotted_charts(summary: Summary) -> list[Chart]:
@@ -189,7 +168,7 @@ def _page_template() -> Template:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= TEMPLATE_FILTERS
+    environment.filters |= {function.__name__: function for function in TEMPLATE_FILTERS}
     return environment.get_template("report.html.j2")
 
 
@@ -197,24 +176,32 @@ def write_plots(store: Store, charts: list[Chart]) -> None:
     """Draw each chart's plot for a light background and for a dark one."""
     if not charts:
         return
-    # Only where something is drawn: matplotlib takes a second to import.
+    # Imported only if something is drawn: matplotlib takes a second.
     from imagekiln.steps.aggregate.report import plots
 
     for chart in charts:
-        if chart.plot is not None:
-            light = plots.draw_plot(chart.plot, plots.LIGHT_SCHEME)
-            dark = plots.draw_plot(chart.plot, plots.DARK_SCHEME)
-            store.replace(plot_key(chart.name), light)
-            store.replace(plot_key(chart.name, dark=True), dark)
+        for is_dark, scheme in enumerate((plots.LIGHT_SCHEME, plots.DARK_SCHEME)):
+            if chart.plot is not None:
+                content = plots.draw_plot(chart.plot, scheme)
+                store.replace(plot_key(chart.name, dark=bool(is_dark)), content)
 
 
-def _write_samples(store: Store, target: Store, data: ReportData) -> None:
+def _write_samples(
+    store: Store, target: Store, data: ReportData, is_current: Callable[[], bool]
+) -> None:
     """Write the thumbnails of images in `store`, and the full images that they lead to."""
     full_images = data.full_images
 
     def write(number: int, sample: Sample) -> None:
-        content = read_sample(store, sample)
-        thumbnail = render_thumbnail(store, sample, content)
+        try:
+            content = read_sample(store, sample)
+            thumbnail = render_thumbnail(store, sample, content)
+        except BadInput:
+            if is_current():
+                raise
+            return
+        if not is_current():  # the image may have been taken down
+            return
         target.replace(thumbnail_key(number), thumbnail)
         if sample.image_id in full_images:
             target.replace(full_images[sample.image_id], content)
@@ -237,13 +224,10 @@ def _sheet_note(data: ReportData) -> str:
 def _find_bottleneck(data: ReportData) -> Bottleneck | None:
     """What limited the run, if its page shows all of it, and more than a shard's size does."""
     bottleneck = find_bottleneck(data.summary.seconds, data.summary.usage)
-    is_part = data.verdict is not None
+    if bottleneck is None or data.verdict is not None:
+        return None
     has_one_shard = len(data.plan.shards) == 1
-    if bottleneck is None or is_part:
-        return None
-    if has_one_shard and bottleneck.kind in SHARD_SIZE_BOTTLENECKS:
-        return None
-    return bottleneck
+    return None if has_one_shard and bottleneck.kind in SHARD_SIZE_BOTTLENECKS else bottleneck
 
 
 def _template_context(data: ReportData) -> dict[str, object]:
@@ -257,7 +241,6 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "summary": summary,
         "with_plots": data.with_plots,
         "encoding": describe_encoding(job.encoding),
-        "format_phrase": FORMAT_PHRASES[job.format],
         "whole": data.verdict is None,
         "verdict": data.verdict or judge_run(summary, job, data.uri),
         "missing_parts": summary.missing_parts[:MAX_PARTS],
@@ -266,9 +249,7 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "gates": gate_sections(job, summary, data.samples_by_gate),
         "throughput": throughput_chart(summary.throughput),
         "time_use": summarize_time_use(summary.seconds, summary.usage),
-        "starts": describe_starts(summary.throughput.starts),
         "cost": cost_section(summary),
-        "price_per_hour": summary.spending.price_per_hour or summary.price_per_hour or 0.0,
         "bottleneck": _find_bottleneck(data),
         "distributions": distribution_charts(summary),
         "share_tables": share_tables(summary),

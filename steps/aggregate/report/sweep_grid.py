@@ -19,8 +19,7 @@ from imagekiln.steps.aggregate.reconcile import ReconciledShard
 from imagekiln.steps.aggregate.report.contact_sheet import MAX_TEXT_CHARS, Sample, to_samples
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.image import OUTSCORED_STATUS
-from imagekiln.steps.runs.varied_settings import describe_setting
+from imagekiln.steps.runs.image import OUTSCORED_STATUS, describe_setting
 from imagekiln.steps.runtime.figures import format_count, pluralize
 from imagekiln.steps.runtime.sanitize import truncate_text
 
@@ -93,14 +92,17 @@ class SweepSheet:
         is_first = rows["image_index"].to_numpy() < self._candidates
         if RANK_COLUMN in rows.column_names:
             is_first &= _may_win(rows)
-        is_shown = is_first & (lines < self._lines) & (columns < self._columns)
+        is_in_lines = lines < self._lines
+        is_in_columns = columns < self._columns
+        is_shown = is_first & is_in_lines & is_in_columns
         rows = rows.filter(pa.array(is_shown))
         if self._rows is not None:
             rows = pa.concat_tables([self._rows, rows])
         prompts = self._row_numbers(rows) // self._cells
         distinct = np.unique(prompts)
         lowest = distinct[: self._prompts]
-        self._rows = rows.filter(pa.array(np.isin(prompts, lowest)))
+        is_of_lowest = np.isin(prompts, lowest)
+        self._rows = rows.filter(pa.array(is_of_lowest))
 
     def build(self, input_rows: int) -> SweepGrid | None:
         """The grid of a run on so many input rows; None where there is nothing to show."""
@@ -108,32 +110,39 @@ class SweepSheet:
             return None
         cells: dict[int, Sample | str] = {}
         texts: dict[int, str] = {}
-        for row in self._rows.select(["input_row", "status", "prompt"]).to_pylist():
-            cells[row["input_row"]] = row["status"]
-            prompt = row["input_row"] // self._cells
+        columns = self._rows.select(["input_row", "status", "prompt"])
+        for row in columns.to_pylist():
+            input_row = row["input_row"]
+            cells[input_row] = row["status"]
+            prompt = input_row // self._cells
             texts[prompt] = truncate_text(row["prompt"], MAX_TEXT_CHARS)
         is_ok = pc.equal(self._rows["status"], "ok")
         ok_rows = self._rows.filter(is_ok)
         for sample in to_samples(ok_rows):
             cells[sample.input_row] = sample
-        places = [
-            line * self._width + column
-            for line in range(self._lines)
-            for column in range(self._columns)
-        ]
+        places = self._places()
         prompts = []
         for prompt in sorted(texts):
             first_row = prompt * self._cells
             shown = [cells.get(first_row + place, NOT_MADE) for place in places]
-            prompts.append(GridPrompt(texts[prompt], tuple(shown)))
+            grid_prompt = GridPrompt(texts[prompt], tuple(shown))
+            prompts.append(grid_prompt)
         return self._make_grid(prompts, input_rows // self._cells)
+
+    def _places(self) -> list[int]:
+        """The places of the images that are shown, among all of a prompt, line by line."""
+        places: list[int] = []
+        for line in range(self._lines):
+            first = line * self._width
+            places.extend(range(first, first + self._columns))
+        return places
 
     def _make_grid(self, prompts: list[GridPrompt], all_prompts: int) -> SweepGrid:
         *down, across = self._settings
-        columns = [
-            describe_setting(across, value) for value in self._settings[across][: self._columns]
-        ]
-        combinations = product(*(self._settings[name] for name in down))
+        values_across = self._settings[across][: self._columns]
+        columns = [describe_setting(across, value) for value in values_across]
+        values_down = [self._settings[name] for name in down]
+        combinations = product(*values_down)
         lines = []
         for values in islice(combinations, self._lines):
             settings = map(describe_setting, down, values)
@@ -147,7 +156,12 @@ class SweepSheet:
         if self._lines < all_lines:
             names = " and ".join(down)
             note += f", {self._lines} of {format_count(all_lines)} combinations of {names}"
-        return SweepGrid(tuple(columns), tuple(lines), tuple(prompts), f"{note}.")
+        return SweepGrid(
+            tuple(columns),
+            tuple(lines),
+            tuple(prompts),
+            f"{note}.",
+        )
 
     def _row_numbers(self, rows: pa.Table) -> npt.NDArray[np.int64]:
         numbers: npt.NDArray[np.int64] = rows["input_row"].to_numpy()

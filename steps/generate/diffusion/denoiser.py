@@ -49,10 +49,8 @@ from imagekiln.steps.runs.image import (
     batch_shape,
 )
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import StageSeconds
-from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 GUIDER_NAMES = ("guider", "ocr_guider")  # HunyuanImage's
@@ -329,7 +327,7 @@ def load_denoiser(
     *,
     startup: Startup | None = None,
 ) -> Denoiser:
-    """The denoiser of a plan; of the run or round in `store`, with its adapters.
+    """The denoiser of a plan; of a run or a retry in `store`, with its adapters.
 
     Without `store`, for batches of any size: each is decoded as if the plan had its size. With
     `startup`, it takes what a new process began. Raises BadInput where the model does not load,
@@ -347,8 +345,7 @@ def load_denoiser(
     with loading(name):
         if store is None:
             return Denoiser(pipe, speed, loras)
-        run, _ = resolve_run(store.uri)
-        adapters = load_adapters(pipe, plan, open_store(run))
+        adapters = load_adapters(pipe, plan, store)
         return Denoiser(
             pipe, speed, loras, adapters, planned_size=plan.batch_size, start_clock=clock
         )

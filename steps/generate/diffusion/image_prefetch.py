@@ -38,7 +38,7 @@ class ImagePrefetcher:
     def __init__(
         self, store: Store, preprocess: Callable[[Pillow.Image], Preprocessed] | None = None
     ) -> None:
-        """Take the run's folder, not that of a round, and what prepares a reference image.
+        """Take the run's folder, and what prepares a reference image.
 
         Reference images have any size: only what `preprocess` returns of them is kept in memory.
         """

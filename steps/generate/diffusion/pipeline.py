@@ -37,10 +37,10 @@ from imagekiln.steps.models.single_file import checkpoint_file, scheduler_change
 from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.models.weights_size import GIB, require_room
-from imagekiln.steps.runs.plan import Plan, iter_pass_plans, load_plan
+from imagekiln.steps.runs.plan import Plan, iter_pass_plans
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.machine import THREADS_VARIABLE, available_cpus
-from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 from imagekiln.steps.storage.uri import resolve_path
 
@@ -301,7 +301,7 @@ def fetch_run_models(uri: str) -> str:
     Missing and TryAgain as fetching raises them.
     """
     create_code_folder()
-    plan = load_plan(open_store(uri))
+    plan = open_run(uri).plan
     folder = _fetch_planned_model(plan)
     for name, pass_plan in iter_pass_plans(plan):
         with in_setting(f"{PASSES_PREFIX}{name}"):

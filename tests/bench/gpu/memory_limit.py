@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.runs.stats import ShardStats, load_stats
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.runs.stats import ShardStats
 from tests.bench.contenders import marking_hook, peak_memory
 from tests.bench.jobs import Check, Draw, image_bytes, run_job
 from tests.bench.measure import scratch_folder
 from tests.bench.timeline import Timeline, find_phases
 from tests.bench.work import Work, make_job
+from tests.runs import stats_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def draw(work: Work, first: int = 0, max_batch: int | None = None) -> DrawnJob:
         numbers = range(first, first + work.images)
         uri, summary = run_job(make_job(work, folder, numbers), hook)
         digests = _image_digests(uri)
-        stats = load_stats(open_store(uri), 0)
+        stats = stats_of(uri)
     whole, ends = timeline.stop()
     return DrawnJob(
         ok=summary.ok,

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import yaml
 from huggingface_hub import DatasetCard
@@ -13,12 +12,9 @@ from imagekiln.steps.aggregate.card import code_span, render_card
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.job.job import CardSettings, Job, ModelSettings
-from imagekiln.steps.job.output import Png
 from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.models.passes import PassFacts
-from imagekiln.steps.runs.features import sample_features
 from imagekiln.steps.runs.plan import Plan, load_plan
-from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, read_table
 from imagekiln.steps.storage import open_store
 from tests.runs import finished
 from tests.texts import HOSTILE
@@ -31,13 +27,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Summary]:
     return load_plan(store), load_summary(store)
 
 
-def written(
-    done: tuple[Plan, Summary], rows: pa.Schema = IMAGE_ROW_SCHEMA, **changes: object
-) -> tuple[dict[str, Any], str]:
+def written(done: tuple[Plan, Summary], **changes: object) -> tuple[dict[str, Any], str]:
     """The front matter and the text of the card of such a run, its job changed."""
     frozen, sums = done
     job: Job = frozen.job.model_copy(update=changes)
-    result = DatasetCard(render_card(replace(frozen, job=job), rows, sums))  # the hub's own reader
+    result = DatasetCard(render_card(replace(frozen, job=job), sums))  # the hub's own reader
     return yaml.safe_load(result.data.to_yaml()), result.text
 
 
@@ -68,16 +62,12 @@ def test_size_is_one_of_the_hub_s(ok: int, size: str, done: tuple[Plan, Summary]
     "text", [*HOSTILE, "---\nlicense: mit\n---", "``` | <b>", "&anchor *alias !!python/object x"]
 )
 def test_texts_of_the_user_s_stay_texts(text: str, done: tuple[Plan, Summary]) -> None:
-    rows = pa.schema([*IMAGE_ROW_SCHEMA, (text, pa.string())])
     front, body = written(
         done,
-        rows,
         model=ModelSettings(id=text.replace("\0", "")),
-        format="webdataset",
         card=CardSettings(license="cc0-1.0"),
     )
     assert front["license"] == "cc0-1.0"
-    assert f"'name': {text!r}" in str(front["dataset_info"])
     [row] = [line for line in body.splitlines() if line.startswith("| model |")]
     assert row.replace("\\|", "").count("|") == 3
 
@@ -104,22 +94,4 @@ def test_code_span_ends_where_it_should() -> None:
 def test_run_has_the_card(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
     frozen, sums = load_plan(open_store(store.uri)), load_summary(store)
-    rows = read_table(store, "shards/00000.parquet").schema
-    assert store.read("README.md").decode() == render_card(frozen, rows, sums)
-
-
-def test_tar_s_samples_have_types_even_where_the_first_ones_are_null() -> None:
-    rows = pa.schema(
-        [("tag", pa.list_(pa.timestamp("us"))), ("map", pa.map_(pa.string(), pa.int64()))]
-    )
-    [image, json_column, *texts] = sample_features(rows, Png())
-    assert image == {"name": "png", "dtype": "image"}
-    assert isinstance(json_column["struct"], list)
-    assert json_column["struct"][:2] == [
-        {"name": "tag", "list": "string"},
-        {
-            "name": "map",
-            "list": [{"name": "key", "dtype": "string"}, {"name": "value", "dtype": "int64"}],
-        },
-    ]
-    assert [each["name"] for each in texts] == ["txt", "__key__", "__url__"]
+    assert store.read("README.md").decode() == render_card(frozen, sums)

@@ -1,5 +1,7 @@
 """How a run's images spread, counted shard by shard in little memory."""
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,8 +13,7 @@ from imagekiln.steps.aggregate.counters import (
     DistributionBuilder,
     Distributions,
     Histogram,
-    LinearHistogram,
-    LogHistogram,
+    HistogramBuilder,
     TopKCounter,
 )
 
@@ -59,8 +60,8 @@ def test_nothing_counted_is_an_empty_distribution() -> None:
 
 @pytest.mark.parametrize("values", [[7] * 5, [1, 2**46]])
 def test_a_histogram_holds_every_value_between_its_bounds(values: list[int]) -> None:
-    growing = LogHistogram()
-    growing.add(np.array(values))
+    growing = HistogramBuilder()
+    growing.add(pa.chunked_array([values]))
     result = growing.to_histogram()
     assert result.images == len(values)
     assert len(result.bins) <= MAX_BINS
@@ -70,41 +71,32 @@ def test_a_histogram_holds_every_value_between_its_bounds(values: list[int]) -> 
 
 def test_a_bin_holds_what_is_counted_within_its_bounds() -> None:
     values = np.random.default_rng(1).integers(100, 100_000, 10_000)
-    growing = LogHistogram()
+    growing = HistogramBuilder()
     for some in np.array_split(values, 7):
-        growing.add(some)
+        growing.add(pa.chunked_array([some]))
     for each in growing.to_histogram().bins:
         assert each.images == ((values >= each.low) & (values < each.high)).sum()
-
-
-def test_the_middle_half_lies_in_the_middle() -> None:
-    growing = LogHistogram()
-    growing.add(np.arange(1000, 2000))
-    low, high = growing.to_histogram().interquartile_range()
-    assert 1150 <= low <= 1250 <= 1750 <= high <= 1850
 
 
 def test_frequent_values_stay_however_many_rare_ones_there_are() -> None:
     tally = TopKCounter[int]()
     for start in range(0, 3 * MAX_VALUES, 1000):
-        tally.add_column(np.concatenate([np.arange(start + 10, start + 1010), np.full(50, 1)]))
-    result = tally.top_values(str)
+        tally.add(Counter([*range(start + 10, start + 1010), *[1] * 50]))
+    total = 1050 * 3 * MAX_VALUES // 1000
+    result = tally.top_values(total)
     assert (result.top[0].value, result.top[0].images) == ("1", 50 * 3 * MAX_VALUES // 1000)
     assert len(result.top) == MAX_TOP_VALUES
-    assert (
-        sum(each.images for each in result.top) + result.other_images
-        == 1050 * 3 * MAX_VALUES // 1000
-    )
+    assert sum(each.images for each in result.top) + result.other_images == total
 
 
 def test_a_histogram_of_scores_is_the_same_in_whatever_order_they_come() -> None:
     dice = np.random.default_rng(5)
-    scores = dice.normal(23, 4, 1000).astype(np.float32)
+    scores = dice.normal(23, 4, 1000).astype(np.float32).astype(np.float64)
     histograms = []
     for order in (scores, scores[::-1]):
-        counter = LinearHistogram()
+        counter = HistogramBuilder()
         for start in range(0, len(order), 70):
-            counter.add(order[start : start + 70])
+            counter.add(pa.chunked_array([order[start : start + 70]]))
         histograms.append(counter.to_histogram())
     assert histograms[0] == histograms[1]
     found = histograms[0]
@@ -117,9 +109,9 @@ def test_a_histogram_of_scores_is_the_same_in_whatever_order_they_come() -> None
 
 
 def test_a_histogram_of_scores_takes_any_numbers() -> None:
-    counter = LinearHistogram()
+    counter = HistogramBuilder()
     assert counter.to_histogram() == Histogram()
-    counter.add(np.array([np.nan, np.inf, -np.inf], dtype=np.float32))
+    counter.add(pa.chunked_array([[np.nan, np.inf, -np.inf]], pa.float32()))
     assert counter.to_histogram() == Histogram()
-    counter.add(np.array([0.0, -3e38, 3e38, 1e-40], dtype=np.float32))
+    counter.add(pa.chunked_array([[0.0, -3e38, 3e38, 1e-40]], pa.float32()))
     assert counter.to_histogram().images == 4

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
@@ -11,12 +10,13 @@ from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.generate import quality
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY, manifest_key, part_key
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY, commit_key, part_key
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+from tests.faults import manifest_names
 from tests.runs import PROMPTS, fill, job, not_ok, planned, write_prompts
 
 ROWS = [dict(row) | {"seed": place} for place, row in enumerate(PROMPTS[:8])]
@@ -25,10 +25,7 @@ EVEN = {"name": "even", "entry": "tests.own_checks:even"}
 
 def manifest(store: Store) -> pa.Table:
     """The whole manifest of a run."""
-    count = len(load_plan(store).shards)
-    return pa.concat_tables(
-        [pq.read_table(store.uri_of(manifest_key(number))) for number in range(count)]
-    )
+    return pa.concat_tables([read_table(store, name) for name in manifest_names(store.uri)])
 
 
 def _run(tmp_path: Path, **gates: object) -> Store:
@@ -62,8 +59,9 @@ def test_each_gate_marks_the_images_of_a_real_run(
 
 def test_a_resumed_run_comes_to_the_same_verdicts(tmp_path: Path) -> None:
     store = _run(tmp_path, low_contrast={"below": 0.2}, checks=[EVEN], near_duplicate={})
-    before = {key: store.read(key) for key in (part_key(0, 0), part_key(0, 1), manifest_key(0))}
-    for key in (part_key(0, 1), manifest_key(0), SUCCESS_KEY):
+    (named,) = manifest_names(store.uri)
+    before = {key: store.read(key) for key in (part_key(0, 0), part_key(0, 1), named)}
+    for key in (part_key(0, 1), named, commit_key(0), SUCCESS_KEY):
         store.remove(key)
     _run(tmp_path, low_contrast={"below": 0.2}, checks=[EVEN], near_duplicate={})
     assert {key: store.read(key) for key in before} == before

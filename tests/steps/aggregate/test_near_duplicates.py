@@ -1,14 +1,12 @@
 """Near-duplicates: nearly equal hashes, and how images are marked in the manifest."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate import near_duplicates
@@ -17,19 +15,18 @@ from imagekiln.steps.aggregate.near_duplicates import (
     block_masks,
     find_earlier_matches,
 )
-from imagekiln.steps.aggregate.reconcile import reconcile_shard
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.imaging.measures import ImageMeasures
 from imagekiln.steps.job.gates import MAX_HASH_DISTANCE
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import EncodedImage, ImageQuality
-from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.tables import read_table, to_parquet
+from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+from tests.faults import manifest_names
 from tests.runs import encoded, fill, not_ok, planned
 from tests.s3 import S3_AMONG_SLOW
 from tests.steps.aggregate.test_gates import manifest
@@ -140,7 +137,7 @@ def test_near_duplicates_name_the_first_image_across_shards_on_disk_and_s3(
 ) -> None:
     store = _filled(_planned(tmp_path, store_uri), ALIKE)
     summary = aggregate(store.uri)
-    table = pa.concat_tables([read_table(store, manifest_key(number)) for number in range(3)])
+    table = manifest(store)
     ids, of = table["image_id"].to_pylist(), table["near_duplicate_of"].to_pylist()
     assert of == [ids[2] if place in (6, 9, 17) else None for place in range(20)]
     assert table["marks"].to_pylist() == [["near_duplicate"] if name else [] for name in of]
@@ -185,19 +182,6 @@ def test_aggregation_that_is_killed_before_it_marks_them_leaves_the_marks_of_a_f
     assert verify(store.uri).ok == 19
 
 
-def test_verify_finds_marks_that_are_gone(tmp_path: Path) -> None:
-    store = _filled(_planned(tmp_path), ALIKE)
-    aggregate(store.uri)
-    plan = load_plan(store)
-    for number in range(len(plan.shards)):
-        unmarked = reconcile_shard(store, plan, number).manifest
-        store.replace(manifest_key(number), to_parquet(unmarked))
-    with pytest.raises(Incomplete, match=r"counts other images than the manifest \(marks\)"):
-        verify(store.uri)
-    aggregate(store.uri)
-    assert verify(store.uri).ok == 19
-
-
 def _killed(*_: object) -> int:
     raise KeyboardInterrupt
 
@@ -207,36 +191,43 @@ def test_only_manifests_in_which_something_was_found_are_written_again(
 ) -> None:
     store = _filled(_planned(tmp_path), {2: 0, 17: 0})
     written: list[str] = []
-    replace_after = type(store).replace_after
+    create = type(store).create
 
-    def noting(self: Store, check: Callable[[], None], key: str, data: bytes) -> None:
+    def noting(self: Store, key: str, data: bytes) -> bool:
         written.append(key)
-        replace_after(self, check, key, data)
+        return create(self, key, data)
 
-    monkeypatch.setattr(type(store), "replace_after", noting)
+    monkeypatch.setattr(type(store), "create", noting)
     aggregate(store.uri)
-    assert [written.count(manifest_key(number)) for number in range(3)] == [1, 1, 2]
+    numbers = [name.split("/")[1][:5] for name in written if name.startswith("manifest/")]
+    assert sorted(numbers) == ["00000", "00001", "00002", "00002"]
 
 
-def test_aggregating_again_gives_the_same_manifests(tmp_path: Path) -> None:
-    store = _filled(_planned(tmp_path), ALIKE)
+def test_marks_follow_the_images_from_commit_to_commit(tmp_path: Path) -> None:
+    run = _planned(tmp_path)
+    store = _filled(run, ALIKE)
+    lost = store.read(part_key(0, 0))
+    store.remove(part_key(0, 0))
+    with pytest.raises(Incomplete):
+        aggregate(store.uri)
+    ids = manifest(store)["image_id"].to_pylist()
+    assert _originals(store) == {9: ids[6], 17: ids[9]}
+
+    store.create(part_key(0, 0), lost)
     aggregate(store.uri)
-    before = [store.read(manifest_key(number)) for number in range(3)]
+    assert _originals(store) == {6: ids[2], 9: ids[2], 17: ids[2]}
+    names = manifest_names(store.uri)
     aggregate(store.uri)
-    assert [store.read(manifest_key(number)) for number in range(3)] == before
+    assert manifest_names(store.uri) == names
+
+    forget(store.uri, ForgetSelection(ids=(ids[2],)), remove=True)
+    assert _originals(store) == {9: ids[6], 17: ids[9]}
+    assert verify(store.uri).ok == 18
 
 
-@pytest.mark.parametrize("column", ["marks", "near_duplicate_of"])
-def test_a_manifest_that_was_changed_is_found(column: str, tmp_path: Path) -> None:
-    store = _filled(_planned(tmp_path), ALIKE)
-    aggregate(store.uri)
-    table = pq.read_table(store.uri_of(manifest_key(1)))
-    other = table[column].take(pa.array([1, 0, *range(2, 8)]))
-    place = table.schema.get_field_index(column)
-    changed = table.set_column(place, table.schema.field(column), other)
-    store.replace(manifest_key(1), to_parquet(changed))
-    with pytest.raises(Incomplete, match=r"manifest/00001.parquet: differs from the parts"):
-        verify(store.uri)
+def _originals(store: Store) -> dict[int, str]:
+    of = manifest(store)["near_duplicate_of"].to_pylist()
+    return {place: original for place, original in enumerate(of) if original is not None}
 
 
 def test_a_run_of_nothing_but_failures_has_no_near_duplicates(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""What a run cost and what for, by its account and the statistics of its shards."""
+"""What a run cost and what for, by its attempts and the statistics of its shards."""
 
 from dataclasses import replace
 
 import pytest
 
 from imagekiln.steps.aggregate.spending import summarize_spending
-from imagekiln.steps.runs.account import NOTHING, Spent
+from imagekiln.steps.runs.attempts import NOTHING, Spent
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 
 # A minute of loading, then ten of which nine were spent on drawing.
@@ -66,7 +66,7 @@ def test_a_process_that_never_loaded_its_model_repeats_what_it_did() -> None:
     assert (seconds.repeated, seconds.loading, seconds.drawing) == (50, 0, 0)
 
 
-def test_runs_without_an_account_have_the_time_of_their_shards() -> None:
+def test_runs_without_attempts_have_the_time_of_their_shards() -> None:
     seconds = summarize_spending([STATS], NOTHING, PRICES, drawn=100, ok=100).gpu_seconds
     assert (seconds.total, seconds.loading, seconds.drawing) == (660, 60, 540)
 

@@ -1,33 +1,33 @@
 """Accounting for every planned image."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate.report import contact_sheet
 from imagekiln.steps.aggregate.step import aggregate, aggregate_run
-from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER
-from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.commits import read_head
 from imagekiln.steps.runs.keys import (
     REPORT_KEY,
     SUCCESS_KEY,
-    SUMMARY_KEY,
-    manifest_key,
+    commit_key,
     part_key,
     thumbnail_key,
 )
-from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from imagekiln.steps.storage.store import Store
 from tests import jobs
-from tests.runs import PROMPTS, encoded, fill, finished, not_ok, picture, planned
+from tests.faults import manifests
+from tests.runs import PROMPTS, fill, not_ok, picture, planned
 from tests.steps.aggregate.test_reconcile import FOOTER_BYTES, Reading
 
 
@@ -37,12 +37,9 @@ def planned_run(tmp_path: Path) -> PlanResult:
     return planned(tmp_path, str(tmp_path / "out"))
 
 
-def _column(store: Store, name: str) -> list[str]:
+def _column(store: Store, name: str) -> list[object]:
     """A column of the whole manifest."""
-    tables = [
-        pq.read_table(store.uri_of(manifest_key(number)), columns=[name]) for number in range(3)
-    ]
-    return [value for table in tables for value in table[name].to_pylist()]
+    return [row[name] for row in manifests(store.uri)]
 
 
 def test_rows_that_failed_may_carry_times_that_python_lacks(tmp_path: Path) -> None:
@@ -67,10 +64,10 @@ def test_a_whole_run_gets_manifest_summary_report_and_success(
     summary = aggregate(planned_run.uri)
     store = open_store(planned_run.uri)
     assert (summary.images, summary.ok, summary.missing) == (20, 20, 0)
-    assert SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY)) == summary
+    assert load_summary(store) == summary
     assert store.read(SUCCESS_KEY) == b"20 of 20 images\n"
     assert b"Finished: all 20 images are ok." in store.read(REPORT_KEY)
-    assert [store.exists(manifest_key(number)) for number in range(4)] == [True, True, True, False]
+    assert list(map(store.exists, read_head(store).commit.manifests)) == [True] * 3
     assert [store.exists(thumbnail_key(number)) for number in (0, 19, 20)] == [True, True, False]
 
 
@@ -92,18 +89,24 @@ class Recording(LocalStore):
         self.written.append(key)
         return super().create(key, data)
 
-    def replace_after(self, check: Callable[[], None], key: str, data: bytes) -> None:
+    def replace(self, key: str, data: bytes) -> None:
         self.written.append(key)
-        super().replace_after(check, key, data)
+        super().replace(key, data)
 
 
-def test_success_is_written_last(planned_run: PlanResult) -> None:
+def test_a_commit_is_between_what_it_names_and_what_shows_it(
+    planned_run: PlanResult,
+) -> None:
     fill(planned_run)
     store = Recording(Path(planned_run.uri))
-    aggregate_run(Run(store, planned_run.plan))
+    aggregate_run(replace(open_run(planned_run.uri), store=store))
     assert store.written[-1] == SUCCESS_KEY
     assert store.written.count(SUCCESS_KEY) == 1
-    assert {manifest_key(2), SUMMARY_KEY, REPORT_KEY, thumbnail_key(0)} <= set(store.written[:-1])
+    commit, page, thumbnail = map(
+        store.written.index, (commit_key(0), REPORT_KEY, thumbnail_key(0))
+    )
+    assert max(map(store.written.index, read_head(store).commit.manifests)) < commit
+    assert commit < thumbnail < page
 
 
 def test_missing_parts_are_named_and_everything_else_is_accounted_for(
@@ -122,7 +125,7 @@ def test_missing_parts_are_named_and_everything_else_is_accounted_for(
         aggregate(planned_run.uri)
     assert caught.value.exit_code == 3
     assert _column(store, "status") == ["ok"] * 4 + ["missing"] * 4 + ["ok"] * 8 + ["missing"] * 4
-    assert SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY)).missing == 8
+    assert load_summary(store).missing == 8
     assert store.exists(REPORT_KEY)
     assert not store.exists(SUCCESS_KEY)
 
@@ -148,21 +151,12 @@ def test_a_run_becomes_whole_when_its_missing_part_is_made(planned_run: PlanResu
     content = store.read(part_key(1, 0))
     store.remove(part_key(1, 0))
     with pytest.raises(Incomplete):
-        aggregate(planned_run.uri)
+        aggregate(planned_run.uri, 1.0)
+    assert not store.exists(SUCCESS_KEY)
     store.create(part_key(1, 0), content)
     assert aggregate(planned_run.uri).ok == 20
     assert store.exists(SUCCESS_KEY)
     assert _column(store, "status") == ["ok"] * 20
-
-
-def test_a_run_that_is_no_longer_whole_loses_its_success(planned_run: PlanResult) -> None:
-    fill(planned_run)
-    aggregate(planned_run.uri)
-    store = open_store(planned_run.uri)
-    store.remove(part_key(1, 0))
-    with pytest.raises(Incomplete):
-        aggregate(planned_run.uri)
-    assert not store.exists(SUCCESS_KEY)
 
 
 def test_more_bad_images_than_allowed_fail_the_run_with_their_causes(
@@ -185,34 +179,13 @@ def test_as_many_bad_images_as_the_job_allows_are_a_success(tmp_path: Path) -> N
     assert open_store(planned_run.uri).read(SUCCESS_KEY) == b"18 of 20 images\n"
 
 
-def test_bad_images_can_be_accepted_afterwards_and_missing_ones_cannot(
+def test_bad_images_can_be_accepted_afterwards(
     planned_run: PlanResult,
 ) -> None:
     fill(planned_run, {1: not_ok(1)})
     with pytest.raises(Incomplete):
         aggregate(planned_run.uri, 0.049)
     assert aggregate(planned_run.uri, 0.05).ok == 19
-    open_store(planned_run.uri).remove(part_key(2, 0))
-    with pytest.raises(Incomplete, match="4 of 20 images are missing"):
-        aggregate(planned_run.uri, 1.0)
-
-
-def test_a_part_of_another_plan_is_never_accounted_for(planned_run: PlanResult) -> None:
-    fill(planned_run)
-    store = open_store(planned_run.uri)
-    store.replace(part_key(1, 0), store.read(part_key(1, 1)))
-    with pytest.raises(BadInput, match=r"00001-0000.parquet: holds the images of another plan"):
-        aggregate(planned_run.uri)
-    assert not store.exists(SUCCESS_KEY)
-
-
-def test_the_same_parts_give_the_same_manifest_again(planned_run: PlanResult) -> None:
-    fill(planned_run)
-    aggregate(planned_run.uri)
-    store = open_store(planned_run.uri)
-    first = [store.read(manifest_key(number)) for number in range(3)]
-    aggregate(planned_run.uri)
-    assert [store.read(manifest_key(number)) for number in range(3)] == first
 
 
 def test_no_image_is_read_but_those_of_the_contact_sheet(
@@ -224,49 +197,14 @@ def test_no_image_is_read_but_those_of_the_contact_sheet(
     )
     store = Reading(Path(planned_run.uri))
     monkeypatch.setattr(contact_sheet, "MAX_SAMPLES", 1)
-    summary = aggregate_run(Run(store, planned_run.plan))
+    summary = aggregate_run(replace(open_run(planned_run.uri), store=store))
     sheet = summary.bytes / 20
     assert sheet < store.bytes < sheet + 5 * FOOTER_BYTES + 120_000 < summary.bytes / 4
-
-
-def test_the_summary_has_the_statistics_of_shards_that_left_some(tmp_path: Path) -> None:
-    store = finished(tmp_path / "run")
-    store.remove("stats/00001.json")
-    summary = aggregate(store.uri)
-    assert (summary.ok, summary.devices) == (20, ("cpu",))
-    assert summary.images_per_second > 0
-
-
-def test_images_are_what_the_parts_hold_not_what_the_summary_said_before(
-    planned_run: PlanResult,
-) -> None:
-    fill(planned_run)
-    store = open_store(planned_run.uri)
-    store.replace(SUMMARY_KEY, b"{}")
-    assert aggregate(planned_run.uri).bytes == sum(
-        len(encoded(place % 4).content or b"") for place in range(20)
-    )
 
 
 def test_a_price_given_by_hand_goes_before_the_job_s_and_stays(tmp_path: Path) -> None:
     planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.0)
     fill(planned_run)
-    assert aggregate(planned_run.uri).price_per_hour == 2.0
-    assert aggregate(planned_run.uri, price=3.5).price_per_hour == 3.5
-    assert aggregate(planned_run.uri).price_per_hour == 3.5
-
-
-def test_the_latest_price_counts_of_a_finished_run_too(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    planned_run = planned(tmp_path, output, PROMPTS[:4], price_per_hour=2.0)
-    uri = planned_run.uri
-    fill(planned_run)
-    assert aggregate(uri).price_per_hour == 2.0
-
-    planned(tmp_path, output, PROMPTS[:4], price_per_hour=3.0)  # as a submission does
-    assert aggregate(uri).price_per_hour == 3.0
-    assert aggregate(uri, price=3.5).price_per_hour == 3.5
-
-    table = {"cpu": 4.0}
-    planned(tmp_path, output, PROMPTS[:4], price_per_hour=table)
-    assert aggregate(uri).price_per_hour is None  # by the table
+    for price, expected in ((None, 2.0), (3.5, 3.5), (None, 3.5)):
+        aggregate(planned_run.uri, price=price)
+        assert open_run(planned_run.uri).terms.price_per_hour == expected

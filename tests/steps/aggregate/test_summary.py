@@ -1,27 +1,22 @@
 """The sums of a run."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from imagekiln.steps.aggregate.reconcile import reconcile_shard
-from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import (
     MAX_LISTED,
     SUMMARY_ADAPTER,
     AcceptancePolicy,
     Summary,
     SummaryBuilder,
-    load_summary,
 )
 from imagekiln.steps.aggregate.throughput import DeviceUsage
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import SUMMARY_KEY, part_key
-from imagekiln.steps.runs.run_rate import Expectation
-from imagekiln.steps.runs.stats import ShardStats, StageSeconds
+from imagekiln.steps.runs.keys import part_key
+from imagekiln.steps.runs.stats import Expectation, ShardStats, StageSeconds
 from imagekiln.steps.storage import open_store
 from tests.runs import PROMPTS, encoded, fill, not_ok, planned
 
@@ -34,12 +29,10 @@ def planned_run(tmp_path: Path) -> PlanResult:
 
 
 def _summary(planned_run: PlanResult, *stats: ShardStats) -> Summary:
-    sums, store = SummaryBuilder(), open_store(planned_run.uri)
+    sums, store = SummaryBuilder(planned_run.plan), open_store(planned_run.uri)
     for number in range(len(planned_run.plan.shards)):
         sums.add(reconcile_shard(store, planned_run.plan, number))
-    return sums.build(
-        planned_run.plan, stats, AcceptancePolicy(0.0, (), planned_run.plan.job.price_per_hour)
-    )
+    return sums.build(stats, AcceptancePolicy(0.0, (), planned_run.plan.job.price_per_hour))
 
 
 @pytest.mark.parametrize(("took", "estimated", "error"), [(59, 20, None), (61, 20, 61 / 20 - 1)])
@@ -150,7 +143,7 @@ def test_a_summary_comes_back_from_its_json(planned_run: PlanResult) -> None:
 def test_the_job_names_the_price(tmp_path: Path) -> None:
     planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.5)
     result = _summary(planned_run, _shard_stats(0, 4, "H100", 7200.0))
-    assert (result.price_per_hour, result.cost) == (2.5, 5.0)
+    assert (result.spending.price_per_hour, result.cost) == (2.5, 5.0)
     assert _summary(planned(tmp_path, str(tmp_path / "other"), PROMPTS[:4])).cost is None
 
 
@@ -158,20 +151,3 @@ def test_a_price_changes_neither_the_run_nor_its_plan(tmp_path: Path) -> None:
     first = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
     again = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.5)
     assert (again.uri, again.adopted) == (first.uri, True)
-
-
-def test_summary_with_a_count_that_no_run_has_costs_its_own_run_alone(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    earlier = planned(tmp_path, output, PROMPTS[:4], run_id="earlier")
-    fill(earlier)
-    aggregate(earlier.uri)
-    path = Path(earlier.uri, SUMMARY_KEY)
-    summary = json.loads(path.read_bytes())
-    summary["statuses"]["ok"] = -1
-    path.write_text(json.dumps(summary), encoding="utf-8")
-    with pytest.raises(BadInput, match=r"summary\.json: cannot be read"):
-        load_summary(open_store(earlier.uri))
-
-    later = planned(tmp_path, output, PROMPTS[4:8], run_id="later")
-    fill(later)
-    assert aggregate(later.uri).not_ok == 0

@@ -6,14 +6,15 @@ import pytest
 
 from imagekiln.steps.aggregate.throughput import (
     MAX_SLOWEST,
-    DeviceUsage,
-    Starts,
     Throughput,
     summarize_throughput,
-    summarize_usage,
 )
-from imagekiln.steps.runs.start_times import StartSeconds
-from imagekiln.steps.runs.stats import ShardStats, StageSeconds
+from imagekiln.steps.runs.stats import (
+    ShardStats,
+    StageSeconds,
+    max_peak_memory,
+    mean_busy_share,
+)
 
 
 def _shard_stats(shard: int, seconds: float, images: int = 100) -> ShardStats:
@@ -44,56 +45,32 @@ def test_shards_of_equal_speed_have_no_slow_one() -> None:
     )
 
 
-def test_starts_are_those_of_the_shards_that_timed_one() -> None:
-    def started(shard: int, total: float) -> ShardStats:
-        return replace(_shard_stats(shard, 100.0), start=StartSeconds(total=total))
-
-    stats = [started(0, 30.0), started(1, 90.0), _shard_stats(2, 100.0), started(3, 20.0)]
-    starts = summarize_throughput(4, stats).starts
-    assert starts == Starts(3, StartSeconds(total=30.0), StartSeconds(total=90.0), 1)
-    assert summarize_throughput(4, stats[2:3]).starts is None
-
-
 def test_without_statistics_there_is_no_throughput() -> None:
     assert summarize_throughput(3, []) == Throughput()
 
 
-def _device_stats(
-    busy: float | None, total: float, load: float = 0.0, peak_memory: int | None = None
-) -> ShardStats:
-    return ShardStats(
-        0,
-        1,
-        10,
-        1,
-        8,
-        "cuda",
-        StageSeconds(total=total, load=load),
-        busy_share=busy,
-        peak_memory=peak_memory,
+def _device_stats(busy: float | None, total: float, load: float = 0.0) -> ShardStats:
+    return replace(
+        _shard_stats(0, 1.0), seconds=StageSeconds(total=total, load=load), busy_share=busy
     )
 
 
 def test_a_shard_counts_by_its_time_after_loading() -> None:
-    assert summarize_usage(
-        [_device_stats(1.0, 110.0, 10.0), _device_stats(0.5, 320.0, 20.0)]
-    ).busy == pytest.approx((100 + 150) / 400)
+    stats = [_device_stats(1.0, 110.0, 10.0), _device_stats(0.5, 320.0, 20.0)]
+    assert mean_busy_share(stats) == pytest.approx((100 + 150) / 400)
 
 
 def test_the_peak_is_that_of_the_fullest_device() -> None:
-    assert (
-        summarize_usage(
-            [_device_stats(1.0, 1.0, peak_memory=3), _device_stats(1.0, 1.0, peak_memory=7)]
-        ).peak_memory
-        == 7
-    )
+    stats = [replace(_shard_stats(0, 1.0), peak_memory=peak) for peak in (None, 3, 7)]
+    assert max_peak_memory(stats) == 7
+    assert max_peak_memory(stats[:1]) is None
 
 
 def test_shards_without_usage_do_not_count() -> None:
     silent = [_device_stats(None, 100.0), _device_stats(None, 50.0)]
-    assert summarize_usage(silent) == DeviceUsage() == summarize_usage([])
-    assert summarize_usage([*silent, _device_stats(0.25, 8.0)]).busy == 0.25
+    assert mean_busy_share(silent) is None
+    assert mean_busy_share([*silent, _device_stats(0.25, 8.0)]) == 0.25
 
 
 def test_a_shard_that_only_loaded_is_no_division_by_nothing() -> None:
-    assert summarize_usage([_device_stats(0.0, 5.0, 5.0)]) == DeviceUsage()
+    assert mean_busy_share([_device_stats(0.0, 5.0, 5.0)]) is None

@@ -119,7 +119,7 @@ def test_a_preview_of_the_best_says_how_many_there_are(whole: Summary, plain: Jo
 def test_rejected_rows_are_part_of_every_verdict(
     changes: dict[str, Any], whole: Summary, plain: Job
 ) -> None:
-    lossy = replace(whole, rows=25, rejected_rows=5, **changes)
+    lossy = replace(whole, rows=25, rejected_rows=5, rejected_list="rejected.parquet", **changes)
     sentence = "5 of 25 rows were rejected (rejected.parquet)."
     assert judge_run(lossy, plain, URI).advice.startswith(sentence)
     assert judge_preview(Preview(URI, "page", 100, lossy), plain).advice.startswith(sentence)
@@ -133,7 +133,7 @@ def test_a_preview_says_of_how_many_images_some_failed(whole: Summary, plain: Jo
 
 
 def test_an_incomplete_run_names_the_shards_to_run(whole: Summary, plain: Job) -> None:
-    parts = ("images/00003-0001.parquet", "images/00003-0002.parquet", "images/00012-0000.tar")
+    parts = ("images/00003-0001.parquet", "images/00003-0002.parquet", "images/00012-0000.parquet")
     lacking = replace(
         whole, statuses={"ok": 10, "missing": 10}, missing_parts=parts, missing_parts_count=3
     )

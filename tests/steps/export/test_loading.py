@@ -1,10 +1,11 @@
-"""What was pushed is what `load_dataset` gives, by its name on the hub and its version."""
+"""What was exported, and what was pushed, is what `load_dataset` gives, also after it grew."""
 
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
 
@@ -25,11 +26,11 @@ FAILED = 2
 Rows = list[dict[str, object]]
 
 
-def make_output(folder: Path) -> str:
-    """Two runs that share images; of the first, an image failed."""
+def make_output(folder: Path, nights: int = 2) -> str:
+    """Two runs that share images, or only the first; of that, an image failed."""
     output = str(folder / "nights")
     rows = [{"prompt": f"number {index}, ünïcode", "half": index % 2} for index in range(PROMPTS)]
-    for night in range(2):
+    for night in range(nights):
         run = planned(
             folder / f"{night}",
             output,
@@ -59,6 +60,21 @@ def load(endpoint: str, home: Path, versions: Sequence[str]) -> list[Rows]:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*FORMATS, "files"])
+def test_an_export_that_grew_loads_as_one(tmp_path: Path, kind: str) -> None:
+    for night in range(2):
+        output = make_output(tmp_path, nights=night + 1)
+        imagekiln.export(output, tmp_path / "export", format=kind, partition_by="half")
+        loaded = import_module("datasets").load_dataset(
+            str(tmp_path / "export"), split="train", cache_dir=str(tmp_path / "cache")
+        )
+        expected = imagekiln.dataset(output, columns=["image_id"], newest_by="image_id")
+        ids = [row["image_id"] for batch in expected.to_batches() for row in batch.to_pylist()]
+        assert sorted(loaded["__key__" if kind == "webdataset" else "image_id"]) == sorted(ids)
+        assert loaded[0]["png" if kind == "webdataset" else "image"].size == (SIDE, SIDE)
 
 
 @pytest.mark.slow

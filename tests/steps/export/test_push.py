@@ -4,16 +4,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
 import imagekiln
 from imagekiln import BadInput, TryAgain
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.export.removal import remove_from_export
 from imagekiln.steps.runs.keys import SUCCESS_KEY
-from imagekiln.steps.storage import open_store
 from tests.dataset_hub import TOKEN, DatasetHub, dataset_hub
 from tests.runs import encoded, fill, planned
 
@@ -63,17 +60,18 @@ def test_a_version_has_the_files_of_its_export(
     written = [file.read_bytes() for file in export.rglob("*") if file.is_file()]
     assert not any(TOKEN.encode() in content for content in (*written, *hub.files.values()))
 
-    smaller = shutil.copytree(export, tmp_path / "smaller")
-    run = next((export.parent / "out").glob("tiny-*"))
-    copy = shutil.copytree(run, tmp_path / "out" / run.name)
-    imagekiln.forget(copy, prompt_contains=["number 0"], exports=[smaller], remove=True)
+    changed = shutil.copytree(export, tmp_path / "changed")
+    output = shutil.copytree(export.parent / "out", tmp_path / "out")
+    first = next(output.glob("tiny-*"))
+    imagekiln.forget(first, prompt_contains=["number 0"], remove=True)
+    imagekiln.export(first, changed, partition_by="place")
     sent = len(hub.uploads)
-    imagekiln.push(smaller, REPOSITORY, version="v2")
-    assert hub.files == pushed_files(smaller)
-    assert len(hub.uploads) == sent + 2  # the file that changed, and the manifest
+    imagekiln.push(changed, REPOSITORY, version="v2")
+    assert hub.files == pushed_files(changed)
+    assert len(hub.uploads) == sent + 1  # the manifest
     assert hub.commits[hub.tags["v1"]] == pushed_files(export)
     with pytest.raises(BadInput, match="version v1 is there"):
-        imagekiln.push(smaller, REPOSITORY, version="v1")
+        imagekiln.push(changed, REPOSITORY, version="v1")
 
 
 def test_a_push_that_was_interrupted_sends_nothing_twice(export: Path, hub: DatasetHub) -> None:
@@ -93,15 +91,31 @@ def test_a_push_that_was_interrupted_sends_nothing_twice(export: Path, hub: Data
     assert len(hub.commits) == commits
 
 
-def test_an_export_of_tars_without_what_was_taken_down_is_published(
+def test_an_export_that_grew_sends_what_is_new_alone(hub: DatasetHub, tmp_path: Path) -> None:
+    output = str(tmp_path / "out")
+    for night in range(2):
+        rows = [{"prompt": f"number {index} of {night}"} for index in range(PROMPTS)]
+        run = planned(tmp_path / f"{night}", output, rows, run_id=f"night-{night}")
+        fill(run, {index: encoded(10 * night + index) for index in range(PROMPTS)})
+        aggregate(run.uri)
+        imagekiln.export(output, tmp_path / "tars", format="webdataset")
+        hub.requests.clear()
+        imagekiln.push(tmp_path / "tars", REPOSITORY, version=f"v{night}")
+    tars = {path.name: path.read_bytes() for path in (tmp_path / "tars" / "data").iterdir()}
+    assert len(tars) == 2
+    assert hub.tags.keys() == {"v0", "v1"}
+    uploaded = [path for path in hub.requests if path.startswith("/objects/")]
+    assert len(uploaded) == 2  # the new tar, and its piece of the manifest
+
+
+def test_a_folder_of_pictures_is_refused_before_the_hub_is_asked(
     export: Path, hub: DatasetHub, tmp_path: Path
 ) -> None:
     run = next((export.parent / "out").glob("tiny-*"))
-    imagekiln.export(run, tmp_path / "tars", format="webdataset")
-    rows = pq.read_table(tmp_path / "tars" / "manifest" / "00000.parquet")
-    remove_from_export(open_store(str(tmp_path / "tars")), rows["image_id"][:1], remove=True)
-    imagekiln.push(tmp_path / "tars", REPOSITORY, version="v1")
-    assert hub.tags.keys() == {"v1"}
+    imagekiln.export(run, tmp_path / "pictures", format="files")
+    with pytest.raises(BadInput, match=r"slow with so many\. Export as parquet"):
+        imagekiln.push(tmp_path / "pictures", REPOSITORY)
+    assert not hub.requests
 
 
 @pytest.mark.parametrize("name", ["README.md", "data"])
@@ -124,10 +138,6 @@ def test_what_cannot_be_pushed_is_refused(
             imagekiln.push(export, name)
     with pytest.raises(BadInput, match="cannot be a tag"):
         imagekiln.push(export, REPOSITORY, version="a/../b")
-    with monkeypatch.context() as patch:
-        patch.setattr("imagekiln.steps.export.push.MAX_REPOSITORY_FILES", 1)
-        with pytest.raises(BadInput, match="Export it with a larger file size"):
-            imagekiln.push(export, REPOSITORY)
     partial = shutil.copytree(export, tmp_path / "partial")
     (partial / SUCCESS_KEY).unlink()
     with pytest.raises(BadInput, match="is not complete"):

@@ -23,9 +23,9 @@ from imagekiln.steps.gallery.gallery import open_gallery
 from imagekiln.steps.gallery.index import GalleryIndex, index_columns
 from imagekiln.steps.gallery.queries import PageQuery
 from imagekiln.steps.gallery.server import GalleryServer, is_loopback, is_own_host, serve_gallery
-from imagekiln.steps.runs.keys import manifest_key
 from imagekiln.steps.runtime.signals import stop_on_signals
 from tests import s3
+from tests.faults import manifest_names
 from tests.galleries import (
     FAILED,
     HOSTILE,
@@ -342,15 +342,16 @@ def test_a_link_in_the_place_of_a_part_shows_nothing_of_the_file(
 
 def test_a_damaged_manifest_costs_its_own_images(output: Path, tmp_path: Path) -> None:
     run = shutil.copytree(output / "night-0", tmp_path / "night-0")
-    (run / manifest_key(1)).write_bytes(b"PAR1 nothing PAR1")
-    (run / manifest_key(2)).unlink()
-    shutil.copy(run / manifest_key(0), run / manifest_key(2))
+    first, second, third = manifest_names(str(run))
+    (run / second).write_bytes(b"PAR1 nothing PAR1")
+    (run / third).unlink()
+    shutil.copy(run / first, run / third)
     with serving(str(run)) as client:
         state = client.get("/state").json
         assert isinstance(state, dict)
         assert (state["images"], state["indexed"]) == (IMAGES, SHARD)
         damaged, other = state["problems"]
-        assert manifest_key(1) in damaged
+        assert second in damaged
         assert "4 rows for 2 images" in other
         assert len(client.tiles()) == SHARD
 
@@ -365,7 +366,8 @@ def test_an_index_that_cannot_be_filled_says_so_and_is_waited_for_no_longer(
 
     monkeypatch.setattr(GalleryIndex, "_append", fail)
     with open_gallery(str(output)) as gallery:
-        state = gallery.wait()
+        assert gallery.page(PageQuery()) == []  # waits
+        state = gallery.state()
         assert gallery.page(PageQuery()) == []
     assert not state.is_complete
     assert "The index is not complete" in state.problems[0]
@@ -381,7 +383,7 @@ def test_an_image_that_is_no_picture_is_told_in_a_sentence(tmp_path: Path) -> No
         "byte_size": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    path = Path(run.uri) / manifest_key(0)
+    path = Path(run.uri, manifest_names(run.uri)[0])
     table = pq.read_table(path)
     (row,) = table.to_pylist()
     pq.write_table(pa.Table.from_pylist([row | changes], schema=table.schema), path)
@@ -398,7 +400,7 @@ def test_a_manifest_that_was_replaced_meanwhile_shows_no_other_row(
     run = shutil.copytree(output / "night-0", tmp_path / "night-0")
     with serving(str(run)) as client:
         first, second = client.tiles(limit=2)
-        path = run / manifest_key(0)
+        path = run / manifest_names(str(run))[0]
         table = pq.read_table(path)
         pq.write_table(table.take(pa.array([1, 0, 2, 3])), path)
         for tile in (first, second):
@@ -433,7 +435,7 @@ def test_mistakes_are_told_in_a_sentence(output: Path, tmp_path: Path) -> None:
         serve_gallery(str(tmp_path / "empty"), "127.0.0.1", 0, print)
     unfinished = shutil.copytree(output, tmp_path / "unfinished")
     for run in ("night-0", "night-1"):
-        shutil.rmtree(unfinished / run / "manifest")
+        shutil.rmtree(unfinished / run / "commits")
     with pytest.raises(Missing, match="no run that was aggregated"):
         serve_gallery(str(unfinished), "127.0.0.1", 0, print)
     with (

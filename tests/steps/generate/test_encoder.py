@@ -9,7 +9,6 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -44,6 +43,7 @@ from imagekiln.steps.storage import open_store
 from tests import certificates, jobs
 from tests.certificates import verified
 from tests.encodings import KINDS, encoding_label
+from tests.faults import manifests
 from tests.notes import SOURCE, parse, read
 from tests.runs import image_row, picture
 from tests.smallest import SMALLEST
@@ -76,8 +76,8 @@ def made(folder: Path, encoding: Encoding, **settings: object) -> str:
 
 def files(uri: str) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Each row of the manifest, and the image that it points at."""
-    rows = pq.read_table(f"{uri}/manifest").to_pylist()
-    for row in rows:
+    row: dict[str, Any]
+    for row in manifests(uri):
         content = (Path(uri) / row["part"]).read_bytes()[
             row["byte_offset"] : row["byte_offset"] + row["byte_size"]
         ]

@@ -12,16 +12,15 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.late_shards import (
-    mark_begun,
-    mark_finished,
-)
-from imagekiln.steps.generate.step import generate_and_help, generate_shard
+from imagekiln.steps.generate.meter import meter_attempt
+from imagekiln.steps.generate.step import generate_and_help
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.attempts import AttemptFile, Spent, merge_stats, read_attempts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import missing_parts, read_shard
-from imagekiln.steps.runs.stats import load_stats
+from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
@@ -81,17 +80,37 @@ def _images(run: PlanResult, shard: int) -> set[str]:
     return {name for part in parts for name in part.rows["image_id"].to_pylist()}
 
 
-def _generate(run: PlanResult, shard: int, device: Device, stop: Stop | None = None) -> None:
-    store = open_store(run.uri)
-    generate_and_help(store, run.plan, shard, lambda: device, NoProgress(), stop or Stop())
+def _generate(
+    run: PlanResult,
+    shard: int,
+    device: Device,
+    stop: Stop | None = None,
+    *,
+    helps: bool = True,
+) -> None:
+    opened = open_run(run.uri)
+    stop = stop or Stop()
+    with meter_attempt(opened, run.plan, NoProgress(), stop, shards=[shard]) as meter:
+        generate_and_help(opened.store, run.plan, shard, lambda: device, meter, stop, helps=helps)
+
+
+def _begin(run: PlanResult, shard: int, *, is_done: bool = False) -> None:
+    """Leave the attempt of a process that has begun a shard, and nothing else."""
+    attempt = AttemptFile(open_store(run.uri), run.plan, shard)
+    if is_done:
+        attempt.note_done(shard)
+    attempt.write(Spent(attempts=1))
+
+
+def _stats(run: PlanResult) -> dict[int, ShardStats]:
+    return {each.shard: each for each in merge_stats(read_attempts(open_store(run.uri)))}
 
 
 def _undisturbed(folder: Path) -> dict[str, bytes]:
     """The parts that the run has where nobody helps anybody."""
     alone = _planned(folder)
-    store = open_store(alone.uri)
     for shard in range(len(alone.plan.shards)):
-        generate_shard(store, alone.plan, shard, Device, NoProgress(), Stop())
+        _generate(alone, shard, Device(), helps=False)
     return _parts(alone)
 
 
@@ -117,8 +136,7 @@ def test_whoever_is_late_the_parts_are_the_same(seed: int, run: PlanResult, tmp_
     assert _parts(run) == _undisturbed(tmp_path / "alone")
     aggregate(run.uri)
     assert verify(run.uri).images == len(PROMPTS)
-    stats = [load_stats(open_store(run.uri), shard) for shard in range(SHARDS)]
-    recorded = [shard for shard in stats if shard is not None]
+    recorded = _stats(run).values()
     assert sum(shard.images for shard in recorded) == len(PROMPTS)
     drawn = sum((device.drawn for device in devices), Counter[str]())
     assert sum(shard.repeated_images for shard in recorded) <= drawn.total() - len(PROMPTS)
@@ -151,28 +169,23 @@ def test_a_process_that_is_done_makes_what_a_stuck_one_does_not(
     # The owner was at its first part. It found the others made, and dropped what it had.
     first_part = read_shard(store, run.plan, 0)[0].rows["image_id"].to_pylist()
     assert set(stuck.drawn) <= set(first_part)
-    stats = load_stats(store, 1)
-    assert stats is not None
+    stats = _stats(run)[1]
     assert (stats.images, stats.helped_images, stats.attempts) == (16, 8, 1)
-    late = load_stats(store, 0)
-    assert late is not None
+    late = _stats(run)[0]
     assert (late.images, late.repeated_images) == (0, stuck.drawn.total())
     assert aggregate(run.uri).throughput.median > 0
 
 
 def test_no_device_is_kept_from_a_shard_that_waits_for_one(run: PlanResult) -> None:
-    store = open_store(run.uri)
-    mark_begun(store, 0)  # and shard 2 waits
+    _begin(run, 0)  # and shard 2 waits
     device = Device()
     _generate(run, 1, device)
     assert set(device.drawn) == _images(run, 1)
 
 
-def test_two_helpers_never_draw_the_same_part(run: PlanResult) -> None:
-    store = open_store(run.uri)
-    mark_begun(store, 0)
-    mark_begun(store, 1)
-    mark_begun(store, 2)
+def test_what_two_helpers_make_is_stored_once(run: PlanResult) -> None:
+    for shard in range(SHARDS):
+        _begin(run, shard)
     helpers = [Device(lambda: time.sleep(0.01)) for _ in range(2)]
     threads = [
         threading.Thread(target=_generate, args=(run, shard, helper))
@@ -182,15 +195,14 @@ def test_two_helpers_never_draw_the_same_part(run: PlanResult) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    late = _images(run, 0)
-    drawn = helpers[0].drawn + helpers[1].drawn
-    assert {name: drawn[name] for name in late} == dict.fromkeys(late, 1)
+    assert sum(each.images for each in _stats(run).values()) == len(PROMPTS)
+    assert aggregate(run.uri).ok == len(PROMPTS)
 
 
 def test_a_helper_s_failure_is_not_its_shard_s(run: PlanResult) -> None:
     store = open_store(run.uri)
-    mark_begun(store, 0)
-    mark_finished(store, 2)
+    _begin(run, 0)
+    _begin(run, 2, is_done=True)
     own = _images(run, 1)
 
     class Failing(Device):
@@ -207,8 +219,8 @@ def test_a_helper_s_failure_is_not_its_shard_s(run: PlanResult) -> None:
 
 def test_a_helper_that_is_asked_to_stop_ends_well_after_its_part(run: PlanResult) -> None:
     store = open_store(run.uri)
-    mark_begun(store, 0)
-    mark_finished(store, 2)
+    _begin(run, 0)
+    _begin(run, 2, is_done=True)
     own = _images(run, 1)
     stop = Stop(immediate=True)
 

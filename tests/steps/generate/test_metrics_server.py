@@ -19,7 +19,7 @@ from imagekiln.steps.generate.start import generate
 from imagekiln.steps.local import run as run_job
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import ImageStatus
-from imagekiln.steps.runs.stats import ShardStats, StageSeconds, load_stats
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 from imagekiln.steps.runtime.metrics import (
     IMAGES,
     PARTS,
@@ -28,7 +28,7 @@ from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests.metrics import Series, free_port, is_served, parse, scrape, value
-from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, job, planned, write_prompts
+from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, job, planned, stats_of, write_prompts
 
 MEASURED_STAGES = ("load", "text", "denoise", "decode", "safety", "copy", "encode", "write")
 
@@ -104,7 +104,7 @@ def test_metrics_of_several_processes_are_added_up(tmp_path: Path, port: int) ->
     last = progress.scrapes[-1]
 
     store = open_store(result.uri)
-    shards = [stats for number in range(3) if (stats := load_stats(store, number))]
+    shards = [stats for number in range(3) if (stats := stats_of(store.uri, number))]
     assert value(last, "images_total", status="ok") == result.summary.ok == 20
     assert value(last, "parts_total", result="committed") == _parts(shards) == 5
     assert value(last, "shard_images_planned") == value(last, "shard_images_done") == 20

@@ -24,13 +24,14 @@ from imagekiln.steps.generate.stages import (
 )
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
-from imagekiln.steps.runs.parquet_format import PackedParquet, ParquetFormat, part_to_parquet
+from imagekiln.steps.runs.part_file import PackedPart, pack_part
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import COMMIT_RESERVE_SECONDS, GRACE_SECONDS, Stop, Stopped
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
 from imagekiln.steps.storage.store import Store
 from tests.runs import PROMPTS, picture, planned
 
@@ -133,7 +134,7 @@ def test_waiting_for_the_device_is_not_encoding(wanted: tuple[Part, ...]) -> Non
     drawing = PendingBatch(4, Late(), lambda: [picture(row.index_in_part) for row in rows])
     drawn = iter([DrawnBatch(wanted[0], drawing, rows)])
     started = time.perf_counter()
-    (encoded,) = encode_parts(drawn, _encode, ParquetFormat(Png()), NoProgress())
+    (encoded,) = encode_parts(drawn, _encode, NoProgress())
     elapsed = time.perf_counter() - started
     assert encoded.seconds.encode_waits >= 0.2
     assert encoded.seconds.encode <= elapsed - 0.2
@@ -155,14 +156,14 @@ def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(
 
 def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> None:
     progress = RecordedProgress()
-    found = list(encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), progress))
+    found = list(encode_parts(_draw(wanted, Model()), _encode, progress))
     assert [each.packed.part.key for each in found] == [part.key for part in wanted]
     assert sum(progress.images) == 14
     assert progress.parts == [], "what is not committed is not kept"
     for each in found:
         part = each.packed.part
         same = [encode_drawn_image(picture(place), Png()) for place in range(part.rows.num_rows)]
-        assert each.packed == PackedParquet(part, part_to_parquet(part.rows, same))
+        assert each.packed == pack_part(part, same)
 
 
 class RecordedProgress(NoProgress):
@@ -189,30 +190,22 @@ def test_a_part_that_was_given_up_leaves_nothing_to_the_next_one(wanted: tuple[P
         return images
 
     scored = score_batches(broken(), score, 3)
-    found = list(encode_parts(scored, _encode, ParquetFormat(Png()), NoProgress()))
-    whole = list(
-        encode_parts(_draw(wanted[1:], Model()), _encode, ParquetFormat(Png()), NoProgress())
-    )
+    found = list(encode_parts(scored, _encode, NoProgress()))
+    whole = list(encode_parts(_draw(wanted[1:], Model()), _encode, NoProgress()))
     assert [each.packed for each in found] == [each.packed for each in whole]
-    unscored = list(encode_parts(broken(), _encode, ParquetFormat(Png()), NoProgress()))
+    unscored = list(encode_parts(broken(), _encode, NoProgress()))
     assert [each.packed for each in unscored] == [each.packed for each in whole]
 
 
-class SlowPart:
-    """A part whose commit waits until the store answers."""
-
-    def __init__(self, part: Part, answer: Event) -> None:
-        self.part = part
-        self._answer = answer
-
-    def commit(self, _store: Store) -> bool:
-        return self._answer.wait(60)
-
-
 def test_few_parts_are_in_memory_while_a_store_does_not_answer(
-    wanted: tuple[Part, ...], store: Store
+    wanted: tuple[Part, ...], tmp_path: Path
 ) -> None:
     answer = Event()
+
+    class SlowStore(LocalStore):
+        def create(self, key: str, data: bytes) -> bool:  # noqa: ARG002  # nothing is written
+            return answer.wait(60)
+
     drawn: list[int] = []
 
     def draw() -> Iterator[DrawnBatch]:
@@ -221,10 +214,10 @@ def test_few_parts_are_in_memory_while_a_store_does_not_answer(
             yield DrawnBatch(wanted[0], [], [])
 
     def finish(batches: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
-        return (EncodedPart(SlowPart(batch.part, answer), StageSeconds()) for batch in batches)
+        return (EncodedPart(PackedPart(batch.part, b""), StageSeconds()) for batch in batches)
 
     def run() -> None:
-        run_pipeline(draw(), finish, store, NoProgress(), Stop())
+        run_pipeline(draw(), finish, SlowStore(tmp_path), NoProgress(), Stop())
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run)
@@ -242,13 +235,10 @@ def _encoded(part: Part, places: Sequence[int]) -> EncodedPart:
         encode_drawn_image(DrawnImage(place, picture(noise).rgb), Png())
         for place, noise in enumerate(places)
     ]
-    return EncodedPart(
-        PackedParquet(part, part_to_parquet(part.rows, images)), StageSeconds(encode=0.25)
-    )
+    return EncodedPart(pack_part(part, images), StageSeconds(encode=0.25))
 
 
 def _content(part: EncodedPart) -> bytes:
-    assert isinstance(part.packed, PackedParquet)
     return part.packed.content
 
 

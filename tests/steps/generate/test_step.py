@@ -17,6 +17,7 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch
+from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.imaging.codecs import decode_image
@@ -27,9 +28,9 @@ from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, image_rows
 from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.runs.parts import read_outcomes
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.start_times import StartClock
-from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.runtime.progress import ArgoFile, JsonLinesProgress, NoProgress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
 from imagekiln.steps.storage import open_store
@@ -38,7 +39,7 @@ from imagekiln.steps.storage.store import Store
 from tests import models
 from tests.devices import remove_gpu
 from tests.faults import manifests
-from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, encoded, fill, planned
+from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, encoded, fill, planned, stats_of
 from tests.threads import lasting_threads, threads
 from tests.tuned import entry, tuned_file
 
@@ -111,7 +112,7 @@ def test_a_process_s_start_is_in_its_shard_s_statistics_and_in_its_log(there: Pl
     assert done.start is not None
     assert done.start.first_step > 0
     assert done.start.hash > 0
-    assert load_stats(open_store(there.uri), 0) == done
+    assert stats_of(there.uri, 0) == done
     events = [json.loads(line) for line in log.getvalue().splitlines()]
     (event,) = [event for event in events if event["event"] == "start"]
     assert event["seconds"]["total"] == pytest.approx(done.start.total, abs=0.001)
@@ -131,7 +132,7 @@ def test_weights_that_changed_after_planning_commit_nothing(tmp_path: Path) -> N
             generate(there.uri, 0)
     store = open_store(there.uri)
     assert not any(store.exists(part.key) for part in read_shard(store, there.plan, 0))
-    assert load_stats(store, 0) is None
+    assert stats_of(store.uri, 0) is None
 
 
 def test_a_part_that_is_damaged_or_of_another_plan_is_never_taken_for_done(
@@ -225,14 +226,21 @@ def test_a_shard_that_was_stopped_keeps_its_parts_and_resumes_at_the_first_missi
 ) -> None:
     stop, store = Stop(), open_store(there.uri)
     slow = Slow(models.pipe("sd"))
-    with pytest.raises(TryAgain, match=r"shard 0 was stopped with \d parts? left\. Run the same"):
-        generate_shard(store, there.plan, 0, lambda: slow, Counting(4, stop.request), stop)
+    with (
+        pytest.raises(TryAgain, match=r"shard 0 was stopped with \d parts? left\. Run the same"),
+        meter_attempt(
+            open_run(there.uri), there.plan, Counting(4, stop.request), stop, shards=[0]
+        ) as meter,
+    ):
+        generate_shard(
+            store, there.plan, 0, lambda: slow, meter.progress, stop, record=meter.add_stats
+        )
     made = [store.exists(key) for key in KEYS]
     assert made[0]
     assert not made[2]
     first = store.read(KEYS[0])
     generate(there.uri, 0)
-    told = load_stats(store, 0)
+    told = stats_of(store.uri, 0)
     assert told is not None
     assert (told.attempts, told.images, told.parts) == (2, 10, 3)
     assert store.read(KEYS[0]) == first
@@ -321,7 +329,7 @@ def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
 
     monkeypatch.setattr("imagekiln.steps.generate.diffusion.denoiser.load_pipeline", loaded)
     done = generate(there.uri, 0)
-    told = load_stats(open_store(there.uri), 0)
+    told = stats_of(there.uri, 0)
     assert done == told
     assert done is not None
     assert (done.images, done.parts, done.max_batch_pixels) == (10, 3, 2 * 16 * 16)
@@ -399,7 +407,7 @@ def test_time_is_told_by_stage_and_overlaps(there: PlanResult) -> None:
     assert done.peak_memory > 50 << 20
     assert took.encode > 0
     assert took.write > 0
-    assert done == load_stats(open_store(there.uri), 0)
+    assert done == stats_of(there.uri, 0)
     assert done.versions["torch"] == torch.__version__
 
 

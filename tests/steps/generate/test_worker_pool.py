@@ -10,9 +10,9 @@ import pytest
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate import worker_pool
 from imagekiln.steps.generate.worker_pool import make_shards
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop
-from imagekiln.steps.storage import open_store
 from tests.runs import planned
 
 # Real workers, but for what they do with a unit: BODY.
@@ -92,8 +92,8 @@ class _Run:
         code = WORKER_CODE.replace("FOLDER", repr(str(self.folder))).replace("BODY", lines)
         self._patch.setattr(worker_pool, "WORKER_CODE", code)
         environments: list[dict[str, str]] = [{}] * workers
-        store = open_store(self.uri)
-        make_shards(store, self.plan, range(SHARDS), environments, self.watch, self.watch.stop)
+        run = open_run(self.uri)
+        make_shards(run, self.plan, range(SHARDS), environments, self.watch, self.watch.stop)
 
     @property
     def made(self) -> set[str]:

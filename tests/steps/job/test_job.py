@@ -24,12 +24,7 @@ def _validated(group: str, name: str, value: object) -> object:
 
 def test_four_settings_are_enough() -> None:
     job = Job.model_validate(SMALLEST)
-    assert (job.model.dtype, job.defaults.steps, job.format, job.device) == (
-        "bfloat16",
-        None,
-        "parquet",
-        "auto",
-    )
+    assert (job.model.dtype, job.defaults.steps, job.device) == ("bfloat16", None, "auto")
 
 
 def test_job_cannot_change_once_read() -> None:

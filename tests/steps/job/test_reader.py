@@ -74,7 +74,7 @@ def test_every_mistake_is_reported_at_its_own_line() -> None:
         "job.yaml:8: defaults.steps is 0; it should be greater than or equal to 1.",
         "job.yaml:9: defaults.width is -1; it should be greater than or equal to 1.",
         "job.yaml:10: unknown is not a setting; the settings are name, prompts, rewrite, output, "
-        "model, columns, carry, defaults, format, card, encoding, metadata, c2pa, shard, part, "
+        "model, columns, carry, defaults, export, card, encoding, metadata, c2pa, shard, part, "
         "batch, device, speed, limits, gates, scores, keep, passes, "
         "price_per_hour, budget, run_id, skip_existing, "
         "unconditional_writes, cluster.",

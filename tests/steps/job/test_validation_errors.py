@@ -46,7 +46,15 @@ def test_gpu_means_cuda() -> None:
 
 
 def test_all_choices_are_listed_where_none_is_near() -> None:
-    assert _message(format="zip") == 'format is "zip"; write one of parquet, webdataset, files.'
+    assert _message(metadata="zip") == 'metadata is "zip"; write one of all, mark, none.'
+
+
+@pytest.mark.parametrize("value", ["parquet", "webdataset", "files"])
+def test_format_of_a_run_says_what_to_use_instead(value: str) -> None:
+    assert _message(format=value) == (
+        "format is not a setting, since a run is Parquet; remove it, and for WebDataset or a "
+        "folder of pictures set export, or type: imagekiln export RUN FOLDER --as webdataset."
+    )
 
 
 def test_setting_of_another_group_is_reported_with_its_path() -> None:
@@ -114,8 +122,7 @@ def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
         ),
         (
             {"format": "jpg"},
-            'format is "jpg"; for such images, set encoding.kind: jpeg; format itself is '
-            "parquet, webdataset or files.",
+            "format is not a setting; for such images, set encoding.kind: jpeg.",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.maintain.diff import Diff, StatusChange, diff
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage
-from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, diff_image_key, manifest_key
+from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, diff_image_key
 from imagekiln.steps.storage import open_store
 from tests.runs import PROMPTS, Rows, fill, finished, not_ok, planned
 from tests.texts import HOSTILE
@@ -220,9 +220,9 @@ def test_a_page_is_not_written_into_a_run(tmp_path: Path) -> None:
         diff(store.uri, store.uri, store.uri)
 
 
-def test_a_run_without_a_complete_manifest_has_to_be_aggregated_first(tmp_path: Path) -> None:
-    store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
-    other.remove(manifest_key(2))
-    with pytest.raises(Incomplete, match="other: has no complete manifest"):
+def test_a_run_that_was_never_aggregated_has_to_be_first(tmp_path: Path) -> None:
+    store = finished(tmp_path / "run")
+    other = planned(tmp_path, str(tmp_path / "out"))
+    with pytest.raises(Incomplete, match=f"imagekiln aggregate {other.uri}"):
         diff(store.uri, other.uri, str(tmp_path / "page"))
     assert not (tmp_path / "page").exists()

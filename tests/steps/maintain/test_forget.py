@@ -6,47 +6,31 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-import pyarrow.parquet as pq
+import duckdb
 import pytest
-from click.testing import CliRunner
+from datasets.load import load_dataset
 
 import imagekiln
-from imagekiln import BadInput, Incomplete
+from imagekiln import BadInput
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.formats import format_of
-from imagekiln.steps.runs.keys import (
-    PLAN_KEY,
-    SUCCESS_KEY,
-    SUSPENDED_KEY,
-    part_key,
-)
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.keys import PLAN_KEY, part_key
+from imagekiln.steps.runs.part_file import pack_part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from imagekiln.workflows.cli.main import main
 from tests.faults import manifests
 from tests.interleaving import Process, frozen, interleaving
 from tests.jobs import files
-from tests.runs import (
-    begin_round,
-    encoded,
-    fill,
-    finished,
-    job,
-    not_ok,
-    planned,
-    retried,
-    write_prompts,
-)
+from tests.runs import begin_retry, encoded, fill, job, not_ok, planned, retried, write_prompts
+from tests.s3 import S3_AMONG_SLOW
 
-FORMATS = ("parquet", "webdataset", "files")
 IMAGES = 6
-FAILED = 3  # in the run itself; a round makes it again
+FAILED = 3  # in the run itself; a retry makes it again
 TAKEN_DOWN = (1, FAILED)
+NAMES = [f"r{index}" for index in TAKEN_DOWN]
 PHRASE = "Jane DOE"
 ROWS = [
     {
@@ -57,10 +41,9 @@ ROWS = [
 ]
 
 
-def make_run(scratch: Path, output: str, format_name: str) -> str:
-    """A run of noise, one image of which a round made again."""
-    changes = {"run_id": f"night-{format_name}", "format": format_name}
-    result = planned(scratch, output, ROWS, limits={"failed_share": 0.5}, **changes)
+def make_run(scratch: Path, output: str, run_id: str = "night") -> str:
+    """A run of noise, one image of which a retry made again."""
+    result = planned(scratch, output, ROWS, limits={"failed_share": 0.5}, run_id=run_id)
     pictures = {index: encoded(index) for index in range(IMAGES)}
     return retried(result, pictures | {FAILED: not_ok(0)}, encoded(FAILED))
 
@@ -81,34 +64,28 @@ def images_by_row(uri: str) -> dict[str, bytes]:
     return {row["id"]: row["image"]["bytes"] for row in rows}
 
 
-def require_gone(uri: str, before: dict[str, bytes]) -> None:
+def statuses(uri: str) -> dict[object, object]:
+    """The status of each image of a run by the id of its row."""
+    return {row["id"]: row["status"] for row in manifests(uri)}
+
+
+def require_gone(uri: str, before: dict[str, bytes], names: list[str] = NAMES) -> None:
     """The images that were taken down are nowhere; the others are what they were."""
-    down = [f"r{index}" for index in TAKEN_DOWN]
-    assert images_by_row(uri) == {name: before[name] for name in before if name not in down}
+    assert images_by_row(uri) == {name: before[name] for name in before if name not in names}
     store = open_store(uri)
     for key in objects_in(store):
         content = store.read(key)
-        assert not any(before[name] in content for name in down), key
-    statuses = {str(row["id"]): row["status"] for row in manifests(uri)}
-    assert [name for name in statuses if statuses[name] == "forgotten"] == down
+        assert not any(before[name] in content for name in names), key
+    assert [name for name, status in statuses(uri).items() if status == "forgotten"] == names
     imagekiln.verify(uri)
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(
-    ("format_name", "place"),
-    [
-        ("parquet", "disk"),
-        ("files", "disk"),
-        *[pytest.param(name, "s3", marks=pytest.mark.slow) for name in FORMATS],
-    ],
-)
+@S3_AMONG_SLOW
 def test_forgotten_images_are_gone_and_nothing_brings_them_back(
-    tmp_path: Path, request: pytest.FixtureRequest, format_name: str, place: str
+    tmp_path: Path, store_uri: str
 ) -> None:
-    folder = str(tmp_path) if place == "disk" else request.getfixturevalue("s3_bucket")
-    output = f"{folder}/out"
-    uri = make_run(tmp_path / "scratch", output, format_name)
+    output = f"{store_uri}/out"
+    uri = make_run(tmp_path / "scratch", output)
     before = images_by_row(uri)
 
     counted = imagekiln.forget(output, prompt_contains=[PHRASE])
@@ -120,8 +97,7 @@ def test_forgotten_images_are_gone_and_nothing_brings_them_back(
     summary = aggregate(uri)
     assert (summary.ok, summary.not_ok, summary.retryable) == (IMAGES - 2, 0, 0)
 
-    store = open_store(uri)
-    assert plan_next_round(store, load_plan(store)) is None
+    assert retry(uri).images == 0
     imagekiln.gc(output, older_than=0, remove=True)
     require_gone(uri, before)
     again = write_prompts(tmp_path / "again.parquet", ROWS)
@@ -131,114 +107,123 @@ def test_forgotten_images_are_gone_and_nothing_brings_them_back(
         imagekiln.reproduce(uri, "r1")
 
 
-@pytest.mark.parametrize(
-    ("format_name", "every"),
-    [("webdataset", 70), *[pytest.param(name, 1, marks=pytest.mark.slow) for name in FORMATS]],
-)
+@pytest.mark.parametrize("every", [40, pytest.param(1, marks=pytest.mark.slow)])
 def test_forgetting_that_was_killed_is_finished_by_the_same_command(
-    tmp_path: Path, format_name: str, every: int
+    tmp_path: Path, every: int
 ) -> None:
-    made = make_run(tmp_path / "scratch", str(tmp_path / "made"), format_name)
+    made = make_run(tmp_path / "scratch", str(tmp_path / "made"))
     before = images_by_row(made)
-    down = {before[f"r{index}"] for index in TAKEN_DOWN}
+    undisturbed = tmp_path / "undisturbed" / Path(made).name
+    shutil.copytree(made, undisturbed)
+    imagekiln.forget(undisturbed, ids=NAMES, remove=True)
     accesses = 2
     is_done = False
     while not is_done:
         uri = tmp_path / f"killed-{accesses}" / Path(made).name
         shutil.copytree(made, uri)
-        forget = partial(imagekiln.forget, uri, ids=["r1", f"r{FAILED}"], remove=True)
+        forget = partial(imagekiln.forget, uri, ids=NAMES, remove=True)
         with interleaving(uri, lambda *_: None):
             process = Process("killed", forget)
             process.step(accesses)
             is_done = process.is_done
             process.kill(torn=True)
-            if (uri / SUCCESS_KEY).exists():  # nobody reads a part that lacks what it should have
-                left = set(images_by_row(str(uri)).values())
-                assert left in (set(before.values()), set(before.values()) - down)
+        # Readers of commits have all of them, or none.
+        left = set(images_by_row(str(uri)))
+        assert left in (set(before), set(before) - set(NAMES))
         forget()
-        imagekiln.gc(uri.parent, older_than=0, remove=True)
         require_gone(str(uri), before)
+        assert files(uri / "images") == files(undisturbed / "images")
         shutil.rmtree(uri.parent)
         accesses += every
 
 
-@pytest.mark.slow
-def test_a_part_that_is_made_again_has_no_forgotten_image(tmp_path: Path) -> None:
-    uri = str(tmp_path / "run")
-    store = finished(Path(uri))
+def test_of_several_who_forget_at_once_each_ends_with_all_of_it(tmp_path: Path) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"))
     before = images_by_row(uri)
-    prompt_hash = sha256(b"a red circle number 5").hexdigest()
-    imagekiln.forget(uri, prompt_sha256=[prompt_hash], remove=True)
-    emptied = store.read(part_key(0, 1))
-    store.remove(part_key(0, 1))
-    imagekiln.generate(uri, 0, progress=False)
-    assert store.read(part_key(0, 1)) == emptied
-    del before["row-5"]
-    assert images_by_row(uri) == before
-    imagekiln.verify(uri)
+    forget = partial(imagekiln.forget, uri, remove=True)
+    with interleaving(Path(uri), lambda *_: None):
+        announced = frozen(partial(forget, ids=["r1"]), "create", "0000.f3.parquet")
+        others = [
+            frozen(partial(forget, ids=ids), "create", "000004.json")
+            for ids in (["r1", "r5"], ["r3"])
+        ]
+        forget(ids=["r4"])
+        for process in (announced, *others):
+            process.finish()
+            assert process.error is None
+    require_gone(uri, before, ["r1", "r3", "r4", "r5"])
+    # A part from which something was taken twice, and one that a retry made.
+    assert {str(row["part"]) for row in manifests(uri)} == {
+        "images/00000-0000.f3.parquet",
+        "images/00000-0001.f7.parquet",
+        "images/r1-00000-0000.f9.parquet",
+    }
 
 
-@pytest.mark.parametrize("moment", ["drawing", "storing", "reading"])
-def test_a_writer_that_wakes_up_brings_no_file_back(tmp_path: Path, moment: str) -> None:
-    run = planned(tmp_path / "scratch", str(tmp_path / "out"), ROWS, format="files")
+def test_parts_without_rows_are_no_rows_to_readers_of_files(tmp_path: Path) -> None:
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"))
+    imagekiln.forget(uri, ids=["r0", "r1", "r2", "r3"], remove=True)
+    files = f"{uri}/images/*.parquet"
+    with duckdb.connect() as connection:
+        found = connection.execute(f"SELECT id FROM '{files}' ORDER BY id").fetchall()
+    assert found == [("r4",), ("r5",)]
+    for name, options in (("parquet", {"data_files": files}), (uri, {})):
+        loaded = load_dataset(name, split="train", cache_dir=str(tmp_path / "cache"), **options)
+        assert sorted(loaded["id"]) == ["r4", "r5"]
+
+
+def test_pod_that_wakes_up_brings_no_image_back(tmp_path: Path) -> None:
+    run = planned(tmp_path / "scratch", str(tmp_path / "out"), ROWS)
     store = open_store(run.uri)
     part, *_ = read_shard(store, run.plan, 0)
-    images = [encoded(place) for place in range(part.rows.num_rows)]
-    packed = format_of(run.plan.job).pack(part, images)
-    access = ("exists", part.key) if moment == "drawing" else ("create", "0000-00001.png")
+    packed = pack_part(part, [encoded(place) for place in range(part.rows.num_rows)])
     with interleaving(Path(run.uri), lambda *_: None):
-        late = frozen(lambda: packed.commit(store), *access)
-        fill(run, dict(enumerate(map(encoded, range(IMAGES)))))
-        if moment == "reading":
-            late.step()
+        late = frozen(lambda: packed.commit(store), "create", part.key)
+        fill(run, {place: encoded(place) for place in range(IMAGES)})
         aggregate(run.uri)
         before = images_by_row(run.uri)
         imagekiln.forget(run.uri, prompt_contains=[PHRASE], remove=True)
         late.finish()
-    assert late.error is None or isinstance(late.error, TryAgain)
+    assert late.error is None
+    require_gone(run.uri, before)
+    assert imagekiln.generate(run.uri, 0, progress=False) is None
     require_gone(run.uri, before)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "file_format", ["parquet", pytest.param("webdataset", marks=pytest.mark.slow)]
-)
-def test_exports_that_are_named_lose_the_images_too(tmp_path: Path, file_format: str) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    before = images_by_row(uri)
-    export = tmp_path / "export"
-    imagekiln.export(uri, export, format=file_format)
-    imagekiln.forget(uri, prompt_contains=[PHRASE], remove=True)
+def test_images_that_failed_are_forgotten_too_and_others_are_retried(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
+    fill(run, {1: not_ok(1), 2: not_ok(2, "filtered"), 4: not_ok(0)})
+    aggregate(run.uri)
+    imagekiln.forget(run.uri, ids=["r1", "r2"], remove=True)
+    imagekiln.verify(run.uri)
+    assert retry(run.uri).images == 1
+    ok = ["r0", "r3", "r4", "r5"]
+    assert [name for name, status in statuses(run.uri).items() if status == "ok"] == ok
+    assert sorted(images_by_row(run.uri)) == ok
+    imagekiln.forget(run.uri, ids=["r4"], remove=True)
+    assert sorted(images_by_row(run.uri)) == ["r0", "r3", "r5"]
+    imagekiln.verify(run.uri)
 
-    accesses = 1
-    killed = export
-    is_done = False
-    forget = partial(imagekiln.forget, uri, prompt_contains=[PHRASE], remove=True)
-    while not is_done:
-        killed = tmp_path / f"killed-{accesses}"
-        shutil.copytree(export, killed)
-        with interleaving(killed, lambda *_: None):
-            process = Process("killed", partial(forget, exports=[killed]))
-            process.step(accesses)
-            is_done = process.is_done
-            process.kill(torn=True)
-        if files(killed / "data") != files(export / "data"):  # readers of all have been told
-            assert files(killed).get(SUCCESS_KEY) != f"{IMAGES} images\n".encode()
-        counted = forget(exports=[killed])
-        assert counted.exports[0].images == len(TAKEN_DOWN)
-        assert (killed / SUCCESS_KEY).read_text() == f"{IMAGES - 2} images\n"
-        accesses += 1
 
-    (data,) = [path for path in (killed / "data").iterdir() if path.suffix != ""]
-    content = data.read_bytes()
-    assert [name for name in before if before[name] not in content] == ["r1", f"r{FAILED}"]
-    rows = pq.read_table(killed / "manifest").to_pylist()
-    statuses = {row["id"]: (row["status"], row["row"]) for row in rows}
-    assert statuses["r1"] == statuses[f"r{FAILED}"] == ("forgotten", None)
-    assert [place for _, place in statuses.values() if place is not None] == [0, 1, 2, 3]
-    again = imagekiln.export(uri, killed, format=file_format)
-    sizes = [len(before[name]) for name in before if name not in ("r1", f"r{FAILED}")]
-    assert (again.written, again.images, again.bytes) == (0, IMAGES - 2, sum(sizes))
+def test_run_is_neither_retried_nor_counted_otherwise_while_images_are_taken_down(
+    tmp_path: Path,
+) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
+    fill(run, {place: encoded(place) for place in range(IMAGES)} | {4: not_ok(0)})
+    aggregate(run.uri)
+    before = images_by_row(run.uri)
+    forget = partial(imagekiln.forget, run.uri, ids=["r1"], remove=True)
+    with interleaving(tmp_path, lambda *_: None):
+        frozen(forget, "create", "00000-0000.f1.parquet").kill()
+    with pytest.raises(TryAgain, match="repeat it first"):
+        retry(run.uri)
+    summary = aggregate(run.uri, price={"cpu": 1.0})
+    assert (summary.ok, summary.forgotten) == (5, 0)
+    assert images_by_row(run.uri) == before
+    forget()
+    assert (aggregate(run.uri).ok, aggregate(run.uri).forgotten) == (4, 1)
+    require_gone(run.uri, before, ["r1"])
+    assert retry(run.uri).images == 1
 
 
 @pytest.mark.slow
@@ -246,87 +231,46 @@ def test_night_that_is_planned_while_images_are_taken_down_makes_none_again(
     tmp_path: Path,
 ) -> None:
     output = str(tmp_path / "out")
-    uri = make_run(tmp_path / "scratch", output, "parquet")
+    uri = make_run(tmp_path / "scratch", output)
     forget = partial(imagekiln.forget, uri, prompt_contains=[PHRASE], remove=True)
     with interleaving(tmp_path, lambda *_: None):
-        frozen(forget, "replace_after", part_key(0, 0)).kill()
-    store = open_store(uri)
-    assert not store.exists(SUCCESS_KEY)
+        frozen(forget, "replace", part_key(0, 0)).kill()
     again = write_prompts(tmp_path / "again.parquet", ROWS)
     later = make_plan(job(again, output, run_id="later", skip_existing=True))
     assert later.plan.counts.images == 0
-    forget()
-    assert store.exists(SUCCESS_KEY)
-    assert not store.exists(SUSPENDED_KEY)
 
 
 def test_what_cannot_be_forgotten_is_refused(tmp_path: Path) -> None:
     unfinished = planned(tmp_path / "p", str(tmp_path / "out"), ROWS, run_id="open")
-    with pytest.raises(BadInput, match="is not finished"):
-        imagekiln.forget(tmp_path / "out", ids=["r1"], remove=True)
     with pytest.raises(BadInput, match="Nothing says which"):
         imagekiln.forget(unfinished.uri, prompt_contains=[""])
     with pytest.raises(BadInput, match="'abc': is no SHA-256"):
         imagekiln.forget(unfinished.uri, prompt_sha256=["abc"])
     assert not any("forgotten" in key for key in objects_in(open_store(unfinished.uri)))
-    assert open_store(unfinished.uri).exists(PLAN_KEY)
 
 
-def test_nothing_is_removed_where_a_run_or_a_round_is_not_finished(tmp_path: Path) -> None:
+def test_nothing_is_removed_where_a_run_or_a_retry_is_not_complete(tmp_path: Path) -> None:
     output = str(tmp_path / "out")
-    whole = make_run(tmp_path / "first", output, "files")
+    whole = make_run(tmp_path / "first", output)
     before = images_by_row(whole)
     unfinished = planned(tmp_path / "second", output, ROWS, run_id="open")
-    with pytest.raises(BadInput, match=r"open: is not finished, so a process may still make"):
+    with pytest.raises(BadInput, match=r"open: is not complete, so a process may still make"):
         imagekiln.forget(output, ids=["r1"], remove=True)
     shutil.rmtree(unfinished.uri)
 
-    half = planned(tmp_path / "third", output, ROWS, run_id="round", limits={"failed_share": 0.5})
+    half = planned(tmp_path / "third", output, ROWS, run_id="half", limits={"failed_share": 0.5})
     fill(half, {FAILED: not_ok(0)})
     aggregate(half.uri)
-    begin_round(half)
-    with pytest.raises(BadInput, match=r"round/retry-1: this round is not finished\. First resume"):
+    begin_retry(half)
+    with pytest.raises(BadInput, match=r"half: a retry of it is not finished\. First resume it"):
         imagekiln.forget(output, ids=["r1"], remove=True)
     assert images_by_row(whole) == before
 
 
-def test_an_export_that_is_not_complete_is_found_before_anything_is_removed(
-    tmp_path: Path,
-) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
-    export = tmp_path / "export"
-    imagekiln.export(uri, export)
-    (export / SUCCESS_KEY).unlink()
-    before = files(export)
-    with pytest.raises(BadInput, match="is not complete, so nothing can be removed from it yet"):
-        imagekiln.forget(uri, ids=["r1"], exports=[export], remove=True)
-    assert files(export) == before
-    assert "r1" in images_by_row(uri)
-
-
-def test_an_export_that_was_not_named_says_what_it_still_has(tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    make_run(tmp_path / "scratch", str(output), "parquet")
-    named, other = tmp_path / "named", tmp_path / "other"
-    for export in (named, other):
-        imagekiln.export(output, export)
-    result = imagekiln.forget(output, prompt_contains=[PHRASE], exports=[named], remove=True)
-    assert "Exports not named keep them" in str(result).splitlines()[-1]
-    assert imagekiln.export(output, named).images == IMAGES - 2
-    with pytest.raises(Incomplete, match="other: 2 images in it were taken down") as caught:
-        imagekiln.export(output, other)
-    _, command, _ = str(caught.value).split("`")
-    assert CliRunner().invoke(main, command.split()[1:]).exit_code == 0
-    with pytest.raises(Incomplete, match="other: 1 image in it was taken down"):
-        imagekiln.export(output, other)
-    imagekiln.forget(output, prompt_contains=[PHRASE], exports=[other], remove=True)
-    assert imagekiln.export(output, other).images == IMAGES - 2
-
-
 def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
     output = tmp_path / "out"
-    damaged = Path(make_run(tmp_path / "first", str(output), "parquet"))
-    whole = make_run(tmp_path / "second", str(output), "files")
+    damaged = Path(make_run(tmp_path / "first", str(output)))
+    whole = make_run(tmp_path / "second", str(output), "whole")
     (damaged / PLAN_KEY).write_text("not a plan")
     with pytest.raises(BadInput, match="is not a readable plan"):
         imagekiln.forget(output, ids=["r1"], remove=True)
@@ -336,13 +280,13 @@ def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
 
 
 def test_ids_that_nothing_has_are_named(tmp_path: Path) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"))
     image_id = str(manifests(uri)[2]["image_id"])
     result = imagekiln.forget(tmp_path / "out", ids=["r9", "r1", image_id, "r9", "x"])
     assert (result.images, result.unknown_ids) == (2, ("r9", "x"))
 
 
 def test_the_hash_of_a_prompt_is_read_in_capitals_too(tmp_path: Path) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"), "parquet")
+    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"))
     digest = sha256(ROWS[0]["prompt"].encode()).hexdigest().upper()
     assert imagekiln.forget(uri, prompt_sha256=[digest]).images == 1

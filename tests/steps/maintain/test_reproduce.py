@@ -22,10 +22,6 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.parquet_format import part_to_parquet
-from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage.store import Store
 from tests.faults import failing, image, manifests
 from tests.runs import PROMPTS, Rows, fill, finished, job, not_ok, picture, planned, write_prompts
@@ -92,32 +88,23 @@ def test_the_file_is_named_after_the_image(
 def test_pixels_are_compared_where_the_bytes_were_packed_otherwise(
     store: Store, tmp_path: Path
 ) -> None:
-    row = manifests(store.uri)[0]
-    part = read_shard(store, load_plan(store), 0)[0]
-    drawn = [decode_image(image(store, each)) for each in manifests(store.uri)[:4]]
-    packed = [encode_drawn_image(picture(place), Png()) for place in range(4)]
-    for place, rgb in enumerate(drawn):
-        otherwise = io.BytesIO()
-        Pillow.fromarray(rgb).save(otherwise, "PNG", compress_level=9)
-        own = encode_drawn_image(type(picture(0))(place, rgb), Png())
-        digest = hashlib.sha256(otherwise.getvalue()).hexdigest()
-        packed[place] = replace(own, content=otherwise.getvalue(), sha256=digest)
-    store.replace(part.key, part_to_parquet(part.rows, packed))
-    aggregate(store.uri)
-    assert reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png").equal == "pixels"
+    rgb = decode_image(image(store, manifests(store.uri)[0]))
+    otherwise = io.BytesIO()
+    Pillow.fromarray(rgb).save(otherwise, "PNG", compress_level=9)
+    own = encode_drawn_image(DrawnImage(0, rgb), Png())
+    digest = hashlib.sha256(otherwise.getvalue()).hexdigest()
+    packed = replace(own, content=otherwise.getvalue(), sha256=digest)
+    other = planned(tmp_path, str(tmp_path / "out"))
+    fill(other, {0: packed})
+    aggregate(other.uri)
+    assert reproduce(other.uri, "row-0", tmp_path / "again.png").equal == "pixels"
 
 
-def test_another_picture_is_measured(store: Store, tmp_path: Path) -> None:
-    row = manifests(store.uri)[1]
-    part = read_shard(store, load_plan(store), 0)[0]
-    store.replace(
-        part.key,
-        part_to_parquet(
-            part.rows, [encode_drawn_image(picture(place), Png()) for place in range(4)]
-        ),
-    )
-    aggregate(store.uri)
-    result = reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png")
+def test_another_picture_is_measured(tmp_path: Path) -> None:
+    other = planned(tmp_path, str(tmp_path / "out"))
+    fill(other)
+    aggregate(other.uri)
+    result = reproduce(other.uri, "row-1", tmp_path / "again.png")
     assert (result.equal, result.has_same_pixels) == ("nothing", False)
     noise, again = picture(1).rgb, decode_image((tmp_path / "again.png").read_bytes())
     assert noise is not None
@@ -129,14 +116,14 @@ def test_another_picture_is_measured(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_image_of_a_round_is_found(tmp_path: Path) -> None:
+def test_an_image_of_a_retry_is_found(tmp_path: Path) -> None:
     expected = job(write_prompts(tmp_path / "prompts.parquet"), str(tmp_path / "out"))
     with failing(str(PROMPTS[9]["prompt"])), pytest.raises(Incomplete) as caught:
         run(expected)
     uri, _, _ = str(caught.value).partition(": ")
     retry(uri)
     row = manifests(uri)[9]
-    assert str(row["part"]).startswith("retry-1/")
+    assert str(row["part"]).startswith("images/r1-")
     result = reproduce(f"{uri}/retry-1", str(row["image_id"]), tmp_path / "again.png")
     assert (result.run, result.equal, result.then) == (uri, "bytes", result.now)
 
@@ -195,7 +182,7 @@ def test_what_is_no_image_of_the_run_is_refused(name: str, store: Store) -> None
         reproduce(store.uri, name)
 
 
-def test_a_run_without_a_complete_manifest_has_to_be_aggregated_first(store: Store) -> None:
-    store.remove(manifest_key(2))
-    with pytest.raises(Incomplete, match=f"imagekiln aggregate {store.uri}"):
-        reproduce(store.uri, "0" * 32)
+def test_a_run_that_was_never_aggregated_has_to_be_first(tmp_path: Path) -> None:
+    other = planned(tmp_path, str(tmp_path / "out"))
+    with pytest.raises(Incomplete, match=f"imagekiln aggregate {other.uri}"):
+        reproduce(other.uri, "0" * 32)

@@ -15,8 +15,11 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.rewrite.step import prompt_rewriter, rewrite
+from imagekiln.steps.runs.keys import duplicates_key
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.text import format_forgotten
+from tests.faults import manifests
 from tests.jobs import files
 from tests.language_models import language_model
 from tests.runs import fill, job, write_prompts
@@ -99,17 +102,18 @@ def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
 
 def test_takedown_finds_images_by_the_prompt_that_was_rewritten(tmp_path: Path) -> None:
     uri = _run(tmp_path, "night").uri
-    rows = pq.read_table(open_store(uri).uri_of("manifest/00000.parquet")).to_pylist()
+    rows = manifests(uri)
     (row,) = (row for row in rows if row["prompt_original"] == "red dog")
-    assert "red dog" not in row["prompt"]
+    prompt = str(row["prompt"])
+    assert "red dog" not in prompt
     whole = sha256(b"red dog").hexdigest()
-    drawn = sha256(row["prompt"].encode()).hexdigest()
+    drawn = sha256(prompt.encode()).hexdigest()
     assert imagekiln.forget(uri, prompt_contains=["RED DO"]).images == 1
     assert imagekiln.forget(uri, prompt_sha256=[whole]).images == 1
     same = [other for other in rows if other["prompt"] == row["prompt"]]
     assert imagekiln.forget(uri, prompt_sha256=[drawn]).images == len(same)
     imagekiln.forget(uri, prompt_contains=["red dog"], remove=True)
-    rows = pq.read_table(open_store(uri).uri_of("manifest/00000.parquet")).to_pylist()
+    rows = manifests(uri)
     gone = [row["prompt_original"] for row in rows if row["status"] == "forgotten"]
     assert gone == ["red dog"]
     imagekiln.verify(uri)
@@ -129,7 +133,9 @@ def test_row_that_was_left_out_for_another_s_image_is_not_called_unknown(tmp_pat
     assert (left_out.images, left_out.unknown_ids) == (0, ("Ann",))
     assert "no row that one was made for, has the id Ann." in format_forgotten(left_out)
     assert imagekiln.forget(result.uri, prompt_contains=["ann"]).images == 0
-    (image_id,) = pq.read_table(f"{result.uri}/duplicates.parquet")["image_id"].to_pylist()
+    (image_id,) = read_table(open_store(result.uri), duplicates_key(result.plan.duplicates))[
+        "image_id"
+    ].to_pylist()
     assert imagekiln.forget(result.uri, ids=[image_id]).images == 1
 
 

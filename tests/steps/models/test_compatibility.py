@@ -17,14 +17,15 @@ from imagekiln.steps.models.compatibility import (
     shortcuts_label,
 )
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.keys import CARD_KEY, manifest_key, shard_key
+from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.runs.webui_text import format_parameters, model_label
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests import eighths, families, models, runs
+from tests.faults import manifests
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -57,7 +58,7 @@ def _planned(tmp_path: Path, kind: str = "sd", **changes: object) -> PlanResult:
 
 
 def _ids(planned: PlanResult) -> list[str]:
-    table = read_table(open_store(planned.uri), shard_key(0))
+    table = read_shard_rows(open_store(planned.uri), planned.plan, 0)
     return [str(image_id) for image_id in table["image_id"].to_pylist()]
 
 
@@ -164,7 +165,7 @@ def test_a_job_with_limited_guidance_is_made_again_to_the_byte(tmp_path: Path) -
         NoProgress(),
         Stop(),
     )
-    (*_, last) = read_table(open_store(done.uri), manifest_key(0)).to_pylist()
+    (*_, last) = manifests(done.uri)
     assert last["shortcuts"] == "guidance_interval=0.0-0.5"
     reproduced = reproduce(done.uri, str(last["image_id"]), tmp_path / "again.png")
     assert (verify(done.uri).ok, reproduced.equal) == (4, "bytes")
@@ -186,7 +187,7 @@ def test_a_job_with_a_shortcut_says_so_in_every_row_and_picture_and_is_made_agai
     done = run(job, NoProgress(), Stop())
     assert (done.summary.ok, verify(done.uri).ok) == (4, 4)
     store = open_store(done.uri)
-    rows = read_table(store, manifest_key(0)).to_pylist()
+    rows = manifests(store.uri)
     assert {row["shortcuts"] for row in rows} == {"fp8"}
     assert "; shortcuts ` fp8 `" in store.read(CARD_KEY).decode()
     expected_text = format_parameters(runs.image_row().parameters, model_label(load_plan(store)))

@@ -16,11 +16,10 @@ from imagekiln.steps.models.pipeline_calls import known_call_of
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.rules import rejection_rules
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
-from imagekiln.steps.storage import open_store
 from tests import families, jobs, models, own_settings, pipeline_calls, runs, safetensors
+from tests.faults import manifests
 from tests.own_settings import KNOWN, TURBO_SCHEDULER
 
 pytestmark = [
@@ -61,7 +60,7 @@ def test_a_well_known_model_is_drawn_as_its_authors_say_where_nothing_is_set(
     )
     done = run(job, NoProgress(), Stop())
     assert done.summary.ok == 1
-    image = read_manifest(open_store(done.uri), 0, 1).to_pylist()[0]
+    image = manifests(done.uri)[0]
     assert (image["steps"], image["guidance"]) == (known.steps, known.guidance)
     assert known.source in estimate(job).defaults
 

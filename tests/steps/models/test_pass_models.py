@@ -16,6 +16,7 @@ from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.keys import rejected_key
 from imagekiln.steps.runs.plan import plan_to_json
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
@@ -208,7 +209,7 @@ def test_samplers_that_the_pass_model_lacks_are_refused(tmp_path: Path) -> None:
         {"prompt": "a", "sampler": sampler} for sampler in ("default", "euler")
     ]
     result = plan_of(tmp_path, rows, passes={"x": refine(flow)}, limits={"rejected_share": 0.5})
-    (rejected,) = read_table(open_store(result.uri), "rejected.parquet").to_pylist()
+    (rejected,) = read_table(open_store(result.uri), rejected_key(result.plan.rejected)).to_pylist()
     assert rejected["reason"].startswith("does not fit the model of the pass x: with the model's ")
     both = plan_of(tmp_path / "set", rows, passes={"x": refine(flow, sampler="flow_euler")})
     assert both.plan.counts.images == 2

@@ -11,7 +11,7 @@ from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.models.scorers import fetch_planned_head, score_references
 from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.storage import open_store
 from tests.hub import MODEL, REVISION, serving_model
 from tests.runs import planned
@@ -95,7 +95,7 @@ def test_scores_name_another_run_and_no_other_image(tmp_path: Path) -> None:
         plan_score(tmp_path / "scored", **CLIP, id=str(clip_folder())),
     ]
     assert runs[0].plan.run_id != runs[1].plan.run_id
-    shards = [read_table(open_store(result.uri), "shards/00000.parquet") for result in runs]
+    shards = [read_shard_rows(open_store(result.uri), result.plan, 0) for result in runs]
     assert shards[0] == shards[1]
 
 

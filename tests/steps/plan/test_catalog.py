@@ -8,7 +8,7 @@ from imagekiln.steps.plan.catalog import create_repeated_table, write_images
 from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import ImageParameters
-from imagekiln.steps.runs.keys import DUPLICATES_KEY
+from imagekiln.steps.runs.keys import duplicates_key
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database
@@ -20,7 +20,8 @@ Row = dict[str, object]
 
 
 def _duplicates(planned: PlanResult) -> list[Row]:
-    rows: list[Row] = read_table(open_store(planned.uri), DUPLICATES_KEY).to_pylist()
+    key = duplicates_key(planned.plan.duplicates)
+    rows: list[Row] = read_table(open_store(planned.uri), key).to_pylist()
     return rows
 
 

@@ -1,25 +1,20 @@
 """The images that earlier runs hold, found by id."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.existing_images import (
     IDS_PER_BUCKET,
-    choose_existing_runs,
     create_existing_table,
-    freeze_existing_runs,
     successful_runs,
 )
 from imagekiln.steps.runs import image_id_index
-from imagekiln.steps.runs.keys import EXISTING_RUNS_KEY
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database
-from imagekiln.steps.storage.store import Store
 from tests import jobs
 from tests.image_ids import hexadecimal, write
 from tests.registry import entry, succeed
@@ -93,7 +88,7 @@ def test_ids_that_share_their_first_half_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("images", [10, 1000])
-def test_each_run_is_asked_for_one_piece_however_many_images(
+def test_each_run_is_asked_for_its_commit_and_one_piece_however_many_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: int
 ) -> None:
     with stub_s3() as store:
@@ -106,13 +101,12 @@ def test_each_run_is_asked_for_one_piece_however_many_images(
             hexadecimal(images),
             [f"s3://bucket/run-{number}" for number in range(3)],
         )
-        assert sorted(store.requests) == [
-            f"GET /bucket/run-{number}/image-ids/00000.parquet" for number in range(3)
-        ]
+        assert all("/commits/" in each or "/image-ids/" in each for each in store.requests)
+        assert len(store.requests) == 3 * 5
 
 
 def test_run_whose_index_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"run/image-ids/00000\.parquet: is missing"):
+    with pytest.raises(BadInput, match=r"run/image-ids/: is missing"):
         existing_numbers(tmp_path / "scratch", hexadecimal(3), [str(tmp_path / "run")])
 
 
@@ -127,66 +121,12 @@ def test_storage_that_fails_is_told_as_it_is(
             existing_numbers(tmp_path / "scratch", hexadecimal(10), ["s3://bucket/run"])
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Job:
-    """A job that is to skip what two runs made."""
-    settings = jobs.job(tmp_path, skip_existing=True)
-    succeed(settings.output, entry(0), entry(1))
-    return settings
-
-
-@pytest.fixture
-def store(job: Job) -> Store:
-    """The folder of the next run."""
-    return open_store(f"{job.output}/nightly-2")
-
-
-def test_earlier_runs_are_chosen_but_not_the_run_itself(job: Job, store: Store) -> None:
+def test_earlier_runs_are_those_that_succeeded_but_not_the_run_itself(tmp_path: Path) -> None:
+    job = jobs.job(tmp_path, skip_existing=True)
+    succeed(job.output, entry(0), entry(1))
     assert successful_runs(job) == ("nightly-0", "nightly-1")
-    assert choose_existing_runs(store, job, "nightly-2") == ("nightly-0", "nightly-1")
-    assert choose_existing_runs(store, job, "nightly-1") == ("nightly-0",)
+    assert successful_runs(job, "nightly-1") == ("nightly-0",)
 
 
-def test_choice_that_was_frozen_stays(job: Job, store: Store) -> None:
-    freeze_existing_runs(store, job, ("nightly-0",))
-    succeed(job.output, entry(3))
-    assert choose_existing_runs(store, job, "nightly-2") == ("nightly-0",)
-    freeze_existing_runs(store, job, ("nightly-0",))
-
-
-def test_two_that_plan_at_once_and_choose_otherwise_do_not_mix(job: Job, store: Store) -> None:
-    freeze_existing_runs(store, job, ("nightly-0",))
-    with pytest.raises(TryAgain, match="is being planned by someone else too"):
-        freeze_existing_runs(store, job, ("nightly-0", "nightly-1"))
-
-
-def test_job_that_skips_nothing_asks_for_no_runs(job: Job, store: Store) -> None:
-    plain = job.model_copy(update={"skip_existing": False, "output": "s3://nowhere/at-all"})
-    assert successful_runs(plain) == choose_existing_runs(store, plain, "nightly-2") == ()
-    freeze_existing_runs(store, plain, ())
-    assert not store.exists(EXISTING_RUNS_KEY)
-
-
-@pytest.mark.parametrize("content", [b"{}\n", b'["../elsewhere"]', b"[", b"[1]"])
-def test_damaged_choice_is_refused(job: Job, store: Store, content: bytes) -> None:
-    store.replace(EXISTING_RUNS_KEY, content)
-    with pytest.raises(BadInput, match=r"looked-at\.json: is damaged"):
-        choose_existing_runs(store, job, "nightly-2")
-
-
-@pytest.fixture
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """A folder in a store that ignores If-None-Match."""
-    with stub_s3(conditional=False) as stub:
-        log_in(S3Server(stub.endpoint), monkeypatch)
-        yield open_store("s3://bucket/run")
-
-
-def test_store_that_ignores_conditions_is_refused_before_anything_follows(
-    job: Job, forgetful: Store
-) -> None:
-    with pytest.raises(BadInput, match="ignores conditional writes"):
-        freeze_existing_runs(forgetful, job, ())
-    assert not forgetful.exists(EXISTING_RUNS_KEY)
-    freeze_existing_runs(forgetful, job.model_copy(update={"unconditional_writes": "accept"}), ())
-    assert forgetful.exists(EXISTING_RUNS_KEY)
+def test_job_that_skips_nothing_asks_for_no_runs(tmp_path: Path) -> None:
+    assert successful_runs(jobs.job(tmp_path, output="s3://nowhere/at-all")) == ()

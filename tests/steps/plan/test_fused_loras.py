@@ -10,9 +10,8 @@ from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import ImageParameters
-from imagekiln.steps.runs.keys import shard_key
 from imagekiln.steps.runs.plan import iter_pass_plans, load_plan
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.storage import open_store
 from tests import models, runs, safetensors
 from tests.identity import compute_image_id
@@ -36,7 +35,7 @@ def _planned(folder: Path, *rows: dict[str, object], **changes: object) -> PlanR
 
 
 def _ids(planned: PlanResult) -> list[str]:
-    table = read_table(open_store(planned.uri), shard_key(0))
+    table = read_shard_rows(open_store(planned.uri), planned.plan, 0)
     return [str(image_id) for image_id in table["image_id"].to_pylist()]
 
 
@@ -44,7 +43,7 @@ def test_what_is_fused_is_frozen_in_the_plan_and_in_each_id(tmp_path: Path) -> N
     planned = _planned(tmp_path)
     plan = load_plan(open_store(planned.uri))
     assert plan.fused_loras == "style:1"
-    (row,) = read_table(open_store(planned.uri), shard_key(0)).to_pylist()
+    (row,) = read_shard_rows(open_store(planned.uri), plan, 0).to_pylist()
     assert row["loras"] == "style:1"
     key = model_key(plan.model.digest, "float32", "fused-loras")
     digests = {name: facts.sha256 for name, facts in plan.loras.items()}
@@ -113,7 +112,7 @@ def test_a_job_that_names_none_has_the_ids_that_it_always_had(default: str, tmp_
     planned = _planned(tmp_path, **_settings(tmp_path, default))
     assert planned.plan.fused_loras is None
     key = model_key(planned.plan.model.digest, "float32")
-    (row,) = read_table(open_store(planned.uri), shard_key(0)).to_pylist()
+    (row,) = read_shard_rows(open_store(planned.uri), planned.plan, 0).to_pylist()
     parameters = ImageParameters(*(row[name] for name in ImageParameters.__slots__))
     assert row["image_id"] == compute_image_id(key, parameters)
 

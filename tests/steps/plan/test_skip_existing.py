@@ -13,19 +13,12 @@ from imagekiln.steps.local import RunResult, run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.finished_runs import find_finished_runs
 from imagekiln.steps.runs.image import EncodedImage
-from imagekiln.steps.runs.keys import (
-    EXISTING_RUNS_KEY,
-    PLAN_KEY,
-    REPORT_KEY,
-    SUCCESS_KEY,
-    manifest_key,
-)
-from imagekiln.steps.runs.registry import RunEntry
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.keys import PLAN_KEY, REPORT_KEY, SUCCESS_KEY
+from imagekiln.steps.runs.registry import find_finished_runs
 from imagekiln.steps.storage import open_store
 from tests import jobs, runs
+from tests.faults import manifests
 from tests.runs import PROMPTS, fill, not_ok
 from tests.s3 import S3_AMONG_SLOW
 
@@ -61,11 +54,8 @@ def texts(rows: Rows) -> list[object]:
 
 def manifest(ran: RunResult) -> pa.Table:
     """What a run made: the id of each image, and the hash of its pixels."""
-    keys = [manifest_key(number) for number in range(len(list(Path(ran.uri).glob("manifest/*"))))]
-    pieces = [
-        read_table(open_store(ran.uri), key).select(["image_id", "pixels_sha256"]) for key in keys
-    ]
-    return pa.concat_tables(pieces)
+    rows = pa.Table.from_pylist(manifests(ran.uri))
+    return rows.select(["image_id", "pixels_sha256"])
 
 
 def test_three_nights_are_together_what_one_run_over_all_rows_is(tmp_path: Path) -> None:
@@ -125,7 +115,6 @@ def test_without_skip_existing_everything_is_planned(tmp_path: Path) -> None:
         again.plan.counts.existing_images,
         again.plan.existing_runs,
     ) == (4, 0, ())
-    assert not open_store(again.uri).exists(EXISTING_RUNS_KEY)
 
 
 def test_image_that_failed_is_made_again_the_next_night(tmp_path: Path) -> None:
@@ -148,15 +137,6 @@ def test_run_without_success_holds_nothing(tmp_path: Path, left: str) -> None:
         open_store(first.uri).remove(SUCCESS_KEY)
     second = make_plan(night(tmp_path, output, PROMPTS[:5]))
     assert (second.plan.counts.images, second.plan.existing_runs) == (5, ())
-
-
-def test_run_that_is_whole_again_counts_again(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    first = over(make_plan(night(tmp_path, output, PROMPTS[:4])))
-    open_store(first.uri).remove(SUCCESS_KEY)
-    aggregate(first.uri)
-    assert make_plan(night(tmp_path, output, PROMPTS[:5])).plan.counts.images == 1
-    assert find_finished_runs(output) == [RunEntry(first.plan.run_id, "tiny")]
 
 
 @pytest.mark.quick_cases(1)
@@ -189,20 +169,20 @@ def test_run_does_not_look_into_itself(tmp_path: Path) -> None:
     job = night(tmp_path, output, PROMPTS[:4])
     first = over(make_plan(job))
     before = jobs.files(Path(first.uri))
-    for lost in (PLAN_KEY, EXISTING_RUNS_KEY):
-        open_store(first.uri).remove(lost)
+    open_store(first.uri).remove(PLAN_KEY)
     assert make_plan(job).plan == first.plan
     assert jobs.files(Path(first.uri)) == before
 
 
 @S3_AMONG_SLOW
-def test_planning_cut_short_chooses_the_same_images_again(store_uri: str, tmp_path: Path) -> None:
+def test_planning_cut_short_leaves_what_does_no_harm(store_uri: str, tmp_path: Path) -> None:
     job = night(tmp_path, store_uri, PROMPTS[:6])
-    first_plan = make_plan(job)
-    open_store(first_plan.uri).remove(PLAN_KEY)  # the last that planning writes
+    cut_short = make_plan(job)
+    open_store(cut_short.uri).remove(PLAN_KEY)  # the last that planning writes
     over(make_plan(night(tmp_path, store_uri, PROMPTS[:4])))
-    again = make_plan(job)
-    assert (again.adopted, again.plan) == (False, first_plan.plan)
+    again = over(make_plan(job))  # it finds another run, so its shards are others
+    assert prompts_of(again) == texts(PROMPTS[4:6])
+    assert verify(again.uri).ok == 2
 
 
 def test_skip_existing_cannot_change_under_a_plan(tmp_path: Path) -> None:

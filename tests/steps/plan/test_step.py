@@ -8,15 +8,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.plan import writing
 from imagekiln.steps.plan.catalog import MAX_SHAPES
-from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.keys import DUPLICATES_KEY, PLAN_KEY, REJECTED_KEY, shard_key
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.keys import PLAN_KEY, duplicates_key, rejected_key
+from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.shard import planned_shard_key
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import resolve_path
+from tests.interleaving import frozen, interleaving
 from tests.jobs import files, image_rows, job, plan, write
 from tests.s3 import S3_AMONG_SLOW
 from tests.texts import HOSTILE, chance
@@ -28,10 +32,15 @@ COLUMNS = {
 SMALL = {"batch": {"images": 4}, "part": {"images": 8}, "shard": {"images": 64}}
 
 
+def lists_of(plan: Plan) -> list[str]:
+    """The names of what a plan names: lists of refused rows and of duplicates, and shards."""
+    shards = [planned_shard_key(plan, number) for number in range(len(plan.shards))]
+    return [rejected_key(plan.rejected), duplicates_key(plan.duplicates), *shards]
+
+
 def test_plan_writes_its_objects_and_no_others(tmp_path: Path) -> None:
     planned = plan(tmp_path, COLUMNS, **SMALL)
-    shards = {shard_key(number) for number in range(len(planned.plan.shards))}
-    assert {*files(Path(planned.uri))} == {PLAN_KEY, REJECTED_KEY, DUPLICATES_KEY, *shards}
+    assert {*files(Path(planned.uri))} == {PLAN_KEY, *lists_of(planned.plan)}
     assert not planned.adopted
 
 
@@ -47,9 +56,8 @@ def test_same_job_on_the_same_input_gives_the_same_bytes(tmp_path: Path, store_u
     for output in (store_uri, str(tmp_path / "elsewhere")):
         planned = plan(tmp_path, columns, **SMALL, output=output)
         store = open_store(planned.uri)
-        shards = [store.read(shard_key(number)) for number in range(len(planned.plan.shards))]
         content = store.read(PLAN_KEY).replace(output.encode(), b"OUTPUT")
-        outputs.append([content, store.read(REJECTED_KEY), store.read(DUPLICATES_KEY), *shards])
+        outputs.append([content, *map(store.read, lists_of(planned.plan))])
     assert outputs[0] == outputs[1]
 
 
@@ -89,7 +97,7 @@ plan(Path(sys.argv[2]), output=sys.argv[3])
 def test_shards_are_what_the_plan_says_by_hash_and_number(tmp_path: Path) -> None:
     planned = plan(tmp_path, COLUMNS, **SMALL)
     store = open_store(planned.uri)
-    contents = [store.read(shard_key(number)) for number in range(len(planned.plan.shards))]
+    contents = list(map(store.read, lists_of(planned.plan)[2:]))
     assert [hashlib.sha256(content).hexdigest() for content in contents] == [
         shard.sha256 for shard in planned.plan.shards
     ]
@@ -198,29 +206,49 @@ def test_run_with_other_settings_is_refused_and_left_as_it_is(
 def test_planning_that_was_cut_off_is_finished_by_the_next(tmp_path: Path) -> None:
     planned = plan(tmp_path, COLUMNS, **SMALL)
     expected = files(Path(planned.uri))
-    for name in (PLAN_KEY, shard_key(2), DUPLICATES_KEY):
+    for name in (PLAN_KEY, *lists_of(planned.plan)[1:3]):
         (Path(planned.uri) / name).unlink()
     again = plan(tmp_path, COLUMNS, **SMALL)
     assert not again.adopted
     assert files(Path(planned.uri)) == expected
 
 
-def test_shard_that_is_lost_is_not_made_of_an_input_that_has_changed(tmp_path: Path) -> None:
-    planned = plan(tmp_path, COLUMNS, run_id="x", **SMALL)
-    (Path(planned.uri) / shard_key(0)).unlink()
-    before = files(Path(planned.uri))
-    changed = {**COLUMNS, "prompt": COLUMNS["prompt"][::-1]}
-    with pytest.raises(BadInput, match="they would be others now"):
-        plan(tmp_path, changed, run_id="x", **SMALL)
-    assert files(Path(planned.uri)) == before
+@pytest.mark.parametrize(
+    ("settings", "outcome"),
+    [
+        ({}, "has changed (2 rows then, 3 now) since this run was planned"),
+        ({"defaults": {"seed": 1}}, "holds a plan with another `defaults`"),
+    ],
+)
+def test_of_two_planners_the_first_has_the_say_and_the_other_learns_what_is_other(
+    settings: dict[str, object], outcome: str, tmp_path: Path
+) -> None:
+    asked = job(tmp_path, {"prompt": ["a", "b", "c"]}, run_id="x", **settings)
+    with interleaving(tmp_path / "out", lambda *_: None):
+        adopted = list[PlanResult]()
+        second = frozen(lambda: adopted.append(make_plan(asked)), "create", PLAN_KEY)
+        first = plan(tmp_path, {"prompt": ["a", "b"]}, run_id="x")
+        write(tmp_path / "prompts.parquet", {"prompt": ["a", "b", "c"]})
+        second.finish()
+    if second.error is None:
+        assert (adopted[0].adopted, adopted[0].plan) == (True, first.plan)
+        assert outcome in str(adopted[0].input_change)
+    else:
+        assert isinstance(second.error, BadInput)
+        assert outcome in str(second.error)
+    assert load_plan(open_store(first.uri)) == first.plan
+    assert image_rows(first)["prompt"].to_pylist() == ["a", "b"]
 
 
-def test_shard_of_another_plan_in_the_way_is_refused(tmp_path: Path) -> None:
+def test_run_that_was_removed_is_neither_planned_again_nor_aggregated(tmp_path: Path) -> None:
     planned = plan(tmp_path, {"prompt": ["a"]}, run_id="x")
-    (Path(planned.uri) / PLAN_KEY).unlink()
-    with pytest.raises(BadInput, match=r"shards/00000\.parquet: "):
-        plan(tmp_path, {"prompt": ["b"]}, run_id="x")
-    assert not (Path(planned.uri) / PLAN_KEY).exists()
+    gc(str(tmp_path / "out"), -1, remove=True)
+    for command in (
+        lambda: plan(tmp_path, {"prompt": ["a"]}, run_id="x"),
+        lambda: aggregate(planned.uri),
+    ):
+        with pytest.raises(BadInput, match=r"was removed .* Choose another run_id or --date"):
+            command()
 
 
 def test_plan_is_written_last(tmp_path: Path) -> None:
@@ -235,7 +263,7 @@ def test_plan_without_a_duplicate_or_refused_row_lists_none(tmp_path: Path) -> N
     planned = plan(tmp_path, {"prompt": ["a"]})
     store = open_store(planned.uri)
     assert load_plan(store).counts.rejected_rows == 0
-    for name in (REJECTED_KEY, DUPLICATES_KEY):
+    for name in lists_of(planned.plan)[:2]:
         assert pa.parquet.read_table(pa.BufferReader(store.read(name))).num_rows == 0
 
 

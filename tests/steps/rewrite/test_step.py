@@ -14,14 +14,13 @@ from transformers import GPT2LMHeadModel
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.plan import input_files
+from imagekiln.steps.plan import input_files, rewriting
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.rewritten_prompts import NotRewritten
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.rewrite import language_model as language_model_module
 from imagekiln.steps.rewrite import step
 from imagekiln.steps.rewrite.step import fetch_language_model, prompt_rewriter, rewrite
-from imagekiln.steps.runs import rewriting
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from tests import jobs

@@ -1,55 +1,38 @@
 """The names of a run's objects, which other tools rely on."""
 
-from collections.abc import Callable
+from imagekiln.steps.runs import keys
 
-import pytest
-
-from imagekiln.steps.runs.keys import (
-    PLAN_KEY,
-    REJECTED_KEY,
-    REPORT_KEY,
-    SUCCESS_KEY,
-    SUMMARY_KEY,
-    image_key,
-    index_key,
-    manifest_key,
-    parse_part_key,
-    part_key,
-    registry_key,
-    shard_key,
-    stats_key,
-    tar_key,
-)
+DIGEST = "0123456789abcdef" * 4
 
 
 def test_objects_of_a_run_have_the_documented_names() -> None:
-    assert PLAN_KEY == "plan.json"
-    assert REJECTED_KEY == "rejected.parquet"
-    assert SUMMARY_KEY == "summary.json"
-    assert SUCCESS_KEY == "_SUCCESS"
-    assert REPORT_KEY == "report/index.html"
-    assert shard_key(7) == "shards/00007.parquet"
-    assert part_key(7, 12) == "images/00007-0012.parquet"
-    assert stats_key(7) == "stats/00007.json"
-    assert manifest_key(7) == "manifest/00007.parquet"
-    assert registry_key(7) == "_runs/000007.json"
+    short = DIGEST[:32]
+    assert keys.PLAN_KEY == "plan.json"
+    assert keys.SUCCESS_KEY == "_SUCCESS"
+    assert keys.REPORT_KEY == "report/index.html"
+    assert keys.rejected_key(DIGEST) == f"rejected-{short}.parquet"
+    assert keys.shard_key(7, DIGEST) == f"shards/00007-{short}.parquet"
+    assert keys.shard_key(7, DIGEST, retry=3) == f"shards/r3-00007-{short}.parquet"
+    assert keys.part_key(7, 12) == "images/00007-0012.parquet"
+    assert keys.part_key(7, 12, retry=3) == "images/r3-00007-0012.parquet"
+    assert keys.commit_key(7) == "commits/000007.json"
+    assert keys.manifest_key(7, DIGEST) == f"manifest/00007-{short}.parquet"
+    assert keys.image_ids_key(7, DIGEST) == f"image-ids/00007-{short}.parquet"
+    assert keys.forgotten_key(DIGEST) == f"forgotten/{short}.parquet"
+    assert keys.attempt_key(7, short) == f"attempts/00007-{short}.json"
+    assert keys.registry_key(7) == "_runs/000007.json"
 
 
-def test_objects_of_a_part_are_named_after_its_index() -> None:
-    index = index_key(7, 12)
-    assert index == "index/00007-0012.parquet"
-    assert tar_key(index) == "images/00007-0012.tar"
-    assert image_key(index, 3, ".png") == "images/00007/0012-00003.png"
+def test_a_part_that_loses_images_again_and_again_has_one_suffix() -> None:
+    planned = keys.part_key(7, 12, retry=3)
+    reduced = keys.reduced_part_key(planned, 5)
+    assert reduced == "images/r3-00007-0012.f5.parquet"
+    assert keys.reduced_part_key(reduced, 8) == "images/r3-00007-0012.f8.parquet"
+    assert keys.planned_part_key(reduced) == planned
 
 
-@pytest.mark.parametrize("make_key", [shard_key, stats_key, manifest_key])
-def test_names_sort_as_their_numbers_do(make_key: Callable[[int], str]) -> None:
-    names = [make_key(number) for number in (0, 9, 10, 99, 100, 99_999)]
-    assert names == sorted(names)
-
-
-def test_round_and_shard_follow_from_the_key_of_an_image() -> None:
-    assert parse_part_key(part_key(7, 12)) == (0, 7)
-    assert parse_part_key(f"retry-2/{index_key(7, 12)}") == (2, 7)
-    assert parse_part_key(image_key(index_key(7, 12), 3, ".png")) == (0, 7)
-    assert parse_part_key("elsewhere/00007.parquet") is None
+def test_retry_and_shard_follow_from_the_key_of_a_part() -> None:
+    assert keys.parse_part_key(keys.part_key(7, 12)) == (0, 7)
+    assert keys.parse_part_key(keys.reduced_part_key(keys.part_key(7, 12, 2), 4)) == (2, 7)
+    for other in ("elsewhere/00007.parquet", "images/../x", f"images/{'1' * 5000}-0000.parquet"):
+        assert keys.parse_part_key(other) is None

@@ -7,17 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.runs.parquet_format import part_to_parquet
+from imagekiln.steps.runs.part_file import part_to_parquet
 from imagekiln.steps.runs.parts import (
     IMAGES_METADATA,
-    Part,
     commit_part,
-    index_to_parquet,
     outcome_table,
-    parse_part_index,
     read_outcomes,
 )
-from imagekiln.steps.runs.tables import OUTCOME_SCHEMA
 from imagekiln.steps.storage.store import Store
 from tests.runs import encoded, not_ok
 
@@ -95,19 +91,6 @@ def test_a_part_that_is_not_whole_is_called_damaged(
         BadInput, match=r"00000-0000.parquet: is damaged \(.*\). Restore or delete it"
     ):
         read_outcomes(store, KEY, ["image_id"])
-
-
-def test_an_index_has_the_rows_their_outcomes_and_where_each_image_begins(rows: pa.Table) -> None:
-    offsets = [512, None, 4096, 8192]
-    content = index_to_parquet(rows, outcome_table(IMAGES), offsets)
-    index = parse_part_index(content, Part(KEY, rows), "here")
-    assert index.offsets.to_pylist() == offsets
-    assert index.table.select(rows.column_names).equals(rows)
-    assert index.table.select(OUTCOME_SCHEMA.names).equals(outcome_table(IMAGES))
-
-
-def test_outcomes_are_in_the_order_of_the_rows() -> None:
-    assert outcome_table(IMAGES[::-1]).equals(outcome_table(IMAGES))
 
 
 def test_images_that_are_not_ok_have_no_marks_and_no_measures() -> None:

@@ -11,7 +11,6 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.runs.keys import registry_key
 from imagekiln.steps.runs.plan import (
     BatchSize,
-    create_plan,
     creation_time,
     load_plan,
     parse_plan,
@@ -88,7 +87,9 @@ def test_what_is_no_plan_is_refused_in_one_sentence(content: bytes) -> None:
     "changes",
     [
         {"run_id": ""},
-        {"shards": [{"images": 10**12, "sha256": "0"}]},
+        {"shards": [{"images": 10**12, "sha256": "0" * 64}]},
+        {"shards": [{"images": 1, "sha256": "../../elsewhere".ljust(64, "0")}]},
+        {"rejected": "/" * 64},
     ],
     ids=str,
 )
@@ -99,19 +100,6 @@ def test_plan_that_somebody_edited_is_refused_in_a_sentence(
     sentence = refusal(json.dumps(content | changes).encode())
     assert sentence.startswith("run/plan.json: ")
     assert sentence.endswith(" Restore it.")
-
-
-def test_of_two_processes_that_plan_the_same_the_first_gives_the_time(
-    tmp_path: Path, store_uri: str
-) -> None:
-    store = open_store(store_uri)
-    written = plan(tmp_path, {"prompt": ["a"]}).plan
-    first = replace(written, created_at=datetime(2026, 11, 1, tzinfo=UTC))
-    later = replace(first, created_at=datetime(2026, 11, 2, tzinfo=UTC))
-    assert create_plan(store, first) == first
-    assert create_plan(store, later) == first
-    with pytest.raises(BadInput, match="exists with other content"):
-        create_plan(store, replace(later, run_id="another"))
 
 
 def test_the_time_of_a_plan_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

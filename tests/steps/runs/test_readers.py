@@ -1,4 +1,4 @@
-"""Finished runs in each format, opened with the tools that people have.
+"""Finished runs, and exports of them in each format, opened with the tools that people have.
 
 Every prompt comes back as it was, every image as it was drawn, and none of it needs Imagekiln.
 """
@@ -42,6 +42,12 @@ UNTAGGED = 7  # the first rows, so that a reader that infers types from them fin
 FORMATS = ["parquet", "webdataset", "files"]
 
 
+def manifest_files(run: Path) -> list[str]:
+    """The manifests of a run, as the card says to find them."""
+    commit = json.loads(max(run.glob("commits/*.json")).read_text())
+    return [str(run / name) for name in commit["manifests"]]
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of 20 images in five parts of Parquet."""
@@ -60,28 +66,28 @@ def parts(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A finished run of hostile prompts in each format."""
-    return {
-        format_name: finish(tmp_path_factory.mktemp(format_name), format_name)
-        for format_name in FORMATS
-    }
-
-
-def finish(folder: Path, format_name: str) -> Path:
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with the prompts of `TEXTS`, the last of which failed."""
+    folder = tmp_path_factory.mktemp("hostile")
     rows = [
         {"prompt": text, "tag": text if index >= UNTAGGED else None, "x_file_name": "/"}
         for index, text in enumerate(TEXTS)
     ]
     limits = {"failed_share": 0.1}
     carry = ["tag", "x_file_name"]
-    result = planned(
-        folder, str(folder / "out"), rows, format=format_name, limits=limits, carry=carry
-    )
+    result = planned(folder, str(folder / "out"), rows, limits=limits, carry=carry)
     fill(result, {len(TEXTS) - 1: not_ok(0)})
     aggregate(result.uri)
     return Path(result.uri)
+
+
+@pytest.fixture(scope="module")
+def exports(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An export of that run in each format."""
+    folder = tmp_path_factory.mktemp("exports")
+    for name in FORMATS:
+        imagekiln.export(hostile, folder / name, format=name)
+    return {name: folder / name for name in FORMATS}
 
 
 def test_hugging_face_datasets_knows_the_images_for_images(parts: Dataset) -> None:
@@ -105,33 +111,50 @@ def test_hugging_face_datasets_streams_the_images(run: Path) -> None:
 
 
 @pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", ["a run", *FORMATS])
 def test_hugging_face_datasets_loads_the_folder_as_its_card_says(
-    runs: dict[str, Path], format_name: str, tmp_path: Path
+    exports: dict[str, Path], hostile: Path, format_name: str, tmp_path: Path
 ) -> None:
-    dataset: Dataset = datasets.load_dataset(
-        str(runs[format_name]), split="train", cache_dir=str(tmp_path)
-    )
+    folder = hostile if format_name == "a run" else exports[format_name]
+    dataset: Dataset = datasets.load_dataset(str(folder), split="train", cache_dir=str(tmp_path))
     rows = [
         row["json"] | {"image": row["png"]} if format_name == "webdataset" else row
         for row in dataset
     ]
     # Folders of files come in the order in which the disk lists them.
-    ok_rows = [row for row in rows if row["status"] == "ok"]
-    ok_rows.sort(key=lambda row: OK_TEXTS.index(row["prompt"]))
-    assert [row["prompt"] for row in ok_rows] == OK_TEXTS
-    assert [row["tag"] for row in ok_rows] == [None] * UNTAGGED + OK_TEXTS[UNTAGGED:]
-    for row in ok_rows:
+    rows.sort(key=lambda row: OK_TEXTS.index(row["prompt"]))
+    assert [row["prompt"] for row in rows] == OK_TEXTS
+    assert [row["tag"] for row in rows] == [None] * UNTAGGED + OK_TEXTS[UNTAGGED:]
+    for row in rows:
         assert hash_pixels(np.asarray(row["image"])) == row["pixels_sha256"]
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_hugging_face_datasets_streams_the_folder(runs: dict[str, Path], format_name: str) -> None:
-    first = next(iter(datasets.load_dataset(str(runs[format_name]), split="train", streaming=True)))
+def test_hugging_face_datasets_streams_the_folder(
+    exports: dict[str, Path], format_name: str
+) -> None:
+    stream = datasets.load_dataset(str(exports[format_name]), split="train", streaming=True)
+    first = next(iter(stream))
     assert first["png" if format_name == "webdataset" else "image"].size == (16, 16)
 
 
+def test_imagefolder_takes_the_pictures_for_what_they_are(
+    exports: dict[str, Path], tmp_path: Path
+) -> None:
+    found: Dataset = datasets.load_dataset(
+        "imagefolder",
+        data_dir=str(exports["files"] / "data"),
+        split="train",
+        cache_dir=str(tmp_path),
+    )
+    assert sorted(found["prompt"]) == sorted(OK_TEXTS)
+    assert "label" not in found.column_names
+    for row in found:
+        assert hash_pixels(np.asarray(row["image"])) == row["pixels_sha256"]
+
+
 FIRST_CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+SQL = re.compile(r"```sql\n(.*?)```", re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -177,14 +200,26 @@ def test_any_reader_of_parts_gets_images_only(
     assert [row["image"]["bytes"][:4] for row in rows.to_pylist()] == [b"\x89PNG"] * 8
 
 
-def test_what_became_of_the_others_is_in_the_manifest(thinned: Path) -> None:
-    found = Counter(pq.read_table(thinned / "manifest")["status"].to_pylist())
+def test_what_became_of_the_others_is_in_the_manifests_that_the_highest_commit_names(
+    thinned: Path,
+) -> None:
+    assert len(list(thinned.glob("manifest/*.parquet"))) > len(manifest_files(thinned))
+    found = Counter(pq.read_table(manifest_files(thinned))["status"].to_pylist())
     assert found == {"ok": 8, "failed": 5, "blank": 1, "filtered": 1, "forgotten": 1}
     assert imagekiln.verify(thinned).statuses == found
 
 
-def test_webdataset_gives_image_text_and_settings(runs: dict[str, Path]) -> None:
-    tars = sorted(map(str, (runs["webdataset"] / "images").glob("*.tar")))
+def test_the_card_counts_by_the_highest_commit_in_duckdb(
+    thinned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(thinned)
+    sql = SQL.findall((thinned / "README.md").read_text())[0]
+    found = duckdb.connect().execute(sql).fetchall()
+    assert dict(found) == {"ok": 8, "failed": 5, "blank": 1, "filtered": 1, "forgotten": 1}
+
+
+def test_webdataset_gives_image_text_and_settings(exports: dict[str, Path]) -> None:
+    tars = sorted(map(str, (exports["webdataset"] / "data").glob("*.tar")))
     with warnings.catch_warnings():
         # WebDataset leaves files to be closed by the garbage collector.
         warnings.simplefilter("ignore", ResourceWarning)
@@ -197,20 +232,19 @@ def test_webdataset_gives_image_text_and_settings(runs: dict[str, Path]) -> None
         assert hash_pixels(sample["png"]) == sample["json"]["pixels_sha256"]
 
 
-def test_every_file_has_a_sidecar_with_its_prompt(runs: dict[str, Path]) -> None:
-    folder = runs["files"] / "images"
-    sidecars = [json.loads(path.read_text()) for path in sorted(folder.glob("*/*.json"))]
-    assert [sidecar["prompt"] for sidecar in sidecars] == TEXTS
-    images = sorted(folder.glob("*/*.png"))
-    for path, sidecar in zip(images, sidecars[:-1], strict=True):
-        with Image.open(io.BytesIO(path.read_bytes())) as image:
-            assert hash_pixels(np.asarray(image)) == sidecar["pixels_sha256"]
+def test_every_picture_has_its_row_beside_it(exports: dict[str, Path]) -> None:
+    pictures = sorted(exports["files"].glob("data/*/*.png"))
+    rows = [json.loads(picture.with_suffix(".json").read_text()) for picture in pictures]
+    assert [row["prompt"] for row in rows] == OK_TEXTS
+    for picture, row in zip(pictures, rows, strict=True):
+        with Image.open(picture) as image:
+            assert hash_pixels(np.asarray(image)) == row["pixels_sha256"]
 
 
 def test_duckdb_joins_manifest_and_images(run: Path) -> None:
     rows = duckdb.execute(f"""
         SELECT manifest.id, manifest.sha256, image.bytes, manifest.byte_size
-        FROM '{run}/manifest/*.parquet' AS manifest
+        FROM read_parquet({manifest_files(run)}) AS manifest
         JOIN '{run}/images/*.parquet' AS parts USING (image_id)
         WHERE manifest.status = 'ok'
         ORDER BY CAST(manifest.id[5:] AS INTEGER)""").fetchall()
@@ -222,31 +256,23 @@ def test_duckdb_joins_manifest_and_images(run: Path) -> None:
 
 def test_duckdb_reads_metadata_by_group(run: Path) -> None:
     rows = duckdb.execute(
-        f"SELECT status, count(*), min(width) FROM '{run}/manifest/*.parquet' GROUP BY status"
+        f"SELECT status, count(*), min(width) FROM read_parquet({manifest_files(run)}) GROUP BY 1"
     ).fetchall()
     assert rows == [("ok", IMAGES, 16)]
 
 
-@pytest.mark.parametrize("format_name", FORMATS[1:])
-def test_duckdb_reads_the_indexes(runs: dict[str, Path], format_name: str) -> None:
-    rows = duckdb.execute(
-        f"SELECT prompt, status FROM '{runs[format_name]}/index/*.parquet' ORDER BY input_row"
-    ).fetchall()
-    assert rows == [*((text, "ok") for text in OK_TEXTS), (TEXTS[-1], "failed")]
-
-
-def test_duckdb_joins_files_and_manifest(runs: dict[str, Path]) -> None:
-    folder = runs["files"]
+def test_duckdb_joins_pictures_and_manifest(exports: dict[str, Path]) -> None:
+    folder = exports["files"]
     rows = duckdb.execute(f"""
-        SELECT prompt, sha256(content) = manifest.sha256
+        SELECT sha256(content) = manifest.sha256
         FROM '{folder}/manifest/*.parquet' AS manifest
-        JOIN read_blob('{folder}/images/*/*.png') AS files ON ends_with(files.filename, part)
-        ORDER BY input_row""").fetchall()
-    assert rows == [(text, True) for text in OK_TEXTS]
+        JOIN read_blob('{folder}/data/*/*.png') AS files ON ends_with(files.filename, file)
+        """).fetchall()
+    assert rows == [(True,)] * len(OK_TEXTS)
 
 
 def test_polars_reads_manifest_and_images(run: Path) -> None:
-    manifest = pl.read_parquet(run / "manifest" / "*.parquet")
+    manifest = pl.read_parquet(manifest_files(run))
     images = pl.scan_parquet(run / "images" / "*.parquet").select("image_id", "image").collect()
     joined = manifest.join(images, on="image_id", maintain_order="left").unnest("image")
     assert joined["id"].to_list() == IDS
@@ -254,20 +280,17 @@ def test_polars_reads_manifest_and_images(run: Path) -> None:
         assert hashlib.sha256(content).hexdigest() == sha256
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
-def test_polars_reads_the_manifest_and_any_reader_the_range_that_it_names(
-    runs: dict[str, Path], format_name: str
-) -> None:
-    manifest = pl.read_parquet(runs[format_name] / "manifest" / "*.parquet")
+def test_polars_reads_the_manifest_and_any_reader_the_range_that_it_names(hostile: Path) -> None:
+    manifest = pl.read_parquet(manifest_files(hostile))
     assert manifest["prompt"].to_list() == TEXTS
     locations = manifest.select("part", "byte_offset", "byte_size", "sha256").head(-1)
     for part, offset, size, sha256 in locations.iter_rows():
-        content = (runs[format_name] / part).read_bytes()[offset : offset + size]
+        content = (hostile / part).read_bytes()[offset : offset + size]
         assert hashlib.sha256(content).hexdigest() == sha256
 
 
 def test_pandas_reads_manifest_and_images(run: Path) -> None:
-    manifest = pd.read_parquet(run / "manifest")
+    manifest = pd.read_parquet(manifest_files(run))
     assert manifest["id"].tolist() == IDS
     assert (manifest["status"] == "ok").all()
     part = pd.read_parquet(run / "images" / "00000-0000.parquet")
@@ -276,7 +299,7 @@ def test_pandas_reads_manifest_and_images(run: Path) -> None:
 
 
 def test_an_image_is_a_ranged_read_without_any_parquet_reader(run: Path) -> None:
-    for row in pd.read_parquet(run / "manifest").to_dict("records"):
+    for row in pd.read_parquet(manifest_files(run)).to_dict("records"):
         with (run / row["part"]).open("rb") as file:
             file.seek(row["byte_offset"])
             content = file.read(row["byte_size"])
@@ -285,7 +308,7 @@ def test_an_image_is_a_ranged_read_without_any_parquet_reader(run: Path) -> None
             assert image.format == "PNG"
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
-def test_no_name_holds_user_text(runs: dict[str, Path], format_name: str) -> None:
-    names = {str(path.relative_to(runs[format_name])) for path in runs[format_name].rglob("*")}
+def test_no_name_holds_user_text(exports: dict[str, Path], hostile: Path) -> None:
+    folders = [hostile, *exports.values()]
+    names = {str(path.relative_to(folder)) for folder in folders for path in folder.rglob("*")}
     assert all(name.isascii() and "passwd" not in name and " " not in name for name in names)

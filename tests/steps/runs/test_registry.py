@@ -1,19 +1,16 @@
 """The registry of successful runs: complete, in order, without a listing."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
 
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.runs.finished_runs import find_finished_runs
-from imagekiln.steps.runs.keys import SUCCESS_KEY, registry_block_key, registry_key
+from imagekiln.steps.runs.keys import SUCCESS_KEY, registry_key
 from imagekiln.steps.runs.registry import (
-    BLOCK_ENTRIES,
     RunEntry,
     append_run_entry,
-    read_entries,
+    find_finished_runs,
 )
 from imagekiln.steps.storage import open_store
 from tests.registry import entry, succeed
@@ -77,21 +74,3 @@ def test_entry_that_names_no_run_is_refused(store_uri: str, content: bytes) -> N
         find_finished_runs(store_uri)
     with pytest.raises(BadInput, match=refusal):
         append_run_entry(store_uri, entry(0))
-
-
-def test_block_that_a_killed_process_did_not_write_is_written_by_the_next(tmp_path: Path) -> None:
-    output = str(tmp_path)
-    store = open_store(output)
-    nights = [entry(number) for number in range(BLOCK_ENTRIES)]
-    for number, night in enumerate(nights):
-        store.create(registry_key(number), b'{"run_id": "%s", "name": "nightly"}' % _id(night))
-    assert read_entries(output) == nights
-    assert not store.exists(registry_block_key(0))
-    append_run_entry(output, nights[0])
-    assert store.exists(registry_block_key(0))
-    store.remove(registry_key(0))
-    assert read_entries(output) == nights
-
-
-def _id(run: RunEntry) -> bytes:
-    return run.run_id.encode()

@@ -8,11 +8,9 @@ from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
+    add_attempt,
     elapsed_seconds,
-    load_stats,
-    record_stats,
 )
-from imagekiln.steps.storage.store import Store
 
 
 def attempt(images: int = 4, batch: int = 8) -> ShardStats:
@@ -20,41 +18,26 @@ def attempt(images: int = 4, batch: int = 8) -> ShardStats:
     return ShardStats(3, 1, images, 1, batch, "cpu", seconds, {"torch": "2"})
 
 
-def test_recorded_statistics_read_back(store: Store) -> None:
-    record_stats(store, attempt())
-    assert load_stats(store, 3) == attempt()
-
-
-def test_a_shard_without_a_record_has_no_statistics(store: Store) -> None:
-    assert load_stats(store, 3) is None
-
-
-def test_attempts_add_up_and_the_last_batch_size_stands(store: Store) -> None:
-    for images, batch in ((4, 8), (2, 4), (1, 4)):
-        record_stats(store, attempt(images, batch))
-    stats = load_stats(store, 3)
-    assert stats is not None
+def test_attempts_add_up_and_the_last_batch_size_stands() -> None:
+    stats = add_attempt(None, attempt(4, 8))
+    for images, batch in ((2, 4), (1, 4)):
+        stats = add_attempt(stats, attempt(images, batch))
     assert (stats.attempts, stats.images, stats.parts, stats.max_batch_size) == (3, 7, 3, 4)
     assert stats.seconds == StageSeconds(total=6.0, load=1.5, denoise=3.0, encode=0.75, write=0.375)
 
 
-def test_what_the_device_did_is_added_up_over_attempts(store: Store) -> None:
+def test_what_the_device_did_is_added_up_over_attempts() -> None:
     busy_for_long = StageSeconds(total=7.0, load=1.0)
     first = ShardStats(3, 1, 4, 1, 8, "H100", busy_for_long, {}, busy_share=0.5, peak_memory=9)
     last = ShardStats(3, 1, 4, 1, 8, "L4", StageSeconds(total=3.0, load=1.0), {}, 0.9, 7)
-    record_stats(store, first)
-    record_stats(store, last)
-    stats = load_stats(store, 3)
-    assert stats is not None
+    stats = add_attempt(first, last)
     assert stats.busy_share == pytest.approx((0.5 * 6 + 0.9 * 2) / 8)
     assert stats.peak_memory == 9
 
 
-def test_the_start_is_that_of_the_latest_attempt(store: Store) -> None:
-    for seconds in (30.0, 20.0):
-        record_stats(store, replace(attempt(), start=StartSeconds(total=seconds)))
-    stats = load_stats(store, 3)
-    assert stats is not None
+def test_the_start_is_that_of_the_latest_attempt() -> None:
+    first, last = (replace(attempt(), start=StartSeconds(total=each)) for each in (30.0, 20.0))
+    stats = add_attempt(first, last)
     assert stats.start == StartSeconds(total=20.0)
 
 

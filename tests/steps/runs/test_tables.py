@@ -15,8 +15,7 @@ from imagekiln.steps.runs.tables import (
     ORIGIN_SCHEMA,
     OUTCOME_SCHEMA,
     REJECTED_SCHEMA,
-    count_rows,
-    read_columns,
+    read_column,
     to_parquet,
     write_parquet,
 )
@@ -35,31 +34,25 @@ ROWS = pa.table(
 
 @pytest.mark.parametrize("batch_rows", [1, 64, 1000])
 def test_same_rows_give_the_same_bytes_in_whatever_batches_they_come(
-    tmp_path: Path, batch_rows: int
+    tmp_path: Path, batch_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("imagekiln.steps.runs.tables.ROW_GROUP_ROWS", 64)
     whole = tmp_path / "whole"
     cut = tmp_path / "cut"
     batches = ROWS.to_batches(max_chunksize=batch_rows)
-    write_parquet(whole, DUPLICATE_SCHEMA, iter(ROWS.to_batches()), row_group_rows=64)
-    write_parquet(cut, DUPLICATE_SCHEMA, iter(batches), row_group_rows=64)
+    write_parquet(whole, DUPLICATE_SCHEMA, iter(ROWS.to_batches()))
+    write_parquet(cut, DUPLICATE_SCHEMA, iter(batches))
     assert cut.read_bytes() == whole.read_bytes()
     assert pq.read_table(cut).equals(ROWS)
     assert pq.read_metadata(cut).num_row_groups == 16
 
 
-def test_columns_come_in_the_order_that_was_asked_for(store: Store) -> None:
-    store.create("table", to_parquet(ROWS))
-    columns = ["first_row", "input_row"]
-    assert read_columns(store, "table", columns).equals(ROWS.select(columns))
-    assert count_rows(store, "table") == 1000
-
-
 def test_missing_tables_and_columns_are_named(store: Store) -> None:
     with pytest.raises(Missing, match="table: no such file"):
-        read_columns(store, "table", ["input_row"])
+        read_column(store, "table", "input_row")
     store.create("table", to_parquet(ROWS))
     with pytest.raises(BadInput, match=r"table: is damaged \(.*absent"):
-        read_columns(store, "table", ["input_row", "absent"])
+        read_column(store, "table", "absent")
 
 
 # PostgreSQL's "reserved" and "reserved (can be function or type)", of its documentation.

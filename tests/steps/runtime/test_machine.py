@@ -87,19 +87,8 @@ def test_gcsfs_logs_failed_requests_only_when_asked_to(
     assert logs_errors is debug
 
 
-def test_gpu_of_the_machine_is_the_one_that_nvidia_smi_lists_or_a_device_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_gpu_of_the_machine_is_known_by_its_device_file(tmp_path: Path) -> None:
     assert find_nvidia_gpu(tmp_path) is None
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    file = str(tmp_path / "nvidia0")
-    assert find_nvidia_gpu(tmp_path) == file
-
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA L4 (UUID: GPU-1b0c)'\n")
-    program.chmod(0o755)
-    assert find_nvidia_gpu(tmp_path) == "GPU 0: NVIDIA L4"
-    program.write_text("#!/bin/sh\necho 'Driver/library version mismatch'\nexit 18\n")
-    assert find_nvidia_gpu(tmp_path) == file
+    assert find_nvidia_gpu(tmp_path) == str(tmp_path / "nvidia0")

@@ -37,51 +37,6 @@ def test_large_object_is_created_once(s3_bucket: str) -> None:
     assert stores[0].read("large") == contents[outcomes.index(True)]
 
 
-@pytest.mark.parametrize("before", [None, b"before"])
-def test_object_that_another_process_writes_after_the_check_is_checked_again(
-    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, before: bytes | None
-) -> None:
-    monkeypatch.setattr(object_store, "CONFLICT_SECONDS", 0.0)
-    store = open_store(s3_bucket)
-    if before is not None:
-        store.replace("a", before)
-    looks: list[bool] = []
-
-    def check() -> None:
-        looks.append(store.exists("a"))
-        if len(looks) == 1:
-            store.replace("a", b"other")
-
-    store.replace_after(check, "a", b"own")
-    assert store.read("a") == b"own"
-    assert looks == [before is not None, True]
-
-
-def test_store_without_conditions_looks_before_it_replaces() -> None:
-    store = open_store("memory://looks-first")
-
-    def refuse() -> None:
-        raise TryAgain("not now")
-
-    store.replace("a", b"first")
-    with pytest.raises(TryAgain, match="not now"):
-        store.replace_after(refuse, "a", b"second")
-    assert store.read("a") == b"first"
-    store.replace_after(lambda: None, "a", b"second")
-    assert store.read("a") == b"second"
-
-
-def test_object_that_is_written_whenever_it_is_checked_means_try_again(
-    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(object_store, "CONFLICT_SECONDS", 0.0)
-    store = open_store(s3_bucket)
-    others = iter(range(100))
-    with pytest.raises(TryAgain, match="other processes write it all the time"):
-        store.replace_after(lambda: store.replace("a", b"%d" % next(others)), "a", b"own")
-    assert store.read("a") == b"%d" % (CONFLICT_ATTEMPTS - 1)
-
-
 def dead_port(kind: str, resources: ExitStack) -> int:
     """A port that refuses connections, never accepts them, or never answers a request."""
     server = resources.enter_context(socket.socket())
@@ -306,22 +261,6 @@ def test_write_whose_answer_was_lost_shows_as_existing(stub: StubS3) -> None:
     assert not store.create("a", b"mine")
     assert store.read("a") == b"mine"
     assert stub.requests[:2] == ["PUT /bucket/run/a"] * 2
-
-
-def test_object_that_is_removed_while_it_is_replaced_is_looked_at_again(stub: StubS3) -> None:
-    store = open_store("s3://bucket/run")
-    store.create("a", b"old")
-    looks: list[bool] = []
-
-    def look() -> None:
-        looks.append(store.exists("a"))
-        if len(looks) == 1:
-            store.remove("a")
-            stub.faults.extend([(404, "NoSuchKey")] * 2)  # to If-Match, as S3 has it
-
-    store.replace_after(look, "a", b"new")
-    assert looks == [True, False]
-    assert store.read("a") == b"new"
 
 
 def test_large_object_is_sent_in_one_request_that_decides_whose_it_is(stub: StubS3) -> None:

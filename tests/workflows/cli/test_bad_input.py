@@ -16,7 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from imagekiln.steps.runs.keys import EXPORT_KEY
+from imagekiln.steps.runs.keys import EXPORT_MARK, commit_key
 from imagekiln.steps.storage import filesystem
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
@@ -69,7 +69,7 @@ def _refused(*arguments: str, code: int = 2) -> str:
     before = files(Path())
     done = CliRunner().invoke(main, arguments)
     after = files(Path())
-    lists = {name for name in after if name.endswith("/rejected.parquet") and name not in before}
+    lists = {name for name in after if "/rejected-" in name and name not in before}
     assert {name: after[name] for name in after if name not in lists} == before
     return _sentence(done.exit_code, done.stdout, done.stderr, code)
 
@@ -151,9 +151,9 @@ def test_every_command_that_takes_a_run_says_where_there_is_none(command: list[s
 
 
 def test_export_where_a_run_should_be() -> None:
-    export = Path("out/x")
-    export.mkdir(parents=True)
-    (export / EXPORT_KEY).touch()
+    commit = Path("out/x", commit_key(0))
+    commit.parent.mkdir(parents=True)
+    commit.write_bytes(EXPORT_MARK + b"1}")
     assert _refused("verify", "out/x") == "out/x: is an export. Name one of the runs it is from."
 
 
@@ -343,7 +343,7 @@ def test_prompts_that_cannot_be_used(name: str) -> None:
     columns, told = REFUSED[name]
     sentence, _, listing = _refused("plan", _job(columns)).partition(" All are listed in ")
     assert sentence == told
-    assert not listing or Path(listing.removesuffix(".")).name == "rejected.parquet"
+    assert not listing or Path(listing).name.startswith("rejected-")
 
 
 def test_default_that_the_model_cannot_draw() -> None:
@@ -473,7 +473,7 @@ def test_garbage_is_collected_in_an_output_alone() -> None:
 
 def test_file_where_the_output_should_be() -> None:
     Path("out").write_bytes(b"")
-    assert _refused("plan", _job(PROMPTS)) == "output: out is a file. Name a folder for the runs."
+    assert _refused("plan", _job(PROMPTS)) == "output: out is a file. Name a folder."
     assert _refused("plan", _job(PROMPTS, output="out/sub/a")) == (
         "output: out/sub/a is below out, which is a file. Name another folder."
     )
@@ -556,7 +556,7 @@ def test_credentials_that_may_only_read(
 ) -> None:
     log_in(s3_server, monkeypatch, READER)
     told = _refused("plan", _job(PROMPTS, output=f"{s3_bucket}/out"))
-    assert "/shards/00000.parquet: access was refused (" in told
+    assert ".parquet: access was refused (" in told
     assert _objects(s3_bucket) == []
 
 
@@ -571,7 +571,7 @@ def test_what_is_refused_leaves_no_object(s3_bucket: str) -> None:
 
 def test_job_of_refused_rows_leaves_their_list_alone(s3_bucket: str) -> None:
     settings = _job({"prompt": [None]}, output=f"{s3_bucket}/out", run_id="night")
-    assert f"{s3_bucket}/out/night/rejected.parquet" in _refused("plan", settings)
+    assert f"{s3_bucket}/out/night/rejected-" in _refused("plan", settings)
     assert len(_objects(s3_bucket)) == 1
 
 

@@ -4,12 +4,12 @@ import json
 import re
 from pathlib import Path
 
+from imagekiln.steps.aggregate.summary import load_summary, summary_to_json
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.models.performance import COMPUTED_SOURCE
 from imagekiln.steps.plan.estimate import Estimate
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.plan_text import format_estimate, format_plan
 from tests.runs import write_prompts
@@ -65,9 +65,9 @@ def test_plan_that_devices_share_says_how_long_all_of_them_take(job: str) -> Non
 
 def test_run_as_json_keeps_progress_out_of_stdout(job: str) -> None:
     found = parse_json(kiln("run", job, "--format", "json"))
-    assert set(found) == {"uri", "summary", "before", "input_change"}
+    assert set(found) == {"uri", "summary", "before", "input_change", "exports"}
     assert found["before"] is False
-    assert found["summary"] == json.loads(open_store(str(found["uri"])).read(SUMMARY_KEY))
+    assert found["summary"] == summary_to_json(load_summary(open_store(str(found["uri"]))))
 
 
 def test_demo_runs_the_bundled_job(tmp_path: Path) -> None:

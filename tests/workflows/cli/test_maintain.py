@@ -6,16 +6,17 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.local import run as run_job
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import PLAN_KEY, REPORT_KEY, SUCCESS_KEY, SUMMARY_KEY, stats_key
-from imagekiln.steps.runs.parquet_format import part_to_parquet
+from imagekiln.steps.runs.attempts import list_attempts
+from imagekiln.steps.runs.keys import PLAN_KEY, REPORT_KEY, commit_key
+from imagekiln.steps.runs.part_file import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from imagekiln.workflows.pod.outputs import leave_report
 from tests.faults import failing, manifests
 from tests.jobs import files
 from tests.runs import PROMPTS, encoded, fill, job, not_ok, planned, write_prompts
@@ -34,7 +35,7 @@ def failed(tmp_path: Path) -> PlanResult:
 def test_retry_says_what_it_made_again(failed: PlanResult) -> None:
     done = kiln("retry", failed.uri)
     assert done.exit_code == 0, done.output
-    assert done.stdout == f"Round 1: 2 images. {failed.plan.run_id}: 20 of 20 images are ok.\n"
+    assert done.stdout == f"Retry 1: 2 images. {failed.plan.run_id}: 20 of 20 images are ok.\n"
     assert f"Planned 2 images in 1 shard: {failed.uri}/retry-1" in done.stderr
     again = kiln("retry", failed.uri)
     assert (again.exit_code, again.stdout.partition(".")[0]) == (0, "Nothing left to retry")
@@ -42,9 +43,9 @@ def test_retry_says_what_it_made_again(failed: PlanResult) -> None:
 
 def test_retry_asparse_json(failed: PlanResult) -> None:
     found = parse_json(kiln("retry", failed.uri, "--format", "json"))
-    assert {key: found[key] for key in ("uri", "round", "images")} == {
+    assert {key: found[key] for key in ("uri", "retry", "images")} == {
         "uri": failed.uri,
-        "round": 1,
+        "retry": 1,
         "images": 2,
     }
 
@@ -59,13 +60,14 @@ def test_retry_that_fails_again_is_incomplete(tmp_path: Path) -> None:
     assert "1 of 20 images are not ok: 1 failed (RuntimeError: cannot draw" in done.stderr
 
 
-def test_report_of_a_round_s_run_is_left_for_argo(failed: PlanResult, tmp_path: Path) -> None:
+def test_report_of_the_run_is_left_for_argo_after_a_retry(
+    failed: PlanResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kiln("retry", failed.uri)
-    outputs = tmp_path / "outputs"
-    assert kiln("aggregate", f"{failed.uri}/retry-1", "--outputs", str(outputs)).exit_code == 0
-    assert not (outputs / REPORT_KEY).exists()
-    leave_report(outputs, f"{failed.uri}/retry-1")
-    assert (outputs / REPORT_KEY).read_bytes() == open_store(failed.uri).read(REPORT_KEY)
+    monkeypatch.setenv("IMAGEKILN_RUN", f"{failed.uri}/retry-1")
+    assert kiln("publish", "--outputs", str(tmp_path / "outputs")).exit_code == 0
+    report = open_store(failed.uri).read(REPORT_KEY)
+    assert (tmp_path / "outputs" / REPORT_KEY).read_bytes() == report
 
 
 def test_reproduced_image_with_equal_bytes_is_a_success(store: Store, tmp_path: Path) -> None:
@@ -88,9 +90,10 @@ def test_reproduced_image_that_differs_exits_3_and_says_how(store: Store, tmp_pa
     name = str(manifests(store.uri)[0]["image_id"])
     part = read_shard(store, load_plan(store), 0)[0]
     store.replace(part.key, part_to_parquet(part.rows, [encoded(place) for place in range(4)]))
+    store.remove(commit_key(0))
+    for key in list_attempts(store):
+        store.replace(key, store.read(key).replace(b'"device": "cpu"', b'"device": "a GPU"'))
     aggregate(store.uri)
-    told = json.loads(store.read(stats_key(0))) | {"device": "a GPU"}
-    store.replace(stats_key(0), json.dumps(told).encode())
     done = kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"))
     assert done.exit_code == 3
     assert "\nlikeness:    " in done.stdout
@@ -129,7 +132,7 @@ def test_gc_lists_and_removes_only_when_told(tmp_path: Path) -> None:
         kiln("gc", str(tmp_path / "out"), "--older-than", "0", "--remove", "--format", "json")
     )
     assert found["removed"] is True
-    assert not any((tmp_path / "out").iterdir())
+    assert not [*(tmp_path / "out").rglob("*.parquet")]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def test_where_no_run_is_exit_code_2_says_so(arguments: list[str], tmp_path: Pat
 
 
 def test_verify_as_json_counts_what_was_read(store: Store) -> None:
-    size = json.loads(store.read(SUMMARY_KEY))["bytes"]
+    size = load_summary(store).bytes
     found = parse_json(kiln("verify", store.uri, "--format", "json"))
     assert found == {
         "run": store.uri,
@@ -187,38 +190,21 @@ def test_runs_names_the_gates_that_a_run_exceeded(tmp_path: Path) -> None:
     assert "incomplete (gate low_contrast found too many images), 4 images" in line
 
 
-def test_runs_names_a_run_whose_plan_is_damaged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    output = tmp_path / "out"
-    planned(tmp_path, str(output), run_id="good")
-    damaged = planned(tmp_path, str(output), run_id="damaged")
-    Path(damaged.uri, PLAN_KEY).write_text("{")
-    done = kiln("runs", str(output))
-    assert done.exit_code == 0
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["good"]
-    (warning,) = caplog.messages
-    assert f"{damaged.uri}/{PLAN_KEY}: is not a readable plan" in warning
-    assert warning.endswith("It is not listed.")
-
-
-@pytest.mark.parametrize("key", [PLAN_KEY, SUMMARY_KEY, SUCCESS_KEY])
+@pytest.mark.parametrize("key", [PLAN_KEY, commit_key(0)])
 def test_runs_names_a_run_that_cannot_be_read_and_lists_the_others(
     key: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     output = tmp_path / "out"
-    for name in ("good", "unreadable"):
+    for name in ("good", "damaged"):
         made = planned(tmp_path, str(output), run_id=name)
         fill(made)
         aggregate(made.uri)
-    unreadable = output / "unreadable" / key
-    unreadable.unlink()
-    unreadable.symlink_to(key)
+    (output / "damaged" / key).write_text("{")
     done = kiln("runs", str(output))
     assert done.exit_code == 0
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["good"]
     (warning,) = caplog.messages
-    assert f"{unreadable}: cannot be used" in warning
+    assert f"{output}/damaged/{key}: is not a readable" in warning
     assert warning.endswith("It is not listed.")
 
 

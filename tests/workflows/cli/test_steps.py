@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from imagekiln.steps.aggregate.summary import load_summary, summary_to_json
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.keys import PLAN_KEY, SUMMARY_KEY, stats_key
+from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runtime.figures import format_bytes
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from tests.runs import DRAWABLE, UNDRAWABLE, encoded, fill, not_ok, write_prompts
+from tests.runs import DRAWABLE, UNDRAWABLE, encoded, fill, not_ok, stats_of, write_prompts
 from tests.workflows.cli.commands import ROWS, kiln, parse_json, plan_run
 
 
@@ -60,7 +62,8 @@ def test_plan_says_where_rejected_rows_are_listed_and_why_they_were_rejected(
     done = kiln("plan", job, *settings)
     first, second, *reasons = done.stdout.splitlines()
     uri = first.rpartition(": ")[2]
-    listed = f"Rejected rows are listed in {uri}/rejected.parquet."
+    rejected = load_plan(open_store(uri)).rejected
+    listed = f"Rejected rows are listed in {uri}/rejected-{rejected[:32]}.parquet."
     blank = "prompt is blank (2 rows; the first is row 6, value '')"
     prompts = tmp_path / "prompts.parquet"
     same_id = (
@@ -117,7 +120,9 @@ def test_generate_says_what_it_made(job: str) -> None:
 def test_generate_as_json_is_the_shard_s_statistics(job: str) -> None:
     run = plan_run(job)
     found = parse_json(kiln("generate", run, "--shard", "0", "--format", "json"))
-    assert found == json.loads(open_store(run).read(stats_key(0)))
+    stats = stats_of(run)
+    assert stats is not None
+    assert (found["images"], found["parts"]) == (stats.images, stats.parts) == (4, 1)
     again = kiln("generate", run, "--shard", "0", "--format", "json")
     assert json.loads(again.stdout) is None
 
@@ -145,14 +150,14 @@ def test_steps_one_by_one_make_the_dataset(job: str) -> None:
         kiln("generate", run, "--shard", shard)
     name = Path(run).name
     assert kiln("aggregate", run).stdout == f"{name}: 6 of 6 images are ok.\n"
-    size = json.loads(open_store(run).read(SUMMARY_KEY))["bytes"]
+    size = load_summary(open_store(run)).bytes
     verified = f"{run}: all 6 stored images verified, {format_bytes(size)}.\n"
     assert kiln("verify", run).stdout == verified
 
 
 def test_aggregate_as_json_is_the_summary(store: Store) -> None:
-    assert parse_json(kiln("aggregate", store.uri, "--format", "json")) == json.loads(
-        store.read(SUMMARY_KEY)
+    assert parse_json(kiln("aggregate", store.uri, "--format", "json")) == summary_to_json(
+        load_summary(store)
     )
 
 

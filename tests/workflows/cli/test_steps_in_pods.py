@@ -2,14 +2,20 @@
 
 import base64
 import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.templates.child_workflows import MAX_PODS
@@ -43,6 +49,12 @@ def _job(tmp_path: Path, more: str = "") -> str:
 
 def _outputs(tmp_path: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "out").iterdir()}
+
+
+def _finish(run: str, outcomes: Mapping[int, EncodedImage] | None = None) -> None:
+    """Make the parts of a planned run, and aggregate it."""
+    fill(PlanResult(load_plan(open_store(run)), run, adopted=True), outcomes)
+    aggregate(run)
 
 
 def _plan_file(run: str) -> dict[str, object]:
@@ -80,7 +92,7 @@ def test_canary_is_one_pod_before_the_others(tmp_path: Path) -> None:
     pods = len(plan.shards)
     assert (left["pods"], left["canary"], left["pods_here"]) == (str(pods), "1", str(pods - 1))
 
-    (Path(left["run"]) / "_SUCCESS").write_text("done\n", encoding="utf-8")
+    _finish(left["run"])
     assert _plan(tmp_path, _job(tmp_path, "cluster: {canary: 8}")).exit_code == 0
     left = _outputs(tmp_path)
     assert (left["pods"], left["canary"], left["pods_here"]) == ("0", "0", "0")
@@ -115,6 +127,25 @@ def test_pod_that_plans_refuses_prompts_that_are_not_rewritten(tmp_path: Path) -
     done = _plan(tmp_path, job)
     assert done.exit_code == 2
     assert "planning rewrites none. First type `imagekiln rewrite JOB` where" in done.output
+
+
+def test_pod_that_plans_refuses_a_job_that_its_workflow_would_not_export(tmp_path: Path) -> None:
+    done = _plan(tmp_path, _job(tmp_path, "export: [{to: copies}]"))
+    assert done.exit_code == 2
+    assert "export: this workflow has no step for it. Register the job's own" in done.output
+
+
+def test_pod_copies_the_run_as_its_job_asks(tmp_path: Path) -> None:
+    copies = json.dumps([{"to": str(tmp_path / "copies"), "format": "files"}])
+    job = _job(tmp_path, f"export: {copies}")
+    assert _plan(tmp_path, job, "--exports").exit_code == 0
+    run = _outputs(tmp_path)["run"]
+    _finish(run)
+    environment = {"IMAGEKILN_JOB": _encoded(job)}
+    done = CliRunner(env=environment).invoke(main, ["copy", "--argo", f"--run={run}"])
+    assert done.exit_code == 0, done.output
+    assert len([*(tmp_path / "copies").rglob("*.png")]) == 135
+    assert f"{tmp_path}/copies" in done.output
 
 
 @pytest.mark.parametrize("command", ["plan", "rewrite"])
@@ -157,16 +188,14 @@ def test_run_is_the_same_whatever_the_cluster_settings_and_the_plan_holds_none(
 
 def test_finished_run_has_no_shards_left(tmp_path: Path) -> None:
     assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
-    (Path(_outputs(tmp_path)["run"]) / "_SUCCESS").write_text("done\n", encoding="utf-8")
+    _finish(_outputs(tmp_path)["run"])
     assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
     assert (_outputs(tmp_path)["pods"], _outputs(tmp_path)["pods_here"]) == ("0", "0")
 
 
 def test_night_with_nothing_new_has_no_shards(tmp_path: Path) -> None:
     assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
-    first = Path(_outputs(tmp_path)["run"])
-    fill(PlanResult(load_plan(open_store(str(first))), str(first), adopted=True))
-    aggregate(str(first))
+    _finish(_outputs(tmp_path)["run"])
     done = _plan(tmp_path, _job(tmp_path, "skip_existing: true\nrun_id: tonight"))
     assert done.exit_code == 0, done.output
     assert "135 already in earlier runs" in done.output
@@ -263,21 +292,19 @@ def _with_failures(tmp_path: Path, *bad: int) -> str:
     """A run of the job in which these images failed, accounted for."""
     assert _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}")).exit_code == 0
     run = _outputs(tmp_path)["run"]
-    there = PlanResult(load_plan(open_store(run)), run, adopted=True)
-    fill(there, {place: not_ok(place) for place in bad})
-    aggregate(run)
+    _finish(run, {place: not_ok(place) for place in bad})
     return run
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("by", ["option", "parameter"])
-def test_retry_plans_a_round_of_the_run_and_hands_it_out_as_the_run(
+def test_retry_is_announced_once_and_its_address_is_handed_out_as_the_run(
     by: str, tmp_path: Path
 ) -> None:
     run = _with_failures(tmp_path, 3, 100)
     options = ("--retry",) if by == "option" else ()
     variables = {} if by == "option" else {"IMAGEKILN_RETRY": _encoded(" True ")}
-    for _ in range(2):  # asked for twice, it is the same round
+    for _ in range(2):  # asked for twice, it is the same retry
         done = _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}"), *options, **variables)
         assert done.exit_code == 0, done.output
         left = _outputs(tmp_path)
@@ -287,7 +314,7 @@ def test_retry_plans_a_round_of_the_run_and_hands_it_out_as_the_run(
             "1",
             "2",
         )
-    assert _plan_file(f"{run}/retry-1")["round"] == 1
+    assert [retry.number for retry in open_run(run).head.commit.retries] == [1]
 
 
 def test_retry_where_nothing_is_left_needs_no_pods_and_hands_out_the_run(tmp_path: Path) -> None:
@@ -303,7 +330,7 @@ def test_retry_where_nothing_is_left_needs_no_pods_and_hands_out_the_run(tmp_pat
         "0",
         "0",
     )
-    assert not (Path(run) / "retry-1").exists()
+    assert open_run(run).head.commit.retries == ()
 
 
 def test_retry_of_a_run_that_is_not_there_plans_nothing(tmp_path: Path) -> None:
@@ -311,6 +338,27 @@ def test_retry_of_a_run_that_is_not_there_plans_nothing(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "there is no such run to retry" in done.output
     assert not (tmp_path / "runs").exists()
+
+
+def test_retry_of_a_run_that_lacks_parts_makes_these_first(tmp_path: Path) -> None:
+    run = _with_failures(tmp_path)
+    shutil.rmtree(Path(run) / "commits")
+    (Path(run) / part_key(0, 0)).unlink()
+    with pytest.raises(Incomplete):
+        aggregate(run)
+    done = _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}"), "--retry")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("Parts of this run are missing, and are made first.")
+    left = _outputs(tmp_path)
+    shards = str(len(load_plan(open_store(run)).shards))
+    assert (left["run"], left["pods"]) == (run, shards)
+
+
+def test_model_of_a_retry_is_that_of_its_run(tmp_path: Path) -> None:
+    run = _with_failures(tmp_path, 3)
+    assert _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}"), "--retry").exit_code == 0
+    done = CliRunner().invoke(main, ["fetch", f"{run}/retry-1"])
+    assert done.exit_code == 0, done.output
 
 
 def test_retry_of_a_run_that_was_never_aggregated_is_incomplete(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from imagekiln.steps.aggregate.summary import load_summary
-from imagekiln.steps.runs.account import Account, Spent
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, SUMMARY_KEY
+from imagekiln.steps.runs.attempts import AttemptFile, Spent
+from imagekiln.steps.runs.keys import PLAN_KEY, commit_key
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.cli.main import main
@@ -42,8 +43,7 @@ UNSET = EndedWorkflow(
 def _generated(tmp_path: Path) -> Store:
     """A run that was generated and not aggregated."""
     run = finished(tmp_path / "run")
-    run.remove(SUCCESS_KEY)
-    run.remove(SUMMARY_KEY)
+    run.remove(commit_key(0))
     return run
 
 
@@ -102,15 +102,9 @@ def test_counters_grow_by_what_was_spent_since_the_last_aggregation(tmp_path: Pa
     again = _aggregate(run)
     assert again["ok"] == IMAGES
     assert _spent(again) == 0
-    Account(run).add(Spent(seconds=60.0, useful=60.0, attempts=1, ended=1))
+    attempt = AttemptFile(run, load_plan(run), 0)
+    attempt.write(Spent(seconds=60.0, useful=60.0, attempts=1, ended=1), "complete")
     assert _spent(_aggregate(run)) == pytest.approx(60, abs=0.01)
-
-
-def test_nothing_is_counted_twice_if_the_summary_before_could_not_be_read(tmp_path: Path) -> None:
-    run = _generated(tmp_path)
-    assert _spent(_aggregate(run)) > 0
-    run.replace(SUMMARY_KEY, b"{")
-    assert "drawing" not in _aggregate(run)
 
 
 def test_images_of_a_run_that_was_not_aggregated_are_missing() -> None:

@@ -164,10 +164,11 @@ def test_message_has_links_and_counts_where_they_are_known() -> None:
 
 
 def test_message_counts_all_images_of_the_run_by_status() -> None:
-    # Of a round of `retry`, `plan` counts the round's images, and `aggregate` the run's.
+    # Of a retry, `plan` counts the images of it, and `aggregate` the run's.
     figures = json.dumps({"ok": 12, "failed": 1, "outscored": 7, "drawing": 3.5})
-    text = _run_exit_handler("Failed", "--images=2", f"--figures={figures}").stdout
-    assert "Failed. 12 of 13 images are ok, 1 failed, 7 outscored. Dataset: s3://" in text
+    options = ("--images=2", f"--figures={figures}")
+    text = _run_exit_handler("Failed", *options, IMAGEKILN_RUN="/data/RUN/retry-3").stdout
+    assert "12 of 13 images are ok, 1 failed, 7 outscored. Dataset: /data/RUN.\n" in text
 
 
 def test_run_that_was_not_planned_has_neither_counts_nor_a_report() -> None:

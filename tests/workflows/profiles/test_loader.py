@@ -110,7 +110,7 @@ def test_mistake_in_the_profile_that_another_is_like_is_at_its_own_line(tmp_path
 def test_name_of_a_profile_file_that_cannot_name_objects_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "My_GPU.yaml"
     path.write_text("description: x\n", encoding="utf-8")
-    with pytest.raises(BadInput, match='name is "My_GPU"; write at most 40 lower-case letters'):
+    with pytest.raises(BadInput, match='name is "My_GPU"; write at most 38 lower-case letters'):
         load_profile(str(path))
 
 

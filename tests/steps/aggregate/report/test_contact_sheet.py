@@ -26,8 +26,8 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.imaging.codecs import encode_image
 from imagekiln.steps.job.output import Png
+from imagekiln.steps.runs.image import CAPTION_SETTINGS
 from imagekiln.steps.runs.keys import part_key
-from imagekiln.steps.runs.varied_settings import CAPTION_SETTINGS
 from imagekiln.steps.storage import open_store
 from tests.runs import encoded, picture
 from tests.steps.aggregate.test_reconcile import Reading
@@ -94,22 +94,6 @@ def test_the_order_of_shards_does_not_matter_and_samples_are_in_the_order_of_the
     chosen = _chosen(*shards)
     assert chosen == _chosen(*reversed(shards))
     assert chosen == sorted(chosen, key=lambda sample: (sample.part, sample.byte_offset))
-
-
-def test_a_rare_shape_is_sure_of_a_picture() -> None:
-    common, rare = (
-        [_shard(number, ["ok"] * 5000) for number in range(4)],
-        _shard(9, ["ok"] * 2, width=16),
-    )
-    chosen = _chosen(*common, rare)
-    assert [sample.width for sample in chosen].count(16) >= 1
-    assert len(chosen) == MAX_SAMPLES
-
-
-def test_shapes_without_number_leave_room_for_a_fair_choice() -> None:
-    many = [_shard(number, ["ok"], width=8 * number + 8) for number in range(1500)]
-    chosen = _chosen(*many, _shard(2000, ["ok"] * 5000))
-    assert [sample.part for sample in chosen].count(part_key(2000, 0)) > MAX_SAMPLES // 2
 
 
 def test_a_small_run_shows_each_image_once() -> None:

@@ -18,8 +18,8 @@ from imagekiln.steps.aggregate.report.sweep_grid import (
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.image import CAPTION_SETTINGS
 from imagekiln.steps.runs.keys import REPORT_KEY
-from imagekiln.steps.runs.varied_settings import CAPTION_SETTINGS
 from imagekiln.steps.storage import open_store
 from tests.jobs import image_rows, write
 from tests.runs import fill, not_ok, settings

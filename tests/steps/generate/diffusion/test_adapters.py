@@ -17,12 +17,12 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.image import ImageRow, image_rows
-from imagekiln.steps.runs.keys import manifest_key, shard_key
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.storage import open_store
 from tests import adapters, families, models
 from tests.adapters import Controlled, Kind
 from tests.drawing import bytes_of, pixels_of
+from tests.faults import manifests
 from tests.pictures import half, noise
 from tests.runs import job, planned, write_prompts
 
@@ -100,7 +100,7 @@ def _with(
 ) -> tuple[Denoiser, list[ImageRow]]:
     there = planned(folder, str(folder / "out"), rows, model=model)
     store = open_store(there.uri)
-    return LazyDenoiser(store, there.plan)(), image_rows(read_table(store, shard_key(0)))
+    return LazyDenoiser(store, there.plan)(), image_rows(read_shard_rows(store, there.plan, 0))
 
 
 @pytest.mark.quick_cases(3)
@@ -235,7 +235,7 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
     )
     assert (done.summary.images, done.summary.ok) == (5, 5)
     assert verify(done.uri).ok == 5
-    for row in read_table(open_store(done.uri), manifest_key(0)).to_pylist()[::2]:
+    for row in manifests(done.uri)[::2]:
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
 

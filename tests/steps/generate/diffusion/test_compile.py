@@ -35,13 +35,12 @@ from imagekiln.steps.local import run
 from imagekiln.steps.models.lora_files import load_lora_facts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.keys import input_image_key
-from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.storage import open_store
 from tests import adapters, loras, models, runs
 from tests.faults import image, manifests
 from tests.models import Kind
 from tests.pictures import noise
-from tests.runs import image_row
+from tests.runs import image_row, stats_of
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -263,7 +262,7 @@ def test_the_whole_job_runs_compiled_and_its_statistics_say_so(tmp_path: Path) -
         run(runs.job(prompts, str(tmp_path / name), speed={"compile": name})).uri
         for name in ("off", "on")
     )
-    told, before = (load_stats(open_store(uri), 0) for uri in (compiled, plain))
+    told, before = (stats_of(uri, 0) for uri in (compiled, plain))
     assert told is not None
     assert before is not None
     assert (told.compile_mode, before.compile_mode, before.seconds.compile) == (

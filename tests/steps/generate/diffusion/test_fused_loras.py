@@ -27,12 +27,12 @@ from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.models.lora_files import load_lora_facts
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import ImageRow
-from imagekiln.steps.runs.keys import input_image_key, manifest_key
+from imagekiln.steps.runs.keys import input_image_key
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from tests import eighths, families, loras, runs
 from tests.drawing import pixels_of
+from tests.faults import image, manifests
 from tests.models import DIFFUSERS_WARNS, SIDE, Untyped
 from tests.pictures import noise
 
@@ -192,11 +192,6 @@ def _planned(folder: Path, rows: runs.Rows = runs.PROMPTS[:2], **changes: object
     return runs.planned(folder, str(folder / "out"), rows, **{**_settings(), **changes})
 
 
-def _manifest(uri: str) -> list[dict[str, Untyped]]:
-    rows: list[dict[str, Untyped]] = read_table(open_store(uri), manifest_key(0)).to_pylist()
-    return rows
-
-
 def test_images_of_a_job_show_what_all_share_as_they_show_what_rows_ask_for(
     tmp_path: Path,
 ) -> None:
@@ -206,11 +201,12 @@ def test_images_of_a_job_show_what_all_share_as_they_show_what_rows_ask_for(
     for name, rows in (("fused", runs.PROMPTS[:2]), ("by-row", by_row)):
         prompts = runs.write_prompts(tmp_path / f"{name}.parquet", rows)
         out = str(tmp_path / name)
-        done = run(runs.job(prompts, out, format="files", **_settings()))
-        pictures = [path.read_bytes() for path in Path(done.uri).rglob("*.png")]
+        done = run(runs.job(prompts, out, **_settings()))
+        store, rows_made = open_store(done.uri), manifests(done.uri)
+        pictures = [image(store, row) for row in rows_made]
         tags = b"<lora:detail:-0.5> <lora:style:0.8>"
         told = {picture for picture in pictures if tags in picture and b"Lora hashes" in picture}
-        shown.append(([row["loras"] for row in _manifest(done.uri)], len(told)))
+        shown.append(([row["loras"] for row in rows_made], len(told)))
         uris.append(done.uri)
     assert shown == [([BOTH, BOTH], 2)] * 2
     compared = diff(uris[0], uris[1], str(tmp_path / "diff"))
@@ -233,7 +229,7 @@ def test_images_are_retried_and_reproduced_to_the_byte(tmp_path: Path) -> None:
     runs.fill(planned, {place: runs.not_ok(place) for place in range(2)})
     aggregate(planned.uri)
     assert retry(planned.uri).summary.ok == 2
-    for row in _manifest(planned.uri):
+    for row in manifests(planned.uri):
         assert reproduce(planned.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
 

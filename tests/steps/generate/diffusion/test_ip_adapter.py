@@ -17,12 +17,15 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.image import ImageRow, image_rows
-from imagekiln.steps.runs.keys import REJECTED_KEY, manifest_key, shard_key
+from imagekiln.steps.runs.keys import rejected_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from tests import adapters, models
 from tests.adapters import Transformer
 from tests.drawing import bytes_of
+from tests.faults import manifests
 from tests.pictures import half, noise
 from tests.runs import image_row, job, planned, write_prompts
 
@@ -67,7 +70,7 @@ def _opened(
 ) -> tuple[Denoiser, list[ImageRow]]:
     there = planned(folder, str(folder / "out"), rows, model=_model(kind, adapter))
     store = open_store(there.uri)
-    return LazyDenoiser(store, there.plan)(), image_rows(read_table(store, shard_key(0)))
+    return LazyDenoiser(store, there.plan)(), image_rows(read_shard_rows(store, there.plan, 0))
 
 
 def _like(row: ImageRow, **changes: object) -> ImageRow:
@@ -144,7 +147,7 @@ def test_a_job_runs_is_verified_and_reproduced(tmp_path: Path, kind: Transformer
     done = run(job(write_prompts(tmp_path / "p.parquet", rows), str(tmp_path / "out"), model=model))
     assert (done.summary.images, done.summary.ok) == (5, 5)
     assert verify(done.uri).ok == 5
-    for row in read_table(open_store(done.uri), manifest_key(0)).to_pylist()[::2]:
+    for row in manifests(done.uri)[::2]:
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
 
@@ -165,9 +168,10 @@ def test_a_controlnet_acts_beside_it_and_with_a_source_too_is_refused_by_row(
     prompts = write_prompts(tmp_path / "p.parquet", rows)
     done = run(job(prompts, str(tmp_path / "out"), model=model, limits={"rejected_share": 0.5}))
     assert (done.summary.images, done.summary.ok) == (5, 5)
-    (refused,) = read_table(open_store(done.uri), REJECTED_KEY).to_pylist()
+    store = open_store(done.uri)
+    (refused,) = read_table(store, rejected_key(load_plan(store).rejected)).to_pylist()
     assert refused["reason"].startswith("cannot be combined with a source_image")
-    made = read_table(open_store(done.uri), manifest_key(0)).to_pylist()
+    made = manifests(done.uri)
     for row in made[::3]:
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 

@@ -21,11 +21,10 @@ from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.models.lora_files import load_lora_facts
 from imagekiln.steps.runs.image import ImageRow
-from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from tests import loras, models, runs
 from tests.drawing import pixels_of
+from tests.faults import manifests
 from tests.models import DIFFUSERS_WARNS, SIDE, Kind, Untyped
 from tests.runs import image_row
 
@@ -169,7 +168,7 @@ def test_a_whole_job_runs_with_rows_of_none_one_and_two_loras(kind: Kind, tmp_pa
             2,
         )  # weight 0 is no LoRA, and so is no text
         assert verify(done.uri).ok == 3
-        found = read_table(open_store(done.uri), manifest_key(0)).to_pylist()
+        found = manifests(done.uri)
         pixels.append({row["loras"]: (row["image_id"], row["pixels_sha256"]) for row in found})
     assert pixels[0].keys() == {None, "style:0.8", BOTH}
     assert len({sha256 for _, sha256 in pixels[0].values()}) == 3
@@ -188,7 +187,7 @@ def test_images_with_loras_are_retried_and_reproduced(tmp_path: Path) -> None:
     aggregate(there.uri)
     assert retry(there.uri).summary.ok == 3
     store = open_store(there.uri)
-    for row in read_table(store, manifest_key(0)).to_pylist():
+    for row in manifests(store.uri):
         assert reproduce(there.uri, row["image_id"], tmp_path / "again.png").equal == "bytes", row[
             "loras"
         ]

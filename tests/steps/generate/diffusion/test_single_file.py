@@ -11,12 +11,10 @@ from safetensors.torch import save_file
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.loading import load_checkpoint
 from imagekiln.steps.local import run
-from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
-from imagekiln.steps.storage import open_store
 from tests import altered, layouts, models
+from tests.faults import manifests
 from tests.runs import PROMPTS, job, write_prompts
 from tests.single_file import write_checkpoint
 
@@ -30,7 +28,7 @@ LAYOUTS = {
 def _pixels(folder: Path, model: dict[str, object]) -> list[str]:
     prompts = write_prompts(folder / "prompts.parquet", PROMPTS[:4])
     done = run(job(prompts, str(folder / "out"), model=model), NoProgress(), Stop())
-    return list(read_table(open_store(done.uri), manifest_key(0))["pixels_sha256"].to_pylist())
+    return [str(row["pixels_sha256"]) for row in manifests(done.uri)]
 
 
 def test_a_model_in_one_file_draws_what_its_folder_draws(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.pipeline_calls import known_call_of
 from imagekiln.steps.runs.image import ImageRow, image_rows
-from imagekiln.steps.runs.keys import shard_key
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.runtime.signals import Stopped
 from imagekiln.steps.storage import open_store
 from tests import adapters, families, models
@@ -240,7 +239,7 @@ def _with_pictures(
     run_id = "-".join(["r", *speed]).replace("_", "-")
     plan = planned(folder, str(folder / "out"), rows, model=model, speed=speed, run_id=run_id)
     store = open_store(plan.uri)
-    drawn = image_rows(read_table(store, shard_key(0)))
+    drawn = image_rows(read_shard_rows(store, plan.plan, 0))
     return bytes_of(LazyDenoiser(store, plan.plan)(), drawn, 2)
 
 

@@ -19,11 +19,11 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.image import ImageRow
-from imagekiln.steps.runs.keys import input_image_key, manifest_key
-from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.keys import input_image_key
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import families, models
+from tests.faults import manifests
 from tests.pictures import half, noise
 from tests.runs import image_row, job, write_prompts
 
@@ -155,7 +155,7 @@ def test_a_job_with_pictures_runs_is_verified_and_reproduced(tmp_path: Path, kin
     done = run(asked)
     assert (done.summary.images, done.summary.ok) == (4, 4)
     assert verify(done.uri).ok == 4
-    manifest = read_table(open_store(done.uri), manifest_key(0)).to_pylist()
+    manifest = manifests(done.uri)
     assert sorted(row["strength"] or 0 for row in manifest) == [0, 0.8, 0.8, 1.0]
     picked = next(
         row for row in manifest if row["mask_image"] or (not masks and row["strength"] == 1.0)
@@ -183,7 +183,7 @@ def test_a_picture_that_is_gone_or_changed_is_found_by_verify_and_not_drawn_from
         Incomplete, match="is missing" if change == "gone" else "has other bytes than were planned"
     ):
         verify(done.uri)
-    image = read_table(open_store(done.uri), manifest_key(0))["image_id"].to_pylist()[0]
+    image = manifests(done.uri)[0]["image_id"]
     with pytest.raises(
         BadInput,
         match="no such file" if change == "gone" else "is not the planned image",

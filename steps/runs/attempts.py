@@ -1,0 +1,227 @@
+"""Attempts: one object for each process that works on a run, which that process alone rewrites.
+
+It is there before anything is drawn, written again about once a minute, and says at the end how the
+attempt ended. What a run has spent, which shards are late, and the times of its report are sums
+over attempts.
+"""
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import astuple, dataclass, replace
+from operator import add
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from imagekiln.steps.errors import BadInput, Missing, StorageRefused
+from imagekiln.steps.runs.keys import ATTEMPT_KEY_PATTERN, ATTEMPTS_FOLDER, attempt_key
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.stats import ShardStats, add_attempt
+from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.storage.store import Store
+
+WRITE_SECONDS = 60.0  # between two writes of one attempt
+# Of a sum in an entry. Rounding may leave a little less than nothing.
+Amount = Annotated[float, Field(ge=-1, le=1e18)]
+Count = Annotated[int, Field(ge=0, le=2**62)]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What attempts have spent, in device-seconds and in money.
+
+    An attempt is one process, or one pod, at one shard or several. `useful` are the seconds of all
+    that led to committed parts: those of an attempt that was cut off count up to its last part.
+    Of these, `loading` passed before the first image could be drawn. `cost` is that of `priced`
+    seconds. `ended` counts the attempts that said how they ended.
+    """
+
+    seconds: Amount = 0.0
+    useful: Amount = 0.0
+    loading: Amount = 0.0
+    cost: Amount = 0.0
+    priced: Amount = 0.0
+    attempts: Count = 0
+    ended: Count = 0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        """What both have spent."""
+        return Spent(*map(add, astuple(self), astuple(other)))
+
+    @property
+    def gpu_hours(self) -> float:
+        """The device-seconds in hours."""
+        return self.seconds / 3600
+
+    @property
+    def complete_cost(self) -> float | None:
+        """The cost; None where some of the time has no price."""
+        unpriced = self.seconds - self.priced
+        rounding = 1e-6 * max(1.0, self.seconds)
+        if unpriced < rounding:
+            return self.cost
+        return None
+
+    def highest_cost(self, highest_price: float | None) -> float:
+        """The cost, where the time without a price is that of the most expensive GPU."""
+        unpriced_hours = (self.seconds - self.priced) / 3600
+        return self.cost + unpriced_hours * (highest_price or 0.0)
+
+
+NOTHING = Spent()
+AttemptEnd = Literal["complete", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One process at shards of the run or of a retry: what it spent, and statistics by shard.
+
+    `done` are the shards of which nothing is missing any more. `end` is None while it runs, and for
+    ever if it was killed. `at` is the time of writing, in seconds since 1970.
+    """
+
+    spent: Spent
+    at: float
+    devices: Count = 1
+    retry: Count = 0
+    stats: tuple[ShardStats, ...] = ()
+    done: tuple[Count, ...] = ()
+    end: AttemptEnd | None = None
+
+    @property
+    def charged(self) -> Spent:
+        """The most that it has spent: a killed one may have run until it was to be written again.
+
+        So an attempt that is killed again and again before it writes is not free.
+        """
+        if self.end is not None:
+            return self.spent
+        unwritten = WRITE_SECONDS * self.devices
+        return replace(self.spent, seconds=self.spent.seconds + unwritten)
+
+
+ATTEMPT_TYPE_ADAPTER: TypeAdapter[Attempt] = TypeAdapter(Attempt)
+
+
+class AttemptFile:
+    """The object of the attempt that this process makes, at a shard of a plan."""
+
+    def __init__(self, store: Store, plan: Plan, shard: int, devices: int = 1) -> None:
+        """Name the object of a process with so many devices; nothing is written yet."""
+        self.key = attempt_key(shard, uuid.uuid4().hex, plan.retry)
+        self._store = store
+        self._retry = plan.retry
+        self._devices = devices
+        self._stats: dict[int, ShardStats] = {}
+        self._done: list[int] = []
+
+    def note_done(self, shard: int) -> None:
+        """Remember that nothing of a shard is missing any more."""
+        self._done.append(shard)
+
+    def add_stats(self, stats: ShardStats) -> None:
+        """Add the statistics of parts that were made, to those of the same shard."""
+        self._stats[stats.shard] = add_attempt(self._stats.get(stats.shard), stats)
+
+    def write(self, spent: Spent, end: AttemptEnd | None = None) -> None:
+        """Write the attempt in place of what was written before. Raises TryAgain."""
+        attempt = Attempt(
+            spent,
+            time.time(),
+            devices=self._devices,
+            retry=self._retry,
+            stats=tuple(self._stats.values()),
+            done=tuple(self._done),
+            end=end,
+        )
+        content = ATTEMPT_TYPE_ADAPTER.dump_json(attempt, indent=1) + b"\n"
+        self._store.replace(self.key, content)
+
+
+class AttemptReader:
+    """The attempts at a run. Those that have ended are read once."""
+
+    def __init__(self, store: Store) -> None:
+        """Read nothing yet."""
+        self._store = store
+        self._ended: dict[str, Attempt] = {}
+
+    def read(self, keys: Sequence[str] | None = None) -> dict[str, Attempt]:
+        """All attempts by key, or these; without damaged ones, of which only figures are lost.
+
+        Raises TryAgain.
+        """
+        keys = list_attempts(self._store) if keys is None else keys
+        attempts = {key: self._ended[key] for key in keys if key in self._ended}
+        unknown = [key for key in keys if key not in attempts]
+        read = map_ordered(lambda index: self._read(unknown[index]), len(unknown))
+        for key, attempt in zip(unknown, read, strict=True):
+            if attempt is None:
+                continue
+            attempts[key] = attempt
+            if attempt.end is not None:
+                self._ended[key] = attempt
+        return attempts
+
+    def _read(self, key: str) -> Attempt | None:
+        try:
+            return ATTEMPT_TYPE_ADAPTER.validate_json(self._store.read(key))
+        except StorageRefused:
+            raise
+        except (BadInput, Missing, ValidationError):
+            return None
+
+
+def list_attempts(store: Store) -> list[str]:
+    """The keys of all attempts. Raises TryAgain."""
+    listed = (entry.key for entry in store.list_folder(ATTEMPTS_FOLDER))
+    return [key for key in listed if ATTEMPT_KEY_PATTERN.fullmatch(key)]
+
+
+def read_begun(store: Store, plan: Plan, shards: Set[int]) -> dict[int, bool]:
+    """For each of these shards of a plan that an attempt has begun, whether nothing is missing."""
+    shard_of: dict[str, int] = {}
+    for key in list_attempts(store):
+        match = ATTEMPT_KEY_PATTERN.fullmatch(key)
+        if match is None:
+            continue
+        retry = int(match[1] or 0)
+        shard = int(match[2])
+        if retry == plan.retry and shard in shards:
+            shard_of[key] = shard
+
+    is_done = dict.fromkeys(shard_of.values(), False)
+    attempts = AttemptReader(store).read(list(shard_of))
+    for key, attempt in attempts.items():
+        shard = shard_of[key]
+        is_done[shard] |= shard in attempt.done
+    return is_done
+
+
+def read_attempts(store: Store) -> list[Attempt]:
+    """All attempts at the run in `store`. Raises TryAgain."""
+    return list(AttemptReader(store).read().values())
+
+
+def sum_spent(attempts: Iterable[Attempt]) -> Spent:
+    """What attempts have written that they spent."""
+    return sum((attempt.spent for attempt in attempts), NOTHING)
+
+
+def sum_charged(attempts: Iterable[Attempt]) -> Spent:
+    """The most that attempts have spent, by which a budget is compared."""
+    return sum((attempt.charged for attempt in attempts), NOTHING)
+
+
+def merge_stats(attempts: Sequence[Attempt]) -> list[ShardStats]:
+    """The statistics of each shard over all attempts, those of the run before those of retries."""
+    merged: dict[tuple[int, int], ShardStats] = {}
+    in_order = sorted(attempts, key=lambda attempt: attempt.at)
+    for attempt in in_order:
+        for stats in attempt.stats:
+            shard = attempt.retry, stats.shard
+            earlier = merged.get(shard)
+            merged[shard] = add_attempt(earlier, stats)
+    shards = sorted(merged)
+    return [merged[shard] for shard in shards]

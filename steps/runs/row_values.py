@@ -1,0 +1,75 @@
+"""The rows of images one by one: as Python has them, and as lines of JSON.
+
+Carried columns may have any type, and times that Python does not have.
+"""
+
+import base64
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
+def json_lines(table: pa.Table) -> Iterator[bytes]:
+    """The line of each row. The same table gives the same bytes; texts are data and stay whole."""
+    names = table.column_names
+    columns = map(_column_to_json, table.columns)
+    for row in zip(*columns, strict=True):
+        text = ENCODER.encode(dict(zip(names, row, strict=True)))
+        yield text.encode() + b"\n"
+
+
+def to_rows(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows in Python. A column with a time that it does not have is as in JSON."""
+    columns = map(to_values, table.columns)
+    names = table.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def to_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column; as in JSON if it has a time that Python does not have."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):  # beyond the years 1 to 9999, or nanoseconds without pandas
+        return _column_to_json(column)
+    return values
+
+
+def _column_to_json(column: pa.Array | pa.ChunkedArray) -> list[object]:
+    """The values of a column as JSON has them."""
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_string(kind):  # most columns, and all at once
+        values: list[object] = column.to_pylist()
+        return values
+    return list(map(_to_json_value, column))
+
+
+def _to_json_value(value: pa.Scalar) -> object:
+    """A value as JSON has it: not a number is null, bytes are base64, and times are ISO 8601."""
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if pa.types.is_dictionary(kind):
+        return _to_json_value(value.value)
+    if pa.types.is_struct(kind):
+        fields = enumerate(kind.names)
+        return {name: _to_json_value(value[index]) for index, name in fields}
+    if pa.types.is_nested(kind):  # a list, or a map as a list of its entries
+        return [_to_json_value(item) for item in value.values]
+    if pa.types.is_primitive(kind) and not pa.types.is_temporal(kind):  # also true and false
+        number = value.as_py()
+        return number if math.isfinite(number) else None
+    if (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    ):
+        return base64.b64encode(value.as_py()).decode()
+    try:
+        return value.cast(pa.string()).as_py()
+    except pa.ArrowInvalid:  # a time in a zone that this machine does not know: in UTC
+        return value.cast(pa.timestamp(kind.unit, "UTC")).cast(pa.string()).as_py()

@@ -1,0 +1,182 @@
+"""A run that was opened: its folder, its plan and its highest commit.
+
+A retry has an address within the run, `RUN/retry-K` for the commit K that announced it. There is no
+such folder.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.runs.commits import (
+    Head,
+    commit_next,
+    create_commit,
+    plan_of_retry,
+    read_head,
+    read_present_head,
+)
+from imagekiln.steps.runs.keys import PLAN_KEY, parse_part_key, planned_part_key
+from imagekiln.steps.runs.manifest import find_manifest, read_manifest
+from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.plan import Plan, is_export, load_plan
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.terms import Terms
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+
+RETRY_ADDRESS = re.compile(r"retry-([1-9][0-9]{0,8}|0)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A planned run. `retry` is the one by whose address the run was opened, else None."""
+
+    store: Store
+    plan: Plan
+    head: Head
+    retry: int | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run is as its job asks."""
+        return self.head.commit.is_finished
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every planned image is accounted for."""
+        return self.head.commit.is_complete
+
+    @property
+    def terms(self) -> Terms:
+        """The prices and the budget of the run; without any, the price of the planned job."""
+        return self.head.commit.terms or Terms(self.plan.job.price_per_hour)
+
+    @property
+    def retry_plans(self) -> tuple[Plan, ...]:
+        """The plan of each retry, in order."""
+        return tuple(plan_of_retry(self.plan, retry) for retry in self.head.commit.retries)
+
+    @property
+    def addressed_plan(self) -> Plan:
+        """The plan of the run, or of the retry that its address names. Raises BadInput."""
+        if self.retry is None:
+            return self.plan
+        for plan in self.retry_plans:
+            if plan.retry == self.retry:
+                return plan
+        raise BadInput(f"{self.store.uri}: has no retry {self.retry}. Correct the address.")
+
+    def at_head(self) -> "Run":
+        """The run with its highest commit as of now. Raises BadInput, TryAgain."""
+        return replace(self, head=read_head(self.store))
+
+
+def read_shard_manifest(run: Run, number: int) -> pa.Table:
+    """The manifest of a shard. Raises Incomplete if the run was never aggregated, BadInput."""
+    return read_shard_columns(run, number, None)
+
+
+def read_shard_columns(run: Run, number: int, columns: Sequence[str] | None) -> pa.Table:
+    """These columns of the manifest of a shard, or all. Raises as `read_shard_manifest`."""
+    key = find_manifest(run.store, run.head.commit, number)
+    images = run.plan.shards[number].images
+    return read_manifest(run.store, key, images, columns)
+
+
+def open_run(uri: str) -> Run:
+    """The run at `uri`, which may also be the address of one of its retries.
+
+    Raises Missing if there is no plan, BadInput if it cannot be read or the run was removed,
+    TryAgain if storage fails.
+    """
+    run_uri, retry = split_address(uri)
+    store = open_store(run_uri)
+    try:
+        plan = load_plan(store)
+    except Missing:
+        if not is_export(store):
+            read_present_head(store)  # raises if there was a plan
+        raise
+    return Run(store, plan, read_present_head(store), retry)
+
+
+def split_address(uri: str) -> tuple[str, int | None]:
+    """The URI of a run, and the retry if `uri` is the address of one."""
+    parent, _, name = uri.rstrip("/").rpartition("/")
+    match = RETRY_ADDRESS.fullmatch(name)
+    if match is None or open_store(uri).exists(PLAN_KEY):  # a run that happens to have such a name
+        return uri, None
+    return parent or ".", int(match[1])
+
+
+def address_of(uri: str, plan: Plan) -> str:
+    """The address of the plan of the run at `uri`, or of one of its retries."""
+    return retry_address(uri, plan.retry) if plan.retry else uri
+
+
+def retry_address(uri: str, retry: int) -> str:
+    """The address of a retry of the run at `uri`."""
+    return f"{uri.rstrip('/')}/retry-{retry}"
+
+
+def shards_covering(plan: Plan, number: int) -> range:
+    """The shards of a retry's plan that have images of one shard of the run."""
+    source_shards = plan.source_shards
+    start = bisect_left(source_shards, number, key=lambda first_last: first_last[1])
+    stop = bisect_left(source_shards, number + 1, lo=start, key=lambda first_last: first_last[0])
+    return range(start, stop)
+
+
+def set_terms(store: Store, plan: Plan, terms: Terms) -> Run:
+    """The run in `store` with these terms, which a commit has if they are not those of its plan.
+
+    Raises BadInput if the run was removed, TryAgain.
+    """
+
+    def attempt(head: Head) -> Run | None:
+        job = plan.job
+        planned = Terms(job.price_per_hour, failed_share=job.limits.failed_share)
+        latest = head.commit.terms or planned
+        if latest == terms:
+            return Run(store, plan, head)
+        commit = replace(head.commit, kind="terms", terms=terms)
+        new_head = create_commit(store, head, commit)
+        if new_head is None:
+            return None
+        return Run(store, plan, new_head)
+
+    return commit_next(store, attempt)
+
+
+def iter_named_parts(run: Run, keys: Iterable[str]) -> Iterator[tuple[str, Part]]:
+    """The parts that have these keys by the manifest, with the rows that were planned of each.
+
+    Raises BadInput if one is no part of the run, or a shard has changed.
+    """
+    plans = {plan.retry: plan for plan in (run.plan, *run.retry_plans)}
+    keys_by_shard: dict[tuple[int, int], list[str]] = {}
+    for key in keys:
+        location = parse_part_key(key)
+        if location is None or location[0] not in plans:
+            raise _unplanned_part(run, key)
+        keys_by_shard.setdefault(location, []).append(key)
+
+    for (retry, number), shard_keys in sorted(keys_by_shard.items()):
+        shard = read_shard(run.store, plans[retry], number)
+        planned_parts = {part.key: part for part in shard}
+        for key in shard_keys:
+            planned_key = planned_part_key(key)
+            part = planned_parts.get(planned_key)
+            if part is None:
+                raise _unplanned_part(run, key)
+            yield key, replace(part, key=key)
+
+
+def _unplanned_part(run: Run, key: str) -> BadInput:
+    where = run.store.uri_of(key)
+    return BadInput(f"{where}: is no part that this run has planned. Restore the commits.")

@@ -1,0 +1,155 @@
+"""What each image has come to, over all retries."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.aggregate import reconcile
+from imagekiln.steps.aggregate.reconcile import RunReconciler
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import BadInput, Incomplete, Missing
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.keys import part_key
+from imagekiln.steps.runs.part_file import pack_part
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.run import open_run
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests.faults import manifests
+from tests.runs import begin_retry, encoded, fill, not_ok, planned, renumbered
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> PlanResult:
+    """A run of 20 images, of which the first of each shard (of 8, 8 and 4) failed."""
+    planned_run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 1})
+    fill(planned_run, {place: not_ok(place) for place in (0, 8, 16)})
+    aggregate(planned_run.uri)
+    return planned_run
+
+
+def make(run: PlanResult, plan: Plan, images: Sequence[EncodedImage]) -> None:
+    """Write a retry's only part."""
+    store = open_store(run.uri)
+    (part,) = read_shard(store, plan, 0)
+    pack_part(part, renumbered([*images])).commit(store)
+
+
+def statuses(uri: str) -> list[object]:
+    return [row["status"] for row in manifests(uri)]
+
+
+def test_the_latest_retry_decides_about_images_that_are_not_ok(run: PlanResult) -> None:
+    again = not_ok(1, error="RuntimeError: again")
+    make(run, begin_retry(run), [encoded(0), again, not_ok(2, "blank")])
+    done = aggregate(run.uri)
+    assert (done.ok, done.statuses, done.retries) == (18, {"blank": 1, "failed": 1, "ok": 18}, 1)
+    (cause, *_) = (each for each in done.failures if each.error == "RuntimeError: again")
+    assert cause.images == 1
+    make(run, begin_retry(run), [not_ok(0), encoded(1)])
+    assert statuses(run.uri)[0] == "ok", "before it is counted, too"
+    done = aggregate(run.uri)
+    assert (done.ok, done.retries) == (19, 2)
+
+
+def test_until_its_parts_are_there_a_retry_changes_nothing_and_the_next_command_resumes_it(
+    run: PlanResult,
+) -> None:
+    plan = begin_retry(run)
+    address = f"{run.uri}/retry-{plan.retry}"
+    assert aggregate(run.uri).statuses == {"failed": 3, "ok": 17}
+    assert verify(run.uri).ok == 17
+    assert begin_retry(run) == plan
+    with pytest.raises(Incomplete, match=rf"1 part of this retry is missing, .*r{plan.retry}-0000"):
+        aggregate(address)
+    assert open_run(run.uri).is_finished, "the run itself is as complete as before"
+    assert not open_run(run.uri).is_complete
+
+    make(run, plan, [not_ok(0), not_ok(1), not_ok(2)])  # late
+    assert aggregate(address).ok == 17
+    assert open_run(run.uri).is_complete
+    assert begin_retry(run).retry > plan.retry
+
+
+def test_a_part_that_is_missing_is_made_as_planned_and_in_no_retry(run: PlanResult) -> None:
+    """An image is in one part that may still be made, so that it is never made twice."""
+    late = planned_again(run)
+    store = open_store(late.uri)
+    lost = store.read(part_key(0, 1))
+    store.remove(part_key(0, 1))
+    with pytest.raises(Incomplete):
+        aggregate(late.uri)
+    plan = begin_retry(late)
+    assert plan.counts.images == 3
+    store.create(part_key(0, 1), lost)  # somebody makes it after all
+    make(late, plan, [encoded(100 + place) for place in range(3)])
+    assert aggregate(late.uri).ok == 20
+    places = [str(row["part"]) for row in manifests(late.uri)]
+    assert places[:5] == [
+        part_key(0, 0, plan.retry),
+        *[part_key(0, 0)] * 3,
+        part_key(0, 1),
+    ]
+    assert verify(late.uri).ok == 20
+
+
+def planned_again(run: PlanResult) -> PlanResult:
+    """Another run of the same job, with all its parts, not aggregated."""
+    output = run.plan.job.output
+    late = planned(Path(output).parent, output, run_id="late", limits={"failed_share": 1})
+    fill(late, {place: not_ok(place) for place in (0, 8, 16)})
+    return late
+
+
+def test_only_the_retry_s_shards_that_hold_a_shard_s_images_are_read(
+    run: PlanResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = begin_retry(run)
+    make(run, plan, [encoded(0), encoded(1), encoded(2)])
+    read: list[tuple[int, int]] = []
+
+    def counted(store: Store, plan: Plan, number: int) -> object:
+        read.append((plan.retry, number))
+        return read_shard(store, plan, number)
+
+    monkeypatch.setattr(reconcile, "read_shard", counted)
+    reconciler = RunReconciler(open_run(run.uri))
+    for number in range(3):
+        assert reconciler.reconcile(number).manifest["status"].to_pylist()[0] == "ok"
+    assert read == [(plan.retry, 0)], "neighbors share it, and what is counted is not read again"
+
+
+def test_a_damaged_part_of_a_retry_is_found(run: PlanResult) -> None:
+    plan = begin_retry(run)
+    make(run, plan, [encoded(0), encoded(1), encoded(2)])
+    aggregate(run.uri)
+    store = open_store(run.uri)
+    key = part_key(0, 0, plan.retry)
+    image = encoded(1).content or b""
+    content = store.read(key)
+    store.replace(key, content.replace(image, bytes(len(image))))
+    with pytest.raises(Incomplete, match=key):
+        verify(run.uri)
+    store.remove(key)
+    with pytest.raises(Incomplete, match=f"{key}: no such file"):
+        verify(run.uri)
+
+
+def test_a_run_is_opened_by_its_own_name_and_by_that_of_its_retry(run: PlanResult) -> None:
+    plan = begin_retry(run)
+    whole, of_retry = open_run(run.uri), open_run(f"{run.uri}/retry-{plan.retry}")
+    for opened in (whole, of_retry):
+        assert (opened.store.uri, opened.plan) == (run.uri, run.plan)
+    assert (whole.addressed_plan, of_retry.addressed_plan) == (run.plan, plan)
+    with pytest.raises(BadInput, match="has no retry 7"):
+        _ = open_run(f"{run.uri}/retry-7").addressed_plan
+
+
+def test_where_there_is_no_plan_no_run_is_opened(tmp_path: Path) -> None:
+    for name in ("nowhere", "retry-1"):
+        with pytest.raises(Missing, match="holds no plan"):
+            open_run(str(tmp_path / name))
