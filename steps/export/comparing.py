@@ -21,28 +21,31 @@ from imagekiln.steps.storage.store import Store
 READERS = 8
 Mask = npt.NDArray[np.bool_]
 
-# `place` is the file of an exported image, and the number of one of the source.
+# `place` is the file of an exported image, and the number of one of the source. Digests are small,
+# and joins with one condition spill to the disk: so memory stays flat for any number of images.
 CREATE_TABLE = (
-    "CREATE TABLE {} (place BIGINT, id VARCHAR, sha256 VARCHAR, value VARCHAR, run VARCHAR)"
+    "CREATE TABLE {} (place BIGINT, run VARCHAR, content UHUGEINT, id UHUGEINT, value UHUGEINT)"
 )
-INSERT_ROWS = "INSERT INTO {} SELECT place, id, sha256, value, split_part(part, '/', 1) FROM rows"
-COMPARE = """
-CREATE TABLE compared AS SELECT place, id, sha256,
-    EXISTS (FROM source WHERE source.id = exported.id AND source.sha256 = exported.sha256) AS known,
-    run NOT IN (SELECT run FROM runs)
-        AND NOT EXISTS (FROM source WHERE source.id = exported.id)
-        AND NOT EXISTS (FROM source WHERE source.value = exported.value) AS gone
-FROM exported
+INSERT_ROWS = """
+INSERT INTO {} SELECT place, split_part(part, '/', 1), md5_number(id || sha256), md5_number(id),
+    md5_number(value::VARCHAR)
+FROM rows
 """
-FIND_KEPT = (
-    "CREATE TABLE kept AS SELECT place FROM compared GROUP BY place HAVING bool_and(known OR gone)"
-)
-COUNT_UNCHANGED = "SELECT count(*) FROM compared WHERE known OR place IN (FROM kept)"
+FIND_KNOWN = """
+CREATE TABLE known AS SELECT place, content FROM exported SEMI JOIN source USING (content)
+"""
+FIND_GONE = """
+CREATE TABLE gone AS SELECT place FROM (FROM exported WHERE run NOT IN (FROM runs))
+    ANTI JOIN source USING (id) ANTI JOIN source AS newer USING (value)
+"""
+COUNT_STAYING = """
+SELECT place, count(*) FILTER (is_known), count(*)
+FROM (SELECT place, true AS is_known FROM known UNION ALL SELECT place, false FROM gone)
+GROUP BY place ORDER BY place
+"""
 FIND_NEW = """
-SELECT place FROM source WHERE NOT EXISTS (
-    FROM compared WHERE compared.id = source.id AND compared.sha256 = source.sha256
-        AND compared.place IN (FROM kept)
-)
+SELECT source.place FROM source
+    ANTI JOIN (SELECT content FROM known SEMI JOIN kept USING (place)) USING (content)
 """
 
 
@@ -64,13 +67,18 @@ def compare_images(
         database.insert("CREATE TABLE runs AS FROM ids", "ids", run_table)
         _insert_exported(database, store, commit)
         images = _insert_source(database, source, commit.settings.newest_by)
-        database.execute(COMPARE)
-        database.execute(FIND_KEPT)
-        kept = []
-        for (place,) in database.fetch_rows("FROM kept ORDER BY 1"):
-            kept.append(commit.files[place])
-        ((unchanged,),) = database.fetch_rows(COUNT_UNCHANGED)
-        is_new = _find_new(database, images)
+        database.execute(FIND_KNOWN)
+        database.execute(FIND_GONE)
+        places = []
+        unchanged = 0
+        for place, known, staying in database.fetch_rows(COUNT_STAYING):
+            if staying == commit.files[place].images:
+                places.append(place)
+                unchanged += staying
+            else:
+                unchanged += known
+        is_new = _find_new(database, places, images)
+    kept = [commit.files[place] for place in places]
     return kept, is_new, unchanged
 
 
@@ -107,8 +115,11 @@ def _insert(
     database.insert(INSERT_ROWS.format(table), "rows", keys)
 
 
-def _find_new(database: Database, images: int) -> Mask:
+def _find_new(database: Database, kept: Sequence[int], images: int) -> Mask:
     """For each image of the source, whether no file that stays has it."""
+    numbers = pa.array(kept, pa.int64())
+    table = pa.table({"place": numbers})
+    database.insert("CREATE TABLE kept AS FROM numbers", "numbers", table)
     is_new = np.zeros(images, np.bool_)
     for batch in database.fetch_batches(FIND_NEW):
         places = batch["place"].to_numpy()
