@@ -57,7 +57,7 @@ def decode_image(
 ) -> RGB:
     """The pixels of a stored image of this width and height, or else of at most `most` pixels.
 
-    Raises OSError or ValueError where it is not such an image, before it takes memory for pixels.
+    Raises OSError or ValueError if it is not such an image, before it takes memory for pixels.
     """
     try:
         with Pillow.open(io.BytesIO(content), formats=STORED_FORMATS) as image:
@@ -71,7 +71,7 @@ def decode_image(
 
 
 def require_few_scans(content: bytes) -> None:
-    """Raise ValueError where a JPEG goes over its pixels again and again.
+    """Raise ValueError if a JPEG goes over its pixels again and again.
 
     A scan that changes nothing is some ten bytes long, and takes time for each pixel.
     """

@@ -67,7 +67,7 @@ def read_json(path: Path, name: str) -> Config:
 
 
 def read_config(folder: Path, name: str) -> Config:
-    """A configuration in a model's folder; empty where there is none. Raises BadInput, TryAgain."""
+    """A configuration in a model's folder; empty if there is none. Raises BadInput, TryAgain."""
     path = folder / name
     return read_json(path, str(path)) if path.is_file() else {}
 
@@ -75,7 +75,7 @@ def read_config(folder: Path, name: str) -> Config:
 def read_model_index(folder: Path, name: str) -> Config:
     """The index of the pipeline that errors call `name`: its class and its components.
 
-    Raises BadInput where it is none, or names anything but classes, Missing, TryAgain.
+    Raises BadInput if it is none, or names anything but classes, Missing, TryAgain.
     """
     index = read_json(folder / MODEL_INDEX_FILE, name)
     pipeline = index.get("_class_name")
@@ -97,7 +97,7 @@ def read_model_index(folder: Path, name: str) -> Config:
 
 
 def require_data_only(folder: Path, name: str) -> None:
-    """Raise BadInput where loading the pipeline in a folder could do more than read its data.
+    """Raise BadInput if loading the pipeline in a folder could do more than read its data.
 
     Of a model on the hub, the small files are enough. Raises Missing, TryAgain.
     """
@@ -118,7 +118,7 @@ def require_data_component(
 ) -> None:
     """The same of the folder of one network, tokenizer or scheduler.
 
-    Raises BadInput too where the network is quantized, unless it may be.
+    Raises BadInput too if the network is quantized, unless it may be.
     """
     with translate_errors(name):
         configs = sorted(folder.glob(CONFIG_PATTERN))
@@ -145,7 +145,7 @@ def class_references(index: Config) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _check_config(config: Config, name: str, class_name: str) -> None:
-    """Raise BadInput where a configuration names code. Only classes `Auto...` heed `auto_map`."""
+    """Raise BadInput if a configuration names code. Only classes `Auto...` heed `auto_map`."""
     if class_name.startswith("Auto") and "auto_map" in config:
         raise _unusual(name, "auto_map names code of its own")
     for key, implementation in _iter_attention(config):

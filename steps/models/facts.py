@@ -55,7 +55,7 @@ ModelPaths = list[PurePosixPath]  # of files, on the hub or in the model's folde
 class ModelFacts:
     """The part of a model that the plan freezes. Sizes are in pixels.
 
-    `weights_bytes` is what its weights take once they are loaded; None where no header of theirs
+    `weights_bytes` is what its weights take once they are loaded; None if no header of theirs
     could be read.
     """
 
@@ -77,7 +77,7 @@ def load_model_facts(model: ModelSettings) -> ModelFacts:
 def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Path, ModelFacts]:
     """The folder of the model's configuration, and what it states.
 
-    Raises BadInput where it is not a safetensors pipeline, or none that draws from a text alone,
+    Raises BadInput if it is not a safetensors pipeline, or none that draws from a text alone,
     or `from_images`, Missing, TryAgain.
     """
     folder = configuration_folder(model)
@@ -116,7 +116,7 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
 
 
 def _measure_weights(model: ModelSettings, folder: Path, paths: ModelPaths) -> int | None:
-    """What a model's weights take once they are loaded; None where that cannot be read."""
+    """What a model's weights take once they are loaded; None if that cannot be read."""
     if checkpoint := checkpoint_file(model):
         return measure_weights(model, checkpoint.parent, [checkpoint.name])
     weights = sorted(path for path in paths if path.suffix == SAFETENSORS_SUFFIX)
@@ -223,7 +223,7 @@ def _affects_pixels(path: Path) -> bool:
 def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config, ModelPaths]:
     """The pipeline's class, its components and their files.
 
-    Raises BadInput where a component is a pickle.
+    Raises BadInput if a component is a pickle.
     """
     index = read_model_index(folder, model.id)
     pipeline = str(index["_class_name"])
@@ -243,7 +243,7 @@ def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config, 
 
 
 def _require_variant(model: ModelSettings, variant: str, paths: ModelPaths) -> None:
-    """Raise BadInput where none of a model's files is of the variant."""
+    """Raise BadInput if none of a model's files is of the variant."""
     weights = [path.name for path in paths if path.suffix == ".safetensors"]
     if weights and not any(_is_variant(name, variant) for name in weights):
         raise BadInput(
@@ -253,7 +253,7 @@ def _require_variant(model: ModelSettings, variant: str, paths: ModelPaths) -> N
 
 
 def _refuse_pickles(model: ModelSettings, paths: ModelPaths) -> None:
-    """Raise BadInput where a component has pickles and no safetensors."""
+    """Raise BadInput if a component has pickles and no safetensors."""
     safe_folders = {path.parent for path in paths if path.suffix == ".safetensors"}
     for path in sorted(paths):
         if path.suffix.lower() in PICKLE_SUFFIXES and path.parent not in safe_folders:

@@ -173,7 +173,7 @@ UNSUPPORTED_CLASSES: Mapping[str, str] = {
 def unsupported_reason(pipeline: str) -> str | None:
     """Why a class of pipelines draws no images from text alone, and what to do.
 
-    Judged by the name of the class; None where nothing in it says so.
+    Judged by the name of the class; None if nothing in it says so.
     """
     for pattern, reason in UNSUPPORTED_CLASSES.items():
         if re.search(pattern, pipeline):

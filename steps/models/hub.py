@@ -78,7 +78,7 @@ def is_commit(revision: str | None) -> bool:
 def resolve_commit(reference: HubReference, setting: str) -> str:
     """The commit of what `setting` names, by its branch or tag, or else of the default branch.
 
-    Where the hub cannot be reached, it is the one that this machine last fetched by that name.
+    If the hub cannot be reached, it is the one that this machine last fetched by that name.
     Raises BadInput, Missing, TryAgain.
     """
     from huggingface_hub import HfApi
@@ -148,7 +148,7 @@ def _require_undamaged(reference: HubReference, folder: Path, patterns: list[str
 
 
 def list_hub_files(model: HubReference) -> tuple[str, ...]:
-    """The names of the model's files, weights included; none where the hub cannot be reached."""
+    """The names of the model's files, weights included; none if the hub cannot be reached."""
     from huggingface_hub import HfApi
 
     # A cached model needs no hub.
@@ -158,7 +158,7 @@ def list_hub_files(model: HubReference) -> tuple[str, ...]:
 
 
 def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "model") -> T:
-    """What `request` gets from the hub. Where the hub is busy, it is sent again a few times.
+    """What `request` gets from the hub. If the hub is busy, it is sent again a few times.
 
     The hub's client retries some of its requests, all pods at the same moment, and others not at
     all. These waits are random. Raises BadInput, Missing, TryAgain.
@@ -195,7 +195,7 @@ def translate_hub_errors(
 
 
 def _require_revision(reference: HubReference, setting: str) -> None:
-    """Raise BadInput where what `setting` names is not pinned to a commit."""
+    """Raise BadInput if what `setting` names is not pinned to a commit."""
     if not is_commit(reference.revision):
         raise BadInput(
             f"{setting}.revision is not a commit: pin {reference.id} to one, 40 hexadecimal digits."

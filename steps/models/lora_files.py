@@ -65,7 +65,7 @@ def fetch_lora_file(name: str, lora: LoraSettings) -> Path:
 def fetch_planned_lora(name: str, lora: LoraSettings, sha256: str) -> Path:
     """The file of a LoRA that the run was planned with.
 
-    Raises BadInput where the file is another one by now, Missing, TryAgain.
+    Raises BadInput if the file is another one by now, Missing, TryAgain.
     """
     path = fetch_lora_file(name, lora)
     setting = _setting_path(name)

@@ -67,7 +67,7 @@ def _rejection_reason(
 
 
 def format_loras(weights: Mapping[str, float]) -> str | None:
-    """The canonical text of these weights; None where all are zero."""
+    """The canonical text of these weights; None if all are zero."""
     items = [
         f"{name}:{format_weight(weight)}" for name, weight in sorted(weights.items()) if weight
     ]

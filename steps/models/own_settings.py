@@ -59,7 +59,7 @@ WELL_KNOWN: Mapping[str, Numbers] = {
 class OwnSettings:
     """The steps and guidance of a model, where they are from, and how its pipeline is called.
 
-    `steps` is None where nothing says them, as `source` explains. `guidance` is None where the
+    `steps` is None if nothing says them, as `source` explains. `guidance` is None if the
     model reads none, or follows a schedule of its own.
     """
 

@@ -77,7 +77,7 @@ def pin_passes(passes: Mapping[str, AnyPass], commits: Mapping[str, str]) -> dic
 def load_pass_models(job: Job) -> dict[str, PassModel]:
     """The model of each pass that draws with one of its own, by the pass's name.
 
-    Raises BadInput where it is not what its pass needs, Missing, TryAgain.
+    Raises BadInput if it is not what its pass needs, Missing, TryAgain.
     """
     models = {}
     for name, pass_job in iter_pass_jobs(job):

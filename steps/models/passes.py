@@ -59,7 +59,7 @@ class PassFacts:
 
 
 def sum_weights(facts: ModelFacts, passes: Mapping[str, PassFacts]) -> int | None:
-    """The bytes of the weights of a job's diffusion models; None where none is known."""
+    """The bytes of the weights of a job's diffusion models; None if none is known."""
     models = [facts, *(each.model for each in passes.values() if each.model is not None)]
     return sum(model.weights_bytes or 0 for model in models) or None
 
@@ -164,7 +164,7 @@ def pass_references(job: Job) -> Iterator[tuple[str, HubReference]]:
 def load_pass_facts(job: Job) -> dict[str, PassFacts]:
     """The facts of the models of transformers that passes run, by the pass's name.
 
-    Raises BadInput where a model is not what its pass needs, Missing, TryAgain.
+    Raises BadInput if a model is not what its pass needs, Missing, TryAgain.
     """
     facts = {}
     for name, settings in job.passes.items():
@@ -177,7 +177,7 @@ def load_pass_facts(job: Job) -> dict[str, PassFacts]:
 
 
 def require_pass_support(job: Job, own: ModelFacts, passes: Mapping[str, PassFacts]) -> None:
-    """Raise BadInput where a diffusion model cannot draw over images as a pass asks for."""
+    """Raise BadInput if a diffusion model cannot draw over images as a pass asks for."""
     for name, settings in job.passes.items():
         if isinstance(settings, RefinePass):
             facts = passes.get(name)

@@ -8,7 +8,7 @@ from imagekiln.steps.models.image_defaults import default_guidance, default_step
 
 
 def floor_power_of_two(limit: float) -> int:
-    """The largest power of two up to `limit`; 1 where there is none."""
+    """The largest power of two up to `limit`; 1 if there is none."""
     if limit < 1:
         return 1
     exponent = int(limit).bit_length() - 1
@@ -80,7 +80,7 @@ FORWARD_COSTS = {
 def time_figure(job: Job, facts: ModelFacts, tuned: TimeFigure | None = None) -> TimeFigure | None:
     """The time of an image of the default size and steps, as a pixel and step takes it.
 
-    The job's own figure goes first, then `tuned`, the tuning file's. None where there is neither
+    The job's own figure goes first, then `tuned`, the tuning file's. None if there is neither
     and the table does not know the model.
     """
     width, height = default_image_size(job, facts)

@@ -18,7 +18,7 @@ TABLE = Path(__file__).with_name("pipeline_calls.json")
 class CallSignature:
     """The defaults of a pipeline's call, and what it reads of guidance and negative prompts.
 
-    `guidance_argument` is None where it reads no guidance. Without a default for it, the pipeline
+    `guidance_argument` is None if it reads no guidance. Without a default for it, the pipeline
     has a schedule of its own, for `schedule_steps` steps. Above `guided_above`, the denoiser runs
     twice a step; None: it never does. Up to there, a negative prompt has no effect.
     """

@@ -74,7 +74,7 @@ class ResolvedModel:
 
     @property
     def weights_bytes(self) -> int | None:
-        """What the weights of all the job's diffusion models take; None where that is not known."""
+        """What the weights of all the job's diffusion models take; None if that is not known."""
         return sum_weights(self.facts, self.passes)
 
     @property
@@ -107,7 +107,7 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
     Branches and tags among those of an existing plan, `planned`, are the commits that they were
     there.
 
-    Raises BadInput where they do not, Missing where a file is missing, TryAgain where storage or
+    Raises BadInput if they do not, Missing if a file is missing, TryAgain if storage or
     the hub fails.
     """
     pinned = pin_revisions(job, planned)

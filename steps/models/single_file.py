@@ -60,9 +60,9 @@ def configuration_reference(model: ModelSettings) -> HubReference:
 
 
 def checkpoint_file(model: ModelSettings) -> Path | None:
-    """The file of a model in one file; None where it is a folder or hub id.
+    """The file of a model in one file; None if it is a folder or hub id.
 
-    Raises BadInput where it cannot be used, Missing, TryAgain.
+    Raises BadInput if it cannot be used, Missing, TryAgain.
     """
     if not is_weights_file(model.id):
         if model.config is not None:

@@ -25,7 +25,7 @@ AUTO_CLASS = "AutoModel"  # code that a configuration names is refused, as all t
 def fetch_planned_files(setting: str, reference: HubReference, digest: str | None) -> Path:
     """The folder of a model on this machine, downloaded if need be.
 
-    Raises BadInput where it is not what the run was planned with, Missing, TryAgain.
+    Raises BadInput if it is not what the run was planned with, Missing, TryAgain.
     """
     if weights_digest(reference) != digest:
         raise other_files_error(setting, reference.id)
@@ -48,7 +48,7 @@ def other_files_error(setting: str, name: str) -> BadInput:
 def require_processor(setting: str, reference: HubReference) -> Path:
     """The folder with the small files of a tokenizer and image processor.
 
-    Raises BadInput where there are none, or they name code, Missing, TryAgain.
+    Raises BadInput if there are none, or they name code, Missing, TryAgain.
     """
     if is_hub_id(reference.id):
         folder = download_snapshot(reference, TOKENIZER_FILES, setting)

@@ -44,7 +44,7 @@ class WeightsCheck:
     def require_planned(self) -> None:
         """Wait for the result.
 
-        Raises BadInput where the files are not the planned ones, Missing and TryAgain where they
+        Raises BadInput if the files are not the planned ones, Missing and TryAgain if they
         cannot be read, and what `require_undamaged` raises of a downloaded model.
         """
         if self._digest.result() != self._planned_digest:

@@ -16,7 +16,7 @@ FILES_AT_ONCE = 8
 def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) -> int | None:
     """The bytes that the weights in these files of a model take once they are loaded.
 
-    Only headers are read, on the hub where the folder lacks a file. None where one cannot be read:
+    Only headers are read, on the hub where the folder lacks a file. None if one cannot be read:
     that is for whoever loads it to say.
     """
     from huggingface_hub import HfApi, errors, parse_local_safetensors_file_metadata
@@ -47,7 +47,7 @@ def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) ->
 def require_room(
     job: Job, weights_bytes: int | None, gib: float | None, gpu: str = "the GPU of its profile"
 ) -> None:
-    """Raise BadInput where the weights of a job's models take more than the memory of a GPU.
+    """Raise BadInput if the weights of a job's models take more than the memory of a GPU.
 
     None is what is not known. `gpu` is how the sentence names the GPU.
     """

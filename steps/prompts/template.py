@@ -85,7 +85,7 @@ class Options:
 
     @cached_property
     def weights(self) -> Floats | None:
-        """The weights; None where all are equal."""
+        """The weights; None if all are equal."""
         return make_weights([option.weight for option in self.items])
 
     @cached_property
@@ -174,7 +174,7 @@ def make_options(options: Iterable[Option]) -> Options:
 
 
 def make_choice(name: str, options: Options, numbers: Numbers, is_drawn: bool) -> Choice:
-    """A choice among these options. Raises TemplateMistake where it is not within bounds."""
+    """A choice among these options. Raises TemplateMistake if it is not within bounds."""
     available = len(options.items)
     most = available if numbers.most is None else min(numbers.most, available)
     if most > MAX_PICKED:

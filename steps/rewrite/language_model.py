@@ -42,8 +42,8 @@ UNREAD = RewrittenText("", "unread")
 def load_language_model(settings: RewriteSettings, device_name: str) -> "LanguageModel":
     """Load the model onto the job's device.
 
-    Raises BadInput where it writes no text or does not load without code of its own, Missing,
-    TryAgain where the hub, the device or its memory fails.
+    Raises BadInput if it writes no text or does not load without code of its own, Missing,
+    TryAgain if the hub, the device or its memory fails.
     """
     device = choose_device(device_name)
     reference = settings.model
@@ -101,7 +101,7 @@ class LanguageModel:
     def rewrite(self, prompts: Sequence[str]) -> list[RewrittenText]:
         """What the model makes of each prompt. Batches that do not fit into memory are halved.
 
-        Raises BadInput where the model fails, TryAgain where the device fails or lacks memory.
+        Raises BadInput if the model fails, TryAgain if the device fails or lacks memory.
         """
         with _translate_errors(self._settings):
             texts = [self._instruct(prompt) for prompt in prompts]

@@ -45,8 +45,8 @@ class RewriteResult:
 def rewrite(job: Job, progress: Progress | None = None) -> RewriteResult:
     """Rewrite the job's prompts that are not rewritten yet, for `plan` wherever it runs.
 
-    For a run that is planned already, nothing is read or rewritten. Raises BadInput where job,
-    prompts or model must be corrected, TryAgain where the hub, storage or the device failed; then
+    For a run that is planned already, nothing is read or rewritten. Raises BadInput if job,
+    prompts or model must be corrected, TryAgain if the hub, storage or the device failed; then
     it resumes.
     """
     job = job.without_cluster()
@@ -66,7 +66,7 @@ def rewrite(job: Job, progress: Progress | None = None) -> RewriteResult:
 def fetch_language_model(job: Job) -> str:
     """Download the job's language model into this machine's cache; a sentence on where it is.
 
-    Raises BadInput where there is none, or one that writes no text, Missing, TryAgain.
+    Raises BadInput if there is none, or one that writes no text, Missing, TryAgain.
     """
     settings = require_rewrite(job)
     rewriting = open_rewriting(job, settings)
@@ -77,7 +77,7 @@ def fetch_language_model(job: Job) -> str:
 
 
 def require_rewrite(job: Job) -> RewriteSettings:
-    """How the job's prompts are rewritten. Raises BadInput where they are not."""
+    """How the job's prompts are rewritten. Raises BadInput if they are not."""
     if job.rewrite is None:
         raise BadInput("the job has no `rewrite`. Add it, or plan the job as it is.")
     return job.rewrite
@@ -162,7 +162,7 @@ def _commit_parts(
 def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenModel:
     """The model of all texts: that of the first who rewrote any, which has to be here unchanged.
 
-    Raises BadInput where it is another one, or no language model, Missing, TryAgain.
+    Raises BadInput if it is another one, or no language model, Missing, TryAgain.
     """
     frozen = rewriting.read_model()
     reference = settings.model

@@ -98,7 +98,7 @@ def translate_errors(where: str, operation: Operation | None = None) -> Iterator
 
 
 def explain_storage_error(where: str, error: Exception) -> KilnError | None:
-    """The error as a sentence for the user; None where it is not a failure of storage."""
+    """The error as a sentence for the user; None if it is not a failure of storage."""
     if _is_of_client_setting(error):
         return _explain_client_setting(where, error)
     if _is_expiry(error):
@@ -183,7 +183,7 @@ def is_storage_error(error: Exception) -> bool:
 
 
 def error_code(error: BaseException) -> str:
-    """The object store's error code, such as NoSuchBucket; empty where it sent none."""
+    """The object store's error code, such as NoSuchBucket; empty if it sent none."""
     response = getattr(error.__cause__ or error, "response", None)
     if not isinstance(response, dict) or "Error" not in response:
         return ""

@@ -90,7 +90,7 @@ def _filesystem_options(scheme: str, endpoint: str | None) -> dict[str, object]:
 
 
 def describe_missing_extra(uri: str) -> str | None:
-    """Which extra of this package is to be installed for a URI; None where nothing lacks."""
+    """Which extra of this package is to be installed for a URI; None if nothing lacks."""
     scheme = uri.partition("://")[0].lower()
     extra = EXTRAS.get(scheme)
     if extra is None or find_spec(EXTRA_MODULES[extra]) is not None:

@@ -61,7 +61,7 @@ class ObjectStore:
             yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
-        """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
+        """The object's first `most` bytes, or fewer if it has fewer. Raises Missing."""
         with translate_errors(self.uri_of(key), "read"):
             return self._read_range(key, most, READ_TIMEOUT_SECONDS)
 
@@ -77,7 +77,7 @@ class ObjectStore:
             return True
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write the object on condition that it does not exist; False where it does."""
+        """Write the object on condition that it does not exist; False if it does."""
         with translate_errors(self.uri_of(key), "write"):
             for attempt in range(CONFLICT_ATTEMPTS - 1):
                 try:
