@@ -221,10 +221,7 @@ def _affects_pixels(path: Path) -> bool:
 
 
 def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config, ModelPaths]:
-    """The pipeline's class, its components and their files.
-
-    Raises BadInput if a component is a pickle.
-    """
+    """The pipeline's class, its components and their files."""
     index = read_model_index(folder, model.id)
     pipeline = str(index["_class_name"])
     # Folders that are no components are skipped: the pipeline reads nothing from them.

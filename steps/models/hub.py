@@ -89,13 +89,7 @@ def resolve_commit(reference: HubReference, setting: str) -> str:
         with silence_hub_client():
             return HfApi().resolve_revision(named.id, revision=named.revision).resolved
 
-    commit = ask_hub(named, resolve, setting)
-    if not is_commit(commit):
-        raise BadInput(
-            f"{named.id}: what this machine's cache has for {named.revision} is no commit. "
-            f"Remove refs/{named.revision} of it there, or set {setting}.revision to a commit."
-        )
-    return commit
+    return ask_hub(named, resolve, setting)
 
 
 def download_file(reference: HubReference, name: str, setting: str) -> Path:
@@ -233,7 +227,7 @@ def _explain_hub_error(reference: HubReference, setting: str, error: Exception) 
     if isinstance(error, OSError) and error.errno is not None:
         return explain_storage_error(str(error.filename or name), error)
     unanswered = errors.HfHubHTTPError | errors.LocalEntryNotFoundError | errors.FileMetadataError
-    if isinstance(error, unanswered) or _is_network_error(error) or is_of_answer(error):
+    if isinstance(error, unanswered) or _is_network_error(error) or _is_of_answer(error):
         return TryAgain(
             f"{name}: the hub could not be reached. Run again, or set {id_setting} to a local path."
         )
@@ -282,7 +276,7 @@ def _is_of_client_setting(error: Exception) -> bool:
     return any(re.fullmatch(REQUEST_MODULE, module) for module in _modules_of(error))
 
 
-def is_of_answer(error: Exception) -> bool:
+def _is_of_answer(error: Exception) -> bool:
     """Whether the client could not use an answer: the page of a gateway, or half a file."""
     modules = _modules_of(error)
     raised_by = modules[-1] if modules else ""  # an error that was only named as a cause has none

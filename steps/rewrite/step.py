@@ -160,10 +160,7 @@ def _commit_parts(
 
 
 def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenModel:
-    """The model of all texts: that of the first who rewrote any, which has to be here unchanged.
-
-    Raises BadInput if it is another one, or no language model, Missing, TryAgain.
-    """
+    """The model of all texts: that of the first who rewrote any, which has to be here unchanged."""
     frozen = rewriting.read_model()
     reference = settings.model
     if frozen is not None:

@@ -100,11 +100,6 @@ def test_a_file_without_tensors_of_a_lora_is_refused(tmp_path: Path, header: byt
     )
 
 
-def test_a_dora_is_refused_since_it_would_be_drawn_as_something_else(tmp_path: Path) -> None:
-    file = safetensors.write(tmp_path / "style.safetensors", ("a.lora_up.weight", "a.dora_scale"))
-    assert "is a DoRA" in _error_message(file)
-
-
 def test_a_folder_must_say_which_file_is_meant(tmp_path: Path) -> None:
     assert (
         _error_message(tmp_path)

@@ -101,23 +101,6 @@ def test_rate_leaves_out_the_first_batch_and_existing_images() -> None:
     assert last["seconds_left"] == 0
 
 
-def test_no_line_is_written_twice_and_each_says_what_is_left() -> None:
-    out = io.StringIO()
-    clock = Clock()
-    lines = JsonLinesProgress(out, None, clock=clock)
-    lines.start(100)
-    lines.add_existing(0)
-    lines.add_drawn(10)
-    clock.now = 20.0
-    lines.add_drawn(40)
-    lines.add_committed(50)
-    lines.add_existing(0)
-    lines.close()
-    lines.close()
-    assert [event["done"] for event in _events(out)] == [0, 50]
-    assert _events(out)[-1]["seconds_left"] == 25
-
-
 def test_images_that_a_kill_would_lose_are_not_done(tmp_path: Path) -> None:
     out, file = io.StringIO(), tmp_path / "progress"
     lines = JsonLinesProgress(out, ArgoFile(file), interval_seconds=-1.0)
@@ -152,19 +135,6 @@ def test_argo_adds_up_attempts_and_has_each_image_once(tmp_path: Path) -> None:
 
     assert reads == ["50/50\n", "30/30\n", "0/1\n", "20/20\n"]
     assert existing == 100
-
-
-def test_argo_s_file_holds_n_of_m_and_rises(tmp_path: Path) -> None:
-    file = tmp_path / "progress"
-    lines = JsonLinesProgress(io.StringIO(), ArgoFile(file))
-    contents = []
-    lines.start(8)
-    contents.append(file.read_text())
-    lines.add_existing(4)
-    contents.append(file.read_text())
-    lines.add_committed(4)
-    contents.append(file.read_text())
-    assert contents == ["0/8\n", "4/8\n", "8/8\n"]
 
 
 def test_a_pod_gets_lines_and_argo_s_file(

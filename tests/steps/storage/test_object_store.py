@@ -7,9 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
-from aiobotocore.session import AioSession
 from prometheus_client import CollectorRegistry, Counter
 
 from imagekiln.steps.errors import BadInput, KilnError, StorageRefused, TryAgain
@@ -187,17 +185,6 @@ def test_uri_of_no_store_is_bad_input(uri: str) -> None:
     assert isinstance(failure(lambda: open_store(uri).read("a")), BadInput)
 
 
-def test_error_of_our_own_options_is_not_blamed_on_the_uri(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(_: str, **options: object) -> None:
-        raise TypeError(f"unknown options {options}")
-
-    monkeypatch.setattr(filesystem, "url_to_fs", refuse)
-    with pytest.raises(TypeError, match="unknown options"):
-        open_store("s3://bucket/run")
-
-
 def test_uri_with_credentials_is_refused_without_them() -> None:
     for user in ("user:my word", "user:wo/rd", "user:'word'"):
         raised = failure(lambda: open_store(f"s3://{user}@bucket/a"))  # noqa: B023  # is called at once
@@ -286,24 +273,6 @@ def test_requests_that_are_repeated_and_operations_that_fail_are_counted(
     with pytest.raises(TryAgain):
         store.read("a")
     assert registry.get_sample_value("errors_total", {"operation": "read"}) == 1
-
-
-def test_a_session_is_used_only_once_its_requests_are_watched(
-    stub: StubS3, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = fsspec.filesystem("s3", **S3_OPTIONS)
-    register = AioSession.register
-    sessions: list[object] = []
-
-    def look(session: AioSession, *arguments: object) -> None:
-        sessions.append(files.session)
-        register(session, *arguments)
-
-    monkeypatch.setattr(AioSession, "register", look)
-    assert open_store("s3://bucket/run").create("a", b"x")
-    assert {*sessions} == {None}
-    assert files.session is not None
-    assert stub.requests == ["PUT /bucket/run/a"]
 
 
 def test_request_meeting_slow_down_is_repeated(stub: StubS3) -> None:
