@@ -13,7 +13,7 @@ from typing import Never, TextIO
 
 from tqdm import TqdmWarning, tqdm
 
-from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE, format_log_event
+from imagekiln.steps.runtime.machine import ATTEMPT_VARIABLE, format_log_event
 from imagekiln.steps.runtime.sanitize import sanitize_lines
 
 LINE_INTERVAL_SECONDS = 10.0
