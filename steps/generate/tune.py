@@ -104,7 +104,7 @@ class _TuningBench:
 
     def __init__(self, job: Job) -> None:
         device = choose_device(job.device)
-        self._job = pin_revisions(job).job
+        self._job, _ = pin_revisions(job)
         self.facts = load_model_facts(self._job.model)
         require_compatibility(self._job, self.facts.pipeline)
         self._gpu = describe_device(device)

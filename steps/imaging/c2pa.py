@@ -112,7 +112,7 @@ def _read_secret(setting: str, reference: str) -> bytes:
 
 
 def _c2pa_manifest() -> str:
-    """What is signed beside the pixels: a model made this, with Imagekiln. No prompt, no model."""
+    """The signed statement: a model made this, with Imagekiln. No prompt, no model."""
     name, _, version = program_version().partition(" ")
     generator = {"name": name}
     if version:

@@ -29,7 +29,7 @@ MAX_JPEG_SCANS = 500  # of thumbnails in the file too; encoders write some ten
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedMetadata:
-    """What is written into a file beside the pixels: the text `parameters`, and an XMP packet."""
+    """Metadata of a file beside the pixels: the text `parameters`, and an XMP packet."""
 
     parameters: str | None = None
     xmp: bytes | None = None

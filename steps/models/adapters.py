@@ -48,7 +48,7 @@ def adapters_by_column(model: ModelSettings) -> dict[str, AdapterSettings]:
 
 
 def adapter_keys(model: ModelSettings, pipeline: str) -> dict[str, str]:
-    """What identifies each adapter and its settings, by the column whose images it reads.
+    """Digests of each adapter and its settings, by the column whose images it reads.
 
     Raises BadInput if the pipeline does not support one of them, Missing, TryAgain.
     """
@@ -91,7 +91,7 @@ def _refuse_pickles(adapter: AdapterSettings) -> None:
 
 
 def _has_file(adapter: AdapterSettings, hub_files: tuple[str, ...], pattern: PurePosixPath) -> bool:
-    """Whether an adapter has such a file; yes where the hub, which would tell, is not reached."""
+    """Check for a file of an adapter; assume it is there if the hub cannot be reached."""
     if not is_hub_id(adapter.id):
         return any(local_folder(adapter.setting_path, adapter.id).glob(str(pattern)))
     files = map(PurePosixPath, hub_files)

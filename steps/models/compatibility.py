@@ -1,4 +1,4 @@
-"""Whether a pipeline can do what a job asks for, and what the job's shortcuts are called."""
+"""Checks of a job's shortcuts, LoRAs and adapters against its pipeline."""
 
 from collections.abc import Collection, Iterator
 
@@ -45,7 +45,11 @@ def require_shortcut_support(job: Job, pipeline: str) -> None:
     speed = job.speed
     family_name = text_to_image_class(pipeline)
     if speed.quantization == "fp8":
-        _require_fp8_support(job)
+        if job.model.dtype != "bfloat16":
+            raise BadInput(
+                "speed.quantization is fp8, which needs bfloat16, but model.dtype is "
+                f"{job.model.dtype}. Set model.dtype to bfloat16."
+            )
         _require_family("quantization", "Set it to none", pipeline, FAMILIES)
     if speed.guidance_interval is not None:
         limited = [name for name, family in FAMILIES.items() if family.limits_guidance]
@@ -53,14 +57,6 @@ def require_shortcut_support(job: Job, pipeline: str) -> None:
     if speed.step_cache is not None:
         cached = [name for name, family in FAMILIES.items() if family.caches_steps]
         _require_family("step_cache", "Remove it", family_name, cached)
-
-
-def _require_fp8_support(job: Job) -> None:
-    if job.model.dtype != "bfloat16":
-        raise BadInput(
-            "speed.quantization is fp8, which needs bfloat16, but model.dtype is "
-            f"{job.model.dtype}. Set model.dtype to bfloat16."
-        )
 
 
 def require_quantizable_loras(job: Job) -> None:

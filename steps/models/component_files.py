@@ -1,7 +1,7 @@
 """The files of a pipeline's components, before any library reads them: data, and no code.
 
 diffusers and transformers import modules, run code of a model's own, read pickles and fetch other
-models where a model's small files say so. Each version closes some of these ways. A model whose
+models if a model's small files say so. Each version closes some of these ways. A model whose
 files ask for one of them is refused here, whatever the libraries would make of it.
 """
 
@@ -22,7 +22,7 @@ SAFETENSORS_SUFFIX = ".safetensors"
 # With a variant's name, as in `.safetensors.index.fp16.json`. Indexes of other files are not read.
 WEIGHTS_INDEX_PATTERN = "*.safetensors.index*.json"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
-UNNAMED_MODULE = "None.py"  # what diffusers looks for where no module is named
+UNNAMED_MODULE = "None.py"  # what diffusers looks for if no module is named
 CONFIG_PATTERN = "*config.json"
 QUANTIZATION_KEYS = ("quantization_config", "quantization")
 ATTENTION_KEYS = ("attn_implementation", "_attn_implementation")
@@ -116,7 +116,7 @@ def require_data_only(folder: Path, name: str) -> None:
 def require_data_component(
     folder: Path, name: str, class_name: str = "", *, may_be_quantized: bool = False
 ) -> None:
-    """The same of the folder of one network, tokenizer or scheduler.
+    """Check likewise the folder of one network, tokenizer or scheduler.
 
     Raises BadInput too if the network is quantized, unless it may be.
     """
@@ -173,7 +173,7 @@ def quantized_error(subject: str, method: str) -> BadInput:
 
 
 def _iter_attention(config: Config) -> Iterator[tuple[str, str]]:
-    """What computes attention in a network and in those within it, each by the key that says so.
+    """Attention implementations of a network and of those within it, each with its key.
 
     transformers takes a text for all of them, or texts by the names of networks.
     """

@@ -1,4 +1,4 @@
-"""What differs between the families of diffusers' text-to-image pipelines, as tables.
+"""Tables of the differences between diffusers' text-to-image pipelines.
 
 A pipeline in no table takes the plain path: prompts as text, and a generator for each image.
 """
@@ -16,7 +16,7 @@ EmbeddingIndices = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How one family is called.
+    """Arguments and limits of one family of pipelines.
 
     `positive_embeds` and `negative_embeds` map arguments to the places of their embeddings in what
     `encode_prompt` returns; without the former, prompts are passed as text.

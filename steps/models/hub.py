@@ -71,7 +71,7 @@ def download_configuration(model: HubReference) -> Path:
 
 
 def is_commit(revision: str | None) -> bool:
-    """Whether a revision is a whole commit, which never changes, and not a branch or tag."""
+    """Return whether a revision is a whole commit, which never changes, and not a branch or tag."""
     return revision is not None and COMMIT.fullmatch(revision) is not None
 
 
@@ -152,7 +152,7 @@ def list_hub_files(model: HubReference) -> tuple[str, ...]:
 
 
 def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "model") -> T:
-    """What `request` gets from the hub. If the hub is busy, it is sent again a few times.
+    """Send a request to the hub, again a few times if the hub is busy.
 
     The hub's client retries some of its requests, all pods at the same moment, and others not at
     all. These waits are random. Raises BadInput, Missing, TryAgain.
@@ -172,7 +172,7 @@ def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "m
 
 
 def _is_busy(error: TryAgain) -> bool:
-    """Whether the answer behind an error says that the hub is busy."""
+    """Return whether the answer behind an error says that the hub is busy."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if not isinstance(error.__cause__, Exception):
@@ -254,7 +254,7 @@ def _id_setting(reference: HubReference, setting: str) -> str:
 
 
 def _hub_cause(error: Exception) -> Exception:
-    """What kept the client from the hub, before it or diffusers looked in the cache in vain."""
+    """The first failure, before the client or diffusers looked in the cache in vain."""
     from huggingface_hub import errors
 
     cause = error.__cause__
@@ -268,7 +268,7 @@ def _hub_cause(error: Exception) -> Exception:
 
 
 def _is_of_client_setting(error: Exception) -> bool:
-    """Whether the client could make no request, for what the environment says."""
+    """Return whether the client could make no request, for what the environment says."""
     if _is_network_error(error) and type(error).__name__ in INVALID_ADDRESS_ERRORS:
         return True
     if not isinstance(error, ImportError | ValueError):
@@ -277,7 +277,7 @@ def _is_of_client_setting(error: Exception) -> bool:
 
 
 def _is_of_answer(error: Exception) -> bool:
-    """Whether the client could not use an answer: the page of a gateway, or half a file."""
+    """Return whether the client could not use an answer: the page of a gateway, or half a file."""
     modules = _modules_of(error)
     raised_by = modules[-1] if modules else ""  # an error that was only named as a cause has none
     is_raised_by_client = raised_by.startswith("huggingface_hub.")

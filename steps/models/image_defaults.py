@@ -26,7 +26,7 @@ def default_guidance(job: Job, facts: ModelFacts) -> float | None:
 
 
 def describe_defaults(job: Job, facts: ModelFacts) -> str:
-    """What a row that states nothing is drawn with, and where that is from."""
+    """Describe the default steps and guidance, and their sources."""
     steps = pluralize(default_steps(job, facts), "step")
     number = default_guidance(job, facts)
     guidance = "no guidance" if number is None else f"guidance {number:g}"

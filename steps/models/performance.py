@@ -1,4 +1,4 @@
-"""How many images fit in a batch, and how long an image takes."""
+"""Sizes of batches, and the time of an image."""
 
 from dataclasses import dataclass
 
@@ -44,7 +44,7 @@ GPU_SPEEDS = {
 
 @dataclass(frozen=True, slots=True)
 class TimeFigure:
-    """What a pixel and step of an image takes on one GPU, in seconds, and where that is from.
+    """Seconds of one GPU for a pixel and step of an image, and their source.
 
     `device` names the GPU that it was measured on.
     """

@@ -1,4 +1,4 @@
-"""What the calls of diffusers' pipelines take, as a table: planning runs without diffusers.
+"""Call signatures of diffusers' pipelines, as a table: planning runs without diffusers.
 
 `make pipeline-calls` writes it, and a test holds it to the installed diffusers.
 """
@@ -31,7 +31,7 @@ class CallSignature:
     takes_negative_prompt: bool = False
 
     def is_guided(self, guidance: float | None) -> bool:
-        """Whether the denoiser runs twice a step at this guidance."""
+        """Return whether the denoiser runs twice a step at this guidance."""
         if guidance is None:
             return self.schedule_steps is not None
         return self.guided_above is not None and guidance > self.guided_above

@@ -1,4 +1,4 @@
-"""Which samplers fit a model, by the configuration of the scheduler that it comes with.
+"""Samplers that fit a model, by the configuration of the scheduler that it comes with.
 
 The scheduler of a sampler takes over that configuration. Planning imports no diffusers, so what its
 classes accept is listed here; a test runs every sampler on every kind of configuration.

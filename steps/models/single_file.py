@@ -45,12 +45,12 @@ PREDICTIONS: Mapping[str, str] = {
 
 
 def is_weights_file(name: str) -> bool:
-    """Whether a model's name is that of a file with weights, by its suffix."""
+    """Return whether a model's name is that of a file with weights, by its suffix."""
     return Path(name).suffix.lower() in {SAFETENSORS_SUFFIX, GGUF_SUFFIX, *PICKLE_SUFFIXES}
 
 
 def configuration_reference(model: ModelSettings) -> HubReference:
-    """Where a model's configuration is: in the model itself, or in what `model.config` names.
+    """The place of a model's configuration: in the model itself, or in what `model.config` names.
 
     The revision of a model in one file is that of its configuration.
     """

@@ -1,4 +1,4 @@
-"""What is known of weight files without loading them: their SHA-256, and the names of tensors."""
+"""SHA-256 and tensor names of weight files, without loading them."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Whether a model's files are the planned ones, found out in threads beside other work."""
+"""Comparison of a model's files with the plan, in threads beside other work."""
 
 import threading
 import time

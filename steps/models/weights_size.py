@@ -16,7 +16,7 @@ FILES_AT_ONCE = 8
 def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) -> int | None:
     """The bytes that the weights in these files of a model take once they are loaded.
 
-    Only headers are read, on the hub where the folder lacks a file. None if one cannot be read:
+    Only headers are read, on the hub if the folder lacks a file. None if one cannot be read:
     that is for whoever loads it to say.
     """
     from huggingface_hub import HfApi, errors, parse_local_safetensors_file_metadata

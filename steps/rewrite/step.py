@@ -35,7 +35,7 @@ LIBRARIES = ("torch", "transformers")
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """Where the texts lie, the distinct prompts of the job, and how many were rewritten now."""
+    """The place of the texts, the job's distinct prompts, and the number rewritten now."""
 
     uri: str
     prompts: int
@@ -77,14 +77,14 @@ def fetch_language_model(job: Job) -> str:
 
 
 def require_rewrite(job: Job) -> RewriteSettings:
-    """How the job's prompts are rewritten. Raises BadInput if they are not."""
+    """The job's settings for rewriting. Raises BadInput if it has none."""
     if job.rewrite is None:
         raise BadInput("the job has no `rewrite`. Add it, or plan the job as it is.")
     return job.rewrite
 
 
 def prompt_rewriter(progress: Progress | None = None) -> PromptRewriter:
-    """What rewrites the prompts of a job here, for `make_plan`."""
+    """A function that rewrites the prompts of a job here, for `make_plan`."""
 
     def rewrite_prompts(job: Job, prompts: set[str]) -> None:
         _rewrite_prompts(_Sentences(progress or NoProgress()), job, prompts)
@@ -93,7 +93,7 @@ def prompt_rewriter(progress: Progress | None = None) -> PromptRewriter:
 
 
 class _Sentences(Progress):
-    """Says how many prompts are rewritten, where what is counted are the images after them."""
+    """Progress of rewriting in sentences, since the bar counts images."""
 
     _total = 0
     _done = 0
@@ -134,7 +134,7 @@ def _say(progress: Progress, sentence: str) -> None:
 
 
 def _is_done(rewriting: Rewriting, prompts: set[str]) -> bool:
-    """Whether all of the prompts are in lists, and their parts committed."""
+    """Return whether all of the prompts are in lists, and their parts committed."""
     parts = list(rewriting.divide(prompts))
     if sum(len(own) for _, own in parts) < len(prompts):
         return False

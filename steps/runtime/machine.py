@@ -116,7 +116,7 @@ def add_log_context(step: str, run: str | None = None, shard: int | None = None)
 
 
 def is_log_structured(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether everything that is printed has to be a line of JSON."""
+    """Return whether everything that is printed has to be a line of JSON."""
     return environment.get(LOG_VARIABLE) == "json"
 
 

@@ -36,7 +36,7 @@ def local_path(name: str) -> Path:
 
 
 def is_remote_uri(name: str) -> bool:
-    """Whether the name is a URI of anything but this machine's disks."""
+    """Return whether the name is a URI of anything but this machine's disks."""
     return "://" in name and not name.startswith("file://")
 
 
@@ -71,7 +71,7 @@ class LocalStore:
             return file.read(min(most, os.fstat(file.fileno()).st_size))
 
     def exists(self, key: str) -> bool:
-        """Whether the object exists."""
+        """Return whether the object exists."""
         with translate_errors(self.uri_of(key), "read"):
             try:
                 self._path_of(key).stat()
@@ -184,7 +184,7 @@ def temporary_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` survive a power cut, where its file system can be asked to."""
+    """Make the names in `folder` survive a power cut, if its file system can sync it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

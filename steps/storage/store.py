@@ -1,4 +1,4 @@
-"""What a store of objects promises, and how objects are committed: the first writer wins."""
+"""The interface of object stores, and the commit of objects: the first writer wins."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -41,7 +41,7 @@ class Store(Protocol):
         """The object's first `most` bytes, or fewer if it has fewer. Raises Missing."""
 
     def exists(self, key: str) -> bool:
-        """Whether the object, which is never empty, exists now."""
+        """Return whether the object, which is never empty, exists now."""
 
     def create(self, key: str, data: bytes) -> bool:
         """Write the object whole on condition that it does not exist; False if it does."""
@@ -63,7 +63,7 @@ class Store(Protocol):
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name stays in its folder. We write no others, but a bucket may contain them."""
+    """Say if a name stays in its folder. We write no others, but a bucket may contain them."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
