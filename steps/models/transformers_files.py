@@ -18,7 +18,6 @@ from imagekiln.steps.models.hub_cache import loading_from_cache
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ["*.json", "merges.txt", "vocab.txt"]
 MODEL_FILES = [*TOKENIZER_FILES, "model*.safetensors"]
-WEIGHTS_PATTERN = "*.safetensors"
 AUTO_CLASS = "AutoModel"  # code that a configuration names is refused, as all that Auto... heeds
 
 
@@ -70,7 +69,7 @@ def require_model(setting: str, reference: HubReference) -> Config:
         names = list_hub_files(reference)
         has_weights = not names or any(name.endswith(SAFETENSORS_SUFFIX) for name in names)
     else:
-        has_weights = any(folder.glob(WEIGHTS_PATTERN))
+        has_weights = any(folder.glob(f"*{SAFETENSORS_SUFFIX}"))
     if not has_weights:
         raise BadInput(
             f"{setting}: {reference.id} has no safetensors, and pickles can run code. "

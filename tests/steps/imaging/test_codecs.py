@@ -32,15 +32,6 @@ def test_the_same_pixels_and_metadata_give_the_same_bytes(encoding: Encoding) ->
     )
 
 
-@pytest.mark.parametrize(
-    ("encoding", "name"), [*zip(KINDS, ["PNG", "JPEG", "WEBP"], strict=True)], ids=str
-)
-def test_other_readers_know_the_file_by_its_kind(encoding: Encoding, name: str) -> None:
-    with Image.open(io.BytesIO(encode_image(noise(8, 24), encoding))) as image:
-        assert (image.format, image.mode, image.size) == (name, "RGB", (24, 8))
-        image.load()
-
-
 @pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)
 def test_an_image_of_another_size_is_refused_before_it_is_decoded(encoding: Encoding) -> None:
     content = encode_image(noise(8, 24), encoding, METADATA)

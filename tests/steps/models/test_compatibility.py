@@ -111,20 +111,6 @@ def test_steps_that_no_shortcut_can_have_are_refused_with_their_place(
         _planned(tmp_path, speed=speed)
 
 
-def test_a_job_with_limited_guidance_is_made_again_to_the_byte(tmp_path: Path) -> None:
-    prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:4])
-    model = {"id": str(models.folder("sd")), "dtype": "float32"}
-    done = run(
-        runs.job(prompts, str(tmp_path / "out"), model=model, speed=UNTIL_HALF, part={"images": 2}),
-        NoProgress(),
-        Stop(),
-    )
-    (*_, last) = manifests(done.uri)
-    assert last["shortcuts"] == "guidance_interval=0.0-0.5"
-    reproduced = reproduce(done.uri, str(last["image_id"]), tmp_path / "again.png")
-    assert (verify(done.uri).ok, reproduced.equal) == (4, "bytes")
-
-
 def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:
     said = r"speed has quantization: fp8 and compile: off; .* remove one of them"
     with pytest.raises(BadInput, match=said):

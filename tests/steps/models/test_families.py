@@ -11,7 +11,6 @@ import pytest
 import torch
 from diffusers.pipelines import auto_pipeline
 
-from imagekiln.steps.generate.diffusion.compile import blocks_of
 from imagekiln.steps.generate.diffusion.denoiser import GUIDER_NAMES, Denoiser
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
@@ -168,13 +167,6 @@ def test_a_whole_job_runs(kind: str, tmp_path: Path) -> None:
 
 def test_every_family_of_the_table_is_tested() -> None:
     assert set(map(_name, KINDS)) == set(FAMILIES)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_family_that_is_compiled_has_blocks(kind: str) -> None:
-    pipe = families.pipe(kind)
-    denoiser = getattr(pipe, "transformer", None) or pipe.unet
-    assert blocks_of(denoiser) or not family_of(type(pipe).__name__).compiles
 
 
 @pytest.mark.parametrize("name", FAMILY_VARIANTS)

@@ -52,20 +52,6 @@ def test_pinned_model_is_known_without_its_weights() -> None:
     assert [*folder.rglob("*.safetensors")] == []
 
 
-@pytest.mark.usefixtures("server")
-def test_pinned_model_has_the_facts_of_the_folder_it_came_from() -> None:
-    local, on_hub = (
-        load_model_facts(ModelSettings(id=name, revision=REVISION))
-        for name in ("bundled:shapes", MODEL)
-    )
-    assert (local.pipeline, local.width, local.size_multiple) == (
-        on_hub.pipeline,
-        on_hub.width,
-        on_hub.size_multiple,
-    )
-    assert on_hub.digest == f"{MODEL}@{REVISION}"
-
-
 def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

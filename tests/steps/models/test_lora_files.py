@@ -173,18 +173,6 @@ def hub_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield file
 
 
-def test_a_hub_lora_is_brought_here_and_known_by_its_bytes_like_any_other(hub_file: Path) -> None:
-    assert load_lora_facts(_model(MODEL, "style.safetensors", REVISION))["style"] == _facts(
-        hub_file
-    )
-    with pytest.raises(Missing) as caught:
-        load_lora_facts(_model(MODEL, "other.safetensors", REVISION))
-    assert (
-        str(caught.value)
-        == f"{MODEL}: has no such file at that revision. Correct model.loras.style.weight_name."
-    )
-
-
 def test_fetch_brings_a_run_s_hub_loras_to_where_no_hub_is_needed(
     hub_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

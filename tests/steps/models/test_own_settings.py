@@ -69,11 +69,6 @@ def test_the_table_of_calls_is_that_of_the_installed_diffusers() -> None:
     assert pipeline_calls.FILE.read_text() == pipeline_calls.pipeline_calls()
 
 
-def test_a_snapshot_in_the_hubs_cache_is_known_by_its_repository(tmp_path: Path) -> None:
-    name = "/cache/models--mirror--SDXL-Turbo/snapshots/462165984030"
-    assert _numbers(_own(tmp_path, name, {"_class_name": SDXL})) == (1, 0.0)
-
-
 def test_a_model_made_from_a_well_known_one_is_drawn_like_it(tmp_path: Path) -> None:
     index: Config = {
         "_class_name": "StableDiffusion3Pipeline",
@@ -198,12 +193,6 @@ def test_a_guidance_that_the_model_does_not_read_is_refused(tmp_path: Path) -> N
     assert "columns: {guidance: null}" in message
     message = _refused(tmp_path / "job", "FLUX.2-klein-4B", {"prompt": ["a"]}, guidance=4)
     assert "guidance has no effect: the model does not read it; remove it from the job" in message
-
-
-def test_a_guidance_of_zero_means_none_to_a_model_that_reads_none(tmp_path: Path) -> None:
-    model = {"id": str(own_settings.write("FLUX.1-schnell", tmp_path)), "dtype": "float32"}
-    planned = jobs.plan(tmp_path, {"prompt": ["a", "b"], "guidance": [0.0, None]}, model=model)
-    assert jobs.image_rows(planned)["guidance"].to_pylist() == [None, None]
 
 
 @pytest.mark.parametrize("name", ["FLUX.1-dev", "sdxl-turbo", "FLUX.2-klein-4B"])

@@ -42,10 +42,6 @@ def test_figure_in_the_job_is_what_an_image_of_default_size_and_steps_takes() ->
     assert _seconds(SDXL, shard={"seconds_per_image": 1.5}) == pytest.approx(1.5)
 
 
-def test_model_that_nobody_knows_has_no_figure() -> None:
-    assert time_figure(_job("bundled:shapes"), _facts("bundled:shapes", 64)) is None
-
-
 def test_guidance_doubles_the_work_of_models_that_run_twice_for_it() -> None:
     once, twice = (_seconds(SDXL, defaults={"guidance": guidance}) for guidance in (1.0, 5.0))
     assert 1.8 < twice / once < 2

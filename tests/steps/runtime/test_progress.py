@@ -61,28 +61,6 @@ def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:
     ]
 
 
-def test_lines_come_at_intervals_not_with_every_part() -> None:
-    out = io.StringIO()
-    clock = Clock()
-    lines = JsonLinesProgress(out, None, interval_seconds=10.0, clock=clock)
-    lines.start(1000)
-    for _ in range(100):
-        lines.add_committed(1)
-    assert len(_events(out)) == 1
-    clock.now = 10.1
-    lines.add_committed(1)
-    assert _events(out)[-1]["done"] == 101
-
-
-def test_work_that_ends_early_reports_how_far_it_came() -> None:
-    out = io.StringIO()
-    lines = JsonLinesProgress(out, None)
-    lines.start(1000)
-    lines.add_committed(3)
-    lines.close()
-    assert _events(out)[-1]["done"] == 3
-
-
 def test_rate_leaves_out_the_first_batch_and_existing_images() -> None:
     out = io.StringIO()
     clock = Clock()

@@ -196,37 +196,6 @@ def test_every_folder_that_was_made_survives_a_power_cut(
     assert synced == [above[-1] / "images"]
 
 
-def test_file_system_that_syncs_no_folders_is_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fsync = os.fsync
-
-    def sync_files(handle: int) -> None:
-        if stat.S_ISDIR(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "Invalid argument")
-        fsync(handle)
-
-    monkeypatch.setattr(os, "fsync", sync_files)
-    store = open_store(str(tmp_path / "run"))
-    assert store.create("images/a", b"x")
-    store.replace("images/a", b"y")
-    assert store.read("images/a") == b"y"
-
-
-def test_folder_that_another_writer_makes_meanwhile_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make = Path.mkdir
-
-    def too_late(folder: Path) -> None:
-        make(folder)
-        make(folder)
-
-    monkeypatch.setattr(Path, "mkdir", too_late)
-    LocalStore(tmp_path / "a").create("b/c", b"x")
-    assert contents(tmp_path) == ["a/b/c"]
-
-
 @pytest.mark.parametrize("key", ["part", "images/part"])
 def test_link_to_a_folder_that_does_not_exist_is_no_reason_to_try_again(
     tmp_path: Path, key: str
