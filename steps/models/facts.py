@@ -24,7 +24,7 @@ from imagekiln.steps.models.component_files import (
     require_data_only,
 )
 from imagekiln.steps.models.families import family_of, unsupported_reason, variants_of
-from imagekiln.steps.models.hub import download_configuration, list_hub_files
+from imagekiln.steps.models.hub import download_configuration, list_hub_files, measure_weights
 from imagekiln.steps.models.own_settings import OwnSettings, read_own_settings
 from imagekiln.steps.models.single_file import (
     PICKLE_SUFFIXES,
@@ -35,7 +35,6 @@ from imagekiln.steps.models.single_file import (
     require_whole_checkpoint,
 )
 from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed, tensor_names
-from imagekiln.steps.models.weights_size import measure_weights
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER, BUNDLED_PREFIX, resolve_path
 

@@ -3,7 +3,8 @@
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, explained_by
 from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.hub_cache import remove_abandoned_downloads, require_undamaged
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
@@ -33,6 +35,7 @@ ACCESS_DENIED_STATUSES = {401, 403}
 RATE_LIMIT_STATUS = 429
 BUSY_STATUSES = {RATE_LIMIT_STATUS, 500, 502, 503, 504}
 MAX_ATTEMPTS = 4
+FILES_AT_ONCE = 8
 FIRST_WAIT_SECONDS = 5.0
 INVALID_ADDRESS_ERRORS = {"InvalidURL", "UnsupportedProtocol"}
 # Of httpx, where a request is made up: what reads answers is elsewhere.
@@ -149,6 +152,37 @@ def list_hub_files(model: HubReference) -> tuple[str, ...]:
     with suppress(KilnError), translate_hub_errors(model), silence_hub_client():
         return tuple(HfApi().list_repo_files(model.id, revision=model.revision))
     return ()
+
+
+def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) -> int | None:
+    """The bytes that the weights in these files of a model take once they are loaded.
+
+    Only headers are read, on the hub if the folder lacks a file. None if one cannot be read:
+    that is for whoever loads it to say.
+    """
+    from huggingface_hub import HfApi, errors, parse_local_safetensors_file_metadata
+
+    float_bytes = 4 if model.dtype == "float32" else 2
+
+    def measure(name: str) -> int:
+        if (folder / name).is_file():
+            header = parse_local_safetensors_file_metadata(folder / name)
+        else:
+            header = HfApi().parse_safetensors_file_metadata(
+                model.id, name, revision=model.revision
+            )
+        # Floats of all sizes are loaded in the model's dtype; there are few other numbers.
+        counts = header.parameter_count.items()
+        return sum(count * (float_bytes if "F" in kind else 1) for kind, count in counts)
+
+    with (
+        suppress(KilnError, errors.SafetensorsParsingError),
+        translate_hub_errors(model),
+        silence_hub_client(),
+        ThreadPoolExecutor(FILES_AT_ONCE, "weights-size") as pool,
+    ):
+        return sum(pool.map(measure, names)) or None
+    return None
 
 
 def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "model") -> T:

@@ -1,10 +1,13 @@
-"""Sizes of batches, and the time of an image."""
+"""Sizes of batches, the time of an image, and the room that weights need."""
 
 from dataclasses import dataclass
 
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.facts import ModelFacts, default_image_size
 from imagekiln.steps.models.image_defaults import default_guidance, default_steps
+
+GIB = 2**30
 
 
 def floor_power_of_two(limit: float) -> int:
@@ -103,3 +106,19 @@ def _image_tflop(passes: int, pixels: int, cost: ForwardCost) -> float:
     denoising = passes * cost.tflop * megapixels / cost.megapixels
     decoding = VAE_TFLOP_PER_MEGAPIXEL * megapixels
     return denoising + decoding
+
+
+def require_room(
+    job: Job, weights_bytes: int | None, gib: float | None, gpu: str = "the GPU of its profile"
+) -> None:
+    """Raise BadInput if the weights of a job's models take more than the memory of a GPU.
+
+    None is what is not known. `gpu` is how the sentence names the GPU.
+    """
+    if weights_bytes is None or gib is None or weights_bytes <= gib * GIB:
+        return
+    raise BadInput(
+        f"{job.model.id}: the weights of the job's models take {weights_bytes / GIB:.1f} GiB in "
+        f"{job.model.dtype}, and {gpu} has {gib:.1f} GiB. Choose a larger GPU (on a cluster, by "
+        "cluster.profile) or a smaller model; bfloat16 takes half of float32 (model.dtype)."
+    )
