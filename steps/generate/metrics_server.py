@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
+from imagekiln.steps.runtime.machine import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.metrics import (
     METRICS,
     SHARD_INFO,

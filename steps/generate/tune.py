@@ -43,8 +43,8 @@ from imagekiln.steps.models.compatibility import require_compatibility
 from imagekiln.steps.models.facts import ModelFacts, default_image_size, load_model_facts
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.image_defaults import default_guidance, default_steps
+from imagekiln.steps.models.performance import GIB
 from imagekiln.steps.models.revisions import pin_revisions
-from imagekiln.steps.models.weights_size import GIB
 from imagekiln.steps.runs.image import ImageParameters, ImageRow
 from imagekiln.steps.runs.plan import (
     PLAN_SCHEMA_VERSION,
@@ -104,7 +104,7 @@ class _TuningBench:
 
     def __init__(self, job: Job) -> None:
         device = choose_device(job.device)
-        self._job = pin_revisions(job).job
+        self._job, _ = pin_revisions(job)
         self.facts = load_model_facts(self._job.model)
         require_compatibility(self._job, self.facts.pipeline)
         self._gpu = describe_device(device)

@@ -38,7 +38,7 @@ class C2paSigner:
         encoding: Encoding,
         find_library: Callable[[str], ModuleSpec | None] = find_spec,
     ) -> None:
-        """Read certificate and key, and sign a small image. Raises BadInput where that fails."""
+        """Read certificate and key, and sign a small image. Raises BadInput if that fails."""
         if find_library("c2pa") is None:
             raise NotInstalled(NOT_INSTALLED)
         self._c2pa = import_module("c2pa")
@@ -54,7 +54,7 @@ class C2paSigner:
         self._context = self._open_context(chain, key, verify=False)
 
     def __call__(self, content: bytes) -> bytes:
-        """The image with its signature. Raises BadInput where the certificate no longer signs."""
+        """The image with its signature. Raises BadInput if the certificate no longer signs."""
         signed = io.BytesIO()
         try:
             with self._c2pa.Builder(_c2pa_manifest(), self._context) as builder:
@@ -112,7 +112,7 @@ def _read_secret(setting: str, reference: str) -> bytes:
 
 
 def _c2pa_manifest() -> str:
-    """What is signed beside the pixels: a model made this, with Imagekiln. No prompt, no model."""
+    """The signed statement: a model made this, with Imagekiln. No prompt, no model."""
     name, _, version = program_version().partition(" ")
     generator = {"name": name}
     if version:

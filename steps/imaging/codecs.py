@@ -29,7 +29,7 @@ MAX_JPEG_SCANS = 500  # of thumbnails in the file too; encoders write some ten
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedMetadata:
-    """What is written into a file beside the pixels: the text `parameters`, and an XMP packet."""
+    """Metadata of a file beside the pixels: the text `parameters`, and an XMP packet."""
 
     parameters: str | None = None
     xmp: bytes | None = None
@@ -57,7 +57,7 @@ def decode_image(
 ) -> RGB:
     """The pixels of a stored image of this width and height, or else of at most `most` pixels.
 
-    Raises OSError or ValueError where it is not such an image, before it takes memory for pixels.
+    Raises OSError or ValueError if it is not such an image, before it takes memory for pixels.
     """
     try:
         with Pillow.open(io.BytesIO(content), formats=STORED_FORMATS) as image:
@@ -71,7 +71,7 @@ def decode_image(
 
 
 def require_few_scans(content: bytes) -> None:
-    """Raise ValueError where a JPEG goes over its pixels again and again.
+    """Raise ValueError if a JPEG goes over its pixels again and again.
 
     A scan that changes nothing is some ten bytes long, and takes time for each pixel.
     """

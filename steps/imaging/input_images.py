@@ -39,7 +39,7 @@ class ImageInspector:
         self._memory = ByteBudget(DECODE_BUDGET_BYTES)
 
     def inspect(self, content: bytes) -> None:
-        """Raise RejectedImage where a file is too large, of another format, or damaged."""
+        """Raise RejectedImage if a file is too large, of another format, or damaged."""
         if len(content) > MAX_INPUT_BYTES:
             raise RejectedImage("bytes")
         try:

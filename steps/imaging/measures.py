@@ -35,7 +35,7 @@ class ImageMeasures:
 
 @dataclass(frozen=True, slots=True)
 class PixelDifference:
-    """Differences of pixels, in levels of 0 to 255; `psnr` is in dB, None where nothing differs."""
+    """Differences of pixels, in levels of 0 to 255; `psnr` is in dB, None if nothing differs."""
 
     largest: int
     mean: float

@@ -1,4 +1,4 @@
-"""What an image file says of itself: a text in EXIF, and in XMP that AI made it."""
+"""Metadata of an image file: a text in EXIF, and in XMP that AI made it."""
 
 import struct
 from functools import cache

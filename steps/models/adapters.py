@@ -48,9 +48,9 @@ def adapters_by_column(model: ModelSettings) -> dict[str, AdapterSettings]:
 
 
 def adapter_keys(model: ModelSettings, pipeline: str) -> dict[str, str]:
-    """What identifies each adapter and its settings, by the column whose images it reads.
+    """Digests of each adapter and its settings, by the column whose images it reads.
 
-    Raises BadInput where the pipeline does not support one of them, Missing, TryAgain.
+    Raises BadInput if the pipeline does not support one of them, Missing, TryAgain.
     """
     require_adapter_support(model, pipeline)
     adapters = adapters_by_column(model)
@@ -60,7 +60,7 @@ def adapter_keys(model: ModelSettings, pipeline: str) -> dict[str, str]:
 def fetch_planned_adapter(adapter: AdapterSettings, key: str) -> Path:
     """The folder of an adapter on this machine, downloaded if need be.
 
-    Raises BadInput where it is not what the run was planned with, Missing, TryAgain.
+    Raises BadInput if it is not what the run was planned with, Missing, TryAgain.
     """
     if _adapter_key(adapter) != key:
         raise BadInput(
@@ -80,7 +80,7 @@ def _adapter_key(adapter: AdapterSettings) -> str:
 
 
 def _refuse_pickles(adapter: AdapterSettings) -> None:
-    """Raise BadInput where an adapter's weights are not in safetensors files."""
+    """Raise BadInput if an adapter's weights are not in safetensors files."""
     hub_files = list_hub_files(adapter) if is_hub_id(adapter.id) else ()
     for pattern in adapter.weight_patterns:
         if not _has_file(adapter, hub_files, PurePosixPath(pattern)):
@@ -91,7 +91,7 @@ def _refuse_pickles(adapter: AdapterSettings) -> None:
 
 
 def _has_file(adapter: AdapterSettings, hub_files: tuple[str, ...], pattern: PurePosixPath) -> bool:
-    """Whether an adapter has such a file; yes where the hub, which would tell, is not reached."""
+    """Check for a file of an adapter; assume it is there if the hub cannot be reached."""
     if not is_hub_id(adapter.id):
         return any(local_folder(adapter.setting_path, adapter.id).glob(str(pattern)))
     files = map(PurePosixPath, hub_files)
@@ -100,7 +100,7 @@ def _has_file(adapter: AdapterSettings, hub_files: tuple[str, ...], pattern: Pur
 
 
 def require_adapter_support(model: ModelSettings, pipeline: str) -> None:
-    """Raise BadInput where a pipeline does not support an adapter, or its files do not fit."""
+    """Raise BadInput if a pipeline does not support an adapter, or its files do not fit."""
     variants = variants_of(pipeline)
     if model.controlnet is not None:
         if variants.controlnet is None:
@@ -158,7 +158,7 @@ CONTROLNET_KINDS: Mapping[str, ControlNetKind] = {
 def controlnet_mismatch(kind: str, controlnet: ModelConfig, denoiser: ModelConfig) -> str | None:
     """Why a ControlNet of this class does not fit a denoiser, as the end of a sentence about it.
 
-    None where it fits. What one of the configurations omits is not compared: SD3.5's own
+    None if it fits. What one of the configurations omits is not compared: SD3.5's own
     ControlNets read no texts.
     """
     requirements = CONTROLNET_KINDS[kind]
@@ -180,7 +180,7 @@ def _dimension(config: ModelConfig, keys: ConfigKeys) -> int | None:
 
 
 def _require_controlnet(model: ModelSettings, controlnet: ControlNetSettings, kind: str) -> None:
-    """Raise BadInput where a folder holds no ControlNet of this kind, or one for another model."""
+    """Raise BadInput if a folder holds no ControlNet of this kind, or one for another model."""
     setting = controlnet.setting_path
     if is_hub_id(controlnet.id):
         path = download_file(controlnet, CONFIG_FILE, setting)
@@ -215,7 +215,7 @@ IP_ADAPTER_BLOCK = re.compile(r"(?:ip_adapter|double_blocks)\.(\d{1,4})\.")
 def _require_ip_adapter(
     model: ModelSettings, adapter: IpAdapterSettings, encoder: ImageEncoderClass
 ) -> None:
-    """Raise BadInput where a folder holds an adapter for another model.
+    """Raise BadInput if a folder holds an adapter for another model.
 
     What is in the files of an adapter on a hub is checked once they are downloaded.
     """
@@ -231,7 +231,7 @@ def _require_ip_adapter(
 def require_ip_adapter_files(
     folder: Path, adapter: IpAdapterSettings, encoder: ImageEncoderClass, denoiser: ModelConfig
 ) -> None:
-    """Raise BadInput where the files in `folder` are not for this image encoder and denoiser.
+    """Raise BadInput if the files in `folder` are not for this image encoder and denoiser.
 
     Raises Missing, TryAgain too.
     """

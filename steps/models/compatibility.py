@@ -1,4 +1,4 @@
-"""Whether a pipeline can do what a job asks for, and what the job's shortcuts are called."""
+"""Checks of a job's shortcuts, LoRAs and adapters against its pipeline."""
 
 from collections.abc import Collection, Iterator
 
@@ -10,7 +10,7 @@ from imagekiln.steps.models.families import FAMILIES, family_of, text_to_image_c
 
 
 def shortcuts_label(speed: SpeedSettings) -> str | None:
-    """The shortcuts as the manifest names them, such as `fp8`; None where there are none."""
+    """The shortcuts as the manifest names them, such as `fp8`; None if there are none."""
     return ",".join(model_key_extras(speed)) or None
 
 
@@ -28,24 +28,28 @@ def model_key_extras(speed: SpeedSettings) -> Iterator[str]:
 def require_compatibility(job: Job, pipeline: str) -> None:
     """Check the job's shortcuts, LoRAs and adapters against its pipeline, adapters by their files.
 
-    Raises BadInput where it does not support one of them, Missing, TryAgain.
+    Raises BadInput if it does not support one of them, Missing, TryAgain.
     """
     require_pipeline_support(job, pipeline)
     require_adapter_support(job.model, pipeline)
 
 
 def require_pipeline_support(job: Job, pipeline: str) -> None:
-    """Raise BadInput where the pipeline's class does not support the job's shortcuts or LoRAs."""
+    """Raise BadInput if the pipeline's class does not support the job's shortcuts or LoRAs."""
     require_shortcut_support(job, pipeline)
     require_lora_support(job.model, pipeline)
 
 
 def require_shortcut_support(job: Job, pipeline: str) -> None:
-    """Raise BadInput where a shortcut does not suit this pipeline or the rest of the job."""
+    """Raise BadInput if a shortcut does not suit this pipeline or the rest of the job."""
     speed = job.speed
     family_name = text_to_image_class(pipeline)
     if speed.quantization == "fp8":
-        _require_fp8_support(job)
+        if job.model.dtype != "bfloat16":
+            raise BadInput(
+                "speed.quantization is fp8, which needs bfloat16, but model.dtype is "
+                f"{job.model.dtype}. Set model.dtype to bfloat16."
+            )
         _require_family("quantization", "Set it to none", pipeline, FAMILIES)
     if speed.guidance_interval is not None:
         limited = [name for name, family in FAMILIES.items() if family.limits_guidance]
@@ -55,16 +59,8 @@ def require_shortcut_support(job: Job, pipeline: str) -> None:
         _require_family("step_cache", "Remove it", family_name, cached)
 
 
-def _require_fp8_support(job: Job) -> None:
-    if job.model.dtype != "bfloat16":
-        raise BadInput(
-            "speed.quantization is fp8, which needs bfloat16, but model.dtype is "
-            f"{job.model.dtype}. Set model.dtype to bfloat16."
-        )
-
-
 def require_quantizable_loras(job: Job) -> None:
-    """Raise BadInput where LoRAs that rows name would change layers that are quantized."""
+    """Raise BadInput if LoRAs that rows name would change layers that are quantized."""
     if job.speed.quantization == "fp8" and job.model.loras:
         raise BadInput(
             "speed.quantization is fp8, which works with LoRAs only if all rows share them. Name "
@@ -85,7 +81,7 @@ def _require_family(setting: str, remedy: str, pipeline: str, supported: Collect
 
 
 def require_lora_support(model: ModelSettings, pipeline: str) -> None:
-    """Raise BadInput where the job has LoRAs and its pipeline is known to take none."""
+    """Raise BadInput if the job has LoRAs and its pipeline is known to take none."""
     if model.loras and not family_of(pipeline).supports_loras:
         raise BadInput(
             f"model.loras: {pipeline} supports no LoRA. Remove them, or choose another model."

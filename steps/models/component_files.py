@@ -1,7 +1,7 @@
 """The files of a pipeline's components, before any library reads them: data, and no code.
 
 diffusers and transformers import modules, run code of a model's own, read pickles and fetch other
-models where a model's small files say so. Each version closes some of these ways. A model whose
+models if a model's small files say so. Each version closes some of these ways. A model whose
 files ask for one of them is refused here, whatever the libraries would make of it.
 """
 
@@ -22,7 +22,7 @@ SAFETENSORS_SUFFIX = ".safetensors"
 # With a variant's name, as in `.safetensors.index.fp16.json`. Indexes of other files are not read.
 WEIGHTS_INDEX_PATTERN = "*.safetensors.index*.json"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
-UNNAMED_MODULE = "None.py"  # what diffusers looks for where no module is named
+UNNAMED_MODULE = "None.py"  # what diffusers looks for if no module is named
 CONFIG_PATTERN = "*config.json"
 QUANTIZATION_KEYS = ("quantization_config", "quantization")
 ATTENTION_KEYS = ("attn_implementation", "_attn_implementation")
@@ -67,7 +67,7 @@ def read_json(path: Path, name: str) -> Config:
 
 
 def read_config(folder: Path, name: str) -> Config:
-    """A configuration in a model's folder; empty where there is none. Raises BadInput, TryAgain."""
+    """A configuration in a model's folder; empty if there is none. Raises BadInput, TryAgain."""
     path = folder / name
     return read_json(path, str(path)) if path.is_file() else {}
 
@@ -75,7 +75,7 @@ def read_config(folder: Path, name: str) -> Config:
 def read_model_index(folder: Path, name: str) -> Config:
     """The index of the pipeline that errors call `name`: its class and its components.
 
-    Raises BadInput where it is none, or names anything but classes, Missing, TryAgain.
+    Raises BadInput if it is none, or names anything but classes, Missing, TryAgain.
     """
     index = read_json(folder / MODEL_INDEX_FILE, name)
     pipeline = index.get("_class_name")
@@ -97,7 +97,7 @@ def read_model_index(folder: Path, name: str) -> Config:
 
 
 def require_data_only(folder: Path, name: str) -> None:
-    """Raise BadInput where loading the pipeline in a folder could do more than read its data.
+    """Raise BadInput if loading the pipeline in a folder could do more than read its data.
 
     Of a model on the hub, the small files are enough. Raises Missing, TryAgain.
     """
@@ -116,9 +116,9 @@ def require_data_only(folder: Path, name: str) -> None:
 def require_data_component(
     folder: Path, name: str, class_name: str = "", *, may_be_quantized: bool = False
 ) -> None:
-    """The same of the folder of one network, tokenizer or scheduler.
+    """Check likewise the folder of one network, tokenizer or scheduler.
 
-    Raises BadInput too where the network is quantized, unless it may be.
+    Raises BadInput too if the network is quantized, unless it may be.
     """
     with translate_errors(name):
         configs = sorted(folder.glob(CONFIG_PATTERN))
@@ -145,7 +145,7 @@ def class_references(index: Config) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _check_config(config: Config, name: str, class_name: str) -> None:
-    """Raise BadInput where a configuration names code. Only classes `Auto...` heed `auto_map`."""
+    """Raise BadInput if a configuration names code. Only classes `Auto...` heed `auto_map`."""
     if class_name.startswith("Auto") and "auto_map" in config:
         raise _unusual(name, "auto_map names code of its own")
     for key, implementation in _iter_attention(config):
@@ -173,7 +173,7 @@ def quantized_error(subject: str, method: str) -> BadInput:
 
 
 def _iter_attention(config: Config) -> Iterator[tuple[str, str]]:
-    """What computes attention in a network and in those within it, each by the key that says so.
+    """Attention implementations of a network and of those within it, each with its key.
 
     transformers takes a text for all of them, or texts by the names of networks.
     """

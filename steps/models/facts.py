@@ -1,4 +1,4 @@
-"""What a plan records of a model, without loading it: its pipeline, its sizes and its digest."""
+"""Facts about a model that a plan records: its pipeline, sizes and digest."""
 
 import hashlib
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from imagekiln.steps.models.component_files import (
     require_data_only,
 )
 from imagekiln.steps.models.families import family_of, unsupported_reason, variants_of
-from imagekiln.steps.models.hub import download_configuration, list_hub_files
+from imagekiln.steps.models.hub import download_configuration, list_hub_files, measure_weights
 from imagekiln.steps.models.own_settings import OwnSettings, read_own_settings
 from imagekiln.steps.models.single_file import (
     PICKLE_SUFFIXES,
@@ -35,14 +35,13 @@ from imagekiln.steps.models.single_file import (
     require_whole_checkpoint,
 )
 from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed, tensor_names
-from imagekiln.steps.models.weights_size import measure_weights
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER, BUNDLED_PREFIX, resolve_path
 
 IRRELEVANT_SUFFIXES = {".md", ".txt", ".png", ".jpg", ".jpeg", ".webp", ".gitattributes", ".lock"}
 TOKENIZER_TEXT_FILES = {"merges.txt", "vocab.txt"}
 DENOISER_COMPONENTS = ("unet", "transformer", "prior")
-DEFAULT_SAMPLE_SIZE = 128  # of latents, where a configuration states none
+DEFAULT_SAMPLE_SIZE = 128  # of latents, if a configuration states none
 DEFAULT_VAE_SCALE_FACTOR = 8
 MAX_VAE_BLOCKS = 16
 MIN_SIZE_MULTIPLE = 8  # pipelines require a multiple of 8 whatever the VAE
@@ -55,7 +54,7 @@ ModelPaths = list[PurePosixPath]  # of files, on the hub or in the model's folde
 class ModelFacts:
     """The part of a model that the plan freezes. Sizes are in pixels.
 
-    `weights_bytes` is what its weights take once they are loaded; None where no header of theirs
+    `weights_bytes` is what its weights take once they are loaded; None if no header of theirs
     could be read.
     """
 
@@ -77,7 +76,7 @@ def load_model_facts(model: ModelSettings) -> ModelFacts:
 def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Path, ModelFacts]:
     """The folder of the model's configuration, and what it states.
 
-    Raises BadInput where it is not a safetensors pipeline, or none that draws from a text alone,
+    Raises BadInput if it is not a safetensors pipeline, or none that draws from a text alone,
     or `from_images`, Missing, TryAgain.
     """
     folder = configuration_folder(model)
@@ -116,7 +115,7 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
 
 
 def _measure_weights(model: ModelSettings, folder: Path, paths: ModelPaths) -> int | None:
-    """What a model's weights take once they are loaded; None where that cannot be read."""
+    """The memory that a model's loaded weights need; None if that cannot be read."""
     if checkpoint := checkpoint_file(model):
         return measure_weights(model, checkpoint.parent, [checkpoint.name])
     weights = sorted(path for path in paths if path.suffix == SAFETENSORS_SUFFIX)
@@ -160,14 +159,14 @@ def _describe_absence(name: str) -> str:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a model's name is a hub id: org/name, and no such folder exists here."""
+    """Return whether a model's name is a hub id: org/name, and no such folder exists here."""
     has_two_parts = name.count("/") == 1
     is_path = name.startswith((BUNDLED_PREFIX, ".", "/", "~")) or is_weights_file(name)
     return has_two_parts and not is_path and not Path(name).exists()
 
 
 def local_folder(setting: str, name: str) -> Path:
-    """The folder that a setting names where it is no hub id. Raises Missing, TryAgain."""
+    """The folder that a setting names if it is no hub id. Raises Missing, TryAgain."""
     folder = Path(resolve_path(name))
     with translate_errors(name):
         if not folder.is_dir():
@@ -179,7 +178,7 @@ def local_folder(setting: str, name: str) -> Path:
 
 
 def model_digest(model: ModelSettings, before_piece: BeforePiece = proceed) -> str:
-    """What identifies a model's weights, and which variant of them is loaded.
+    """The digest of a model's weights and of the variant that is loaded.
 
     `before_piece` is called before each piece that is read of a local model, and may raise.
     """
@@ -198,7 +197,7 @@ def weights_digest(
     variant: str | None = None,
     before_piece: BeforePiece = proceed,
 ) -> str:
-    """What identifies the weights: a hub model's commit, or the hash of a local folder's files."""
+    """The identity of weights: a hub model's commit, or the hash of a local folder's files."""
     if is_hub_id(reference.id):
         name = f"{reference.id}#{variant}" if variant else reference.id
         return f"{name}@{reference.revision}"
@@ -221,10 +220,7 @@ def _affects_pixels(path: Path) -> bool:
 
 
 def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config, ModelPaths]:
-    """The pipeline's class, its components and their files.
-
-    Raises BadInput where a component is a pickle.
-    """
+    """The pipeline's class, its components and their files."""
     index = read_model_index(folder, model.id)
     pipeline = str(index["_class_name"])
     # Folders that are no components are skipped: the pipeline reads nothing from them.
@@ -243,7 +239,7 @@ def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config, 
 
 
 def _require_variant(model: ModelSettings, variant: str, paths: ModelPaths) -> None:
-    """Raise BadInput where none of a model's files is of the variant."""
+    """Raise BadInput if none of a model's files is of the variant."""
     weights = [path.name for path in paths if path.suffix == ".safetensors"]
     if weights and not any(_is_variant(name, variant) for name in weights):
         raise BadInput(
@@ -253,7 +249,7 @@ def _require_variant(model: ModelSettings, variant: str, paths: ModelPaths) -> N
 
 
 def _refuse_pickles(model: ModelSettings, paths: ModelPaths) -> None:
-    """Raise BadInput where a component has pickles and no safetensors."""
+    """Raise BadInput if a component has pickles and no safetensors."""
     safe_folders = {path.parent for path in paths if path.suffix == ".safetensors"}
     for path in sorted(paths):
         if path.suffix.lower() in PICKLE_SUFFIXES and path.parent not in safe_folders:
@@ -291,14 +287,14 @@ def weight_files(folder: Path, variant: str | None) -> list[Path]:
 
 
 def loaded_weights(weights: Sequence[AnyPath], variant: str | None) -> list[AnyPath]:
-    """Those of a component's safetensors that are loaded for a variant; None for the plain ones."""
+    """A component's safetensors that are loaded for a variant; None for the plain ones."""
     plain = [path for path in weights if "." not in path.stem]
     of_variant = [path for path in weights if variant and _is_variant(path.name, variant)]
     return of_variant or plain
 
 
 def _is_variant(name: str, variant: str) -> bool:
-    """Whether a file is of a variant, by its name, as `model.fp16-00001-of-00002.safetensors`."""
+    """Say if a file is of a variant, by its name, as `model.fp16-00001-of-00002.safetensors`."""
     return any(mark in name for mark in (f".{variant}.", f".{variant}-"))
 
 

@@ -1,4 +1,4 @@
-"""What differs between the families of diffusers' text-to-image pipelines, as tables.
+"""Tables of the differences between diffusers' text-to-image pipelines.
 
 A pipeline in no table takes the plain path: prompts as text, and a generator for each image.
 """
@@ -16,7 +16,7 @@ EmbeddingIndices = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How one family is called.
+    """Arguments and limits of one family of pipelines.
 
     `positive_embeds` and `negative_embeds` map arguments to the places of their embeddings in what
     `encode_prompt` returns; without the former, prompts are passed as text.
@@ -173,7 +173,7 @@ UNSUPPORTED_CLASSES: Mapping[str, str] = {
 def unsupported_reason(pipeline: str) -> str | None:
     """Why a class of pipelines draws no images from text alone, and what to do.
 
-    Judged by the name of the class; None where nothing in it says so.
+    Judged by the name of the class; None if nothing in it says so.
     """
     for pattern, reason in UNSUPPORTED_CLASSES.items():
         if re.search(pattern, pipeline):

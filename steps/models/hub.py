@@ -3,7 +3,8 @@
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, explained_by
 from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.hub_cache import remove_abandoned_downloads, require_undamaged
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
@@ -33,6 +35,7 @@ ACCESS_DENIED_STATUSES = {401, 403}
 RATE_LIMIT_STATUS = 429
 BUSY_STATUSES = {RATE_LIMIT_STATUS, 500, 502, 503, 504}
 MAX_ATTEMPTS = 4
+FILES_AT_ONCE = 8
 FIRST_WAIT_SECONDS = 5.0
 INVALID_ADDRESS_ERRORS = {"InvalidURL", "UnsupportedProtocol"}
 # Of httpx, where a request is made up: what reads answers is elsewhere.
@@ -71,14 +74,14 @@ def download_configuration(model: HubReference) -> Path:
 
 
 def is_commit(revision: str | None) -> bool:
-    """Whether a revision is a whole commit, which never changes, and not a branch or tag."""
+    """Return whether a revision is a whole commit, which never changes, and not a branch or tag."""
     return revision is not None and COMMIT.fullmatch(revision) is not None
 
 
 def resolve_commit(reference: HubReference, setting: str) -> str:
     """The commit of what `setting` names, by its branch or tag, or else of the default branch.
 
-    Where the hub cannot be reached, it is the one that this machine last fetched by that name.
+    If the hub cannot be reached, it is the one that this machine last fetched by that name.
     Raises BadInput, Missing, TryAgain.
     """
     from huggingface_hub import HfApi
@@ -89,13 +92,7 @@ def resolve_commit(reference: HubReference, setting: str) -> str:
         with silence_hub_client():
             return HfApi().resolve_revision(named.id, revision=named.revision).resolved
 
-    commit = ask_hub(named, resolve, setting)
-    if not is_commit(commit):
-        raise BadInput(
-            f"{named.id}: what this machine's cache has for {named.revision} is no commit. "
-            f"Remove refs/{named.revision} of it there, or set {setting}.revision to a commit."
-        )
-    return commit
+    return ask_hub(named, resolve, setting)
 
 
 def download_file(reference: HubReference, name: str, setting: str) -> Path:
@@ -148,7 +145,7 @@ def _require_undamaged(reference: HubReference, folder: Path, patterns: list[str
 
 
 def list_hub_files(model: HubReference) -> tuple[str, ...]:
-    """The names of the model's files, weights included; none where the hub cannot be reached."""
+    """The names of the model's files, weights included; none if the hub cannot be reached."""
     from huggingface_hub import HfApi
 
     # A cached model needs no hub.
@@ -157,8 +154,39 @@ def list_hub_files(model: HubReference) -> tuple[str, ...]:
     return ()
 
 
+def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) -> int | None:
+    """The bytes that the weights in these files of a model take once they are loaded.
+
+    Only headers are read, on the hub if the folder lacks a file. None if one cannot be read:
+    that is for whoever loads it to say.
+    """
+    from huggingface_hub import HfApi, errors, parse_local_safetensors_file_metadata
+
+    float_bytes = 4 if model.dtype == "float32" else 2
+
+    def measure(name: str) -> int:
+        if (folder / name).is_file():
+            header = parse_local_safetensors_file_metadata(folder / name)
+        else:
+            header = HfApi().parse_safetensors_file_metadata(
+                model.id, name, revision=model.revision
+            )
+        # Floats of all sizes are loaded in the model's dtype; there are few other numbers.
+        counts = header.parameter_count.items()
+        return sum(count * (float_bytes if "F" in kind else 1) for kind, count in counts)
+
+    with (
+        suppress(KilnError, errors.SafetensorsParsingError),
+        translate_hub_errors(model),
+        silence_hub_client(),
+        ThreadPoolExecutor(FILES_AT_ONCE, "weights-size") as pool,
+    ):
+        return sum(pool.map(measure, names)) or None
+    return None
+
+
 def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "model") -> T:
-    """What `request` gets from the hub. Where the hub is busy, it is sent again a few times.
+    """Send a request to the hub, again a few times if the hub is busy.
 
     The hub's client retries some of its requests, all pods at the same moment, and others not at
     all. These waits are random. Raises BadInput, Missing, TryAgain.
@@ -178,7 +206,7 @@ def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "m
 
 
 def _is_busy(error: TryAgain) -> bool:
-    """Whether the answer behind an error says that the hub is busy."""
+    """Return whether the answer behind an error says that the hub is busy."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if not isinstance(error.__cause__, Exception):
@@ -195,7 +223,7 @@ def translate_hub_errors(
 
 
 def _require_revision(reference: HubReference, setting: str) -> None:
-    """Raise BadInput where what `setting` names is not pinned to a commit."""
+    """Raise BadInput if what `setting` names is not pinned to a commit."""
     if not is_commit(reference.revision):
         raise BadInput(
             f"{setting}.revision is not a commit: pin {reference.id} to one, 40 hexadecimal digits."
@@ -233,7 +261,7 @@ def _explain_hub_error(reference: HubReference, setting: str, error: Exception) 
     if isinstance(error, OSError) and error.errno is not None:
         return explain_storage_error(str(error.filename or name), error)
     unanswered = errors.HfHubHTTPError | errors.LocalEntryNotFoundError | errors.FileMetadataError
-    if isinstance(error, unanswered) or _is_network_error(error) or is_of_answer(error):
+    if isinstance(error, unanswered) or _is_network_error(error) or _is_of_answer(error):
         return TryAgain(
             f"{name}: the hub could not be reached. Run again, or set {id_setting} to a local path."
         )
@@ -260,7 +288,7 @@ def _id_setting(reference: HubReference, setting: str) -> str:
 
 
 def _hub_cause(error: Exception) -> Exception:
-    """What kept the client from the hub, before it or diffusers looked in the cache in vain."""
+    """The first failure, before the client or diffusers looked in the cache in vain."""
     from huggingface_hub import errors
 
     cause = error.__cause__
@@ -274,7 +302,7 @@ def _hub_cause(error: Exception) -> Exception:
 
 
 def _is_of_client_setting(error: Exception) -> bool:
-    """Whether the client could make no request, for what the environment says."""
+    """Return whether the client could make no request, for what the environment says."""
     if _is_network_error(error) and type(error).__name__ in INVALID_ADDRESS_ERRORS:
         return True
     if not isinstance(error, ImportError | ValueError):
@@ -282,8 +310,8 @@ def _is_of_client_setting(error: Exception) -> bool:
     return any(re.fullmatch(REQUEST_MODULE, module) for module in _modules_of(error))
 
 
-def is_of_answer(error: Exception) -> bool:
-    """Whether the client could not use an answer: the page of a gateway, or half a file."""
+def _is_of_answer(error: Exception) -> bool:
+    """Return whether the client could not use an answer: the page of a gateway, or half a file."""
     modules = _modules_of(error)
     raised_by = modules[-1] if modules else ""  # an error that was only named as a cause has none
     is_raised_by_client = raised_by.startswith("huggingface_hub.")

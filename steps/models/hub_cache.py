@@ -85,7 +85,7 @@ def loading_from_cache(name: str, place: Path) -> Iterator[None]:
 
 
 def _is_whole(link: Path, before_piece: BeforePiece) -> bool:
-    """Whether a file has the content that its name says, if its name is a hash."""
+    """Return whether a file has the content that its name says, if its name is a hash."""
     content = link.resolve()
     if SHA256_NAME.fullmatch(content.name):
         digests = [hashlib.sha256()]

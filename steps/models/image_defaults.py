@@ -8,7 +8,7 @@ from imagekiln.steps.runtime.figures import pluralize
 
 
 def default_steps(job: Job, facts: ModelFacts, setting: str = "defaults") -> int:
-    """The steps of an image whose row states none. Raises BadInput where nothing says them."""
+    """The steps of an image whose row states none. Raises BadInput if nothing says them."""
     steps = job.defaults.steps or facts.own.steps
     if steps is None:
         raise BadInput(
@@ -18,7 +18,7 @@ def default_steps(job: Job, facts: ModelFacts, setting: str = "defaults") -> int
 
 
 def default_guidance(job: Job, facts: ModelFacts) -> float | None:
-    """The guidance of an image whose row states none; None where the model reads no number."""
+    """The guidance of an image whose row states none; None if the model reads no number."""
     guidance = job.defaults.guidance
     if guidance is None or (guidance <= NO_GUIDANCE and not facts.own.reads_guidance):
         return facts.own.guidance
@@ -26,7 +26,7 @@ def default_guidance(job: Job, facts: ModelFacts) -> float | None:
 
 
 def describe_defaults(job: Job, facts: ModelFacts) -> str:
-    """What a row that states nothing is drawn with, and where that is from."""
+    """Describe the default steps and guidance, and their sources."""
     steps = pluralize(default_steps(job, facts), "step")
     number = default_guidance(job, facts)
     guidance = "no guidance" if number is None else f"guidance {number:g}"

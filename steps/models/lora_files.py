@@ -30,7 +30,7 @@ APPLIED_TENSOR = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LoraFacts:
-    """What a plan freezes of a LoRA: the hash of its file, and that of its tensors alone.
+    """Hashes of a LoRA that a plan freezes: of its file, and of its tensors alone.
 
     Web UIs identify LoRAs by the latter.
     """
@@ -65,7 +65,7 @@ def fetch_lora_file(name: str, lora: LoraSettings) -> Path:
 def fetch_planned_lora(name: str, lora: LoraSettings, sha256: str) -> Path:
     """The file of a LoRA that the run was planned with.
 
-    Raises BadInput where the file is another one by now, Missing, TryAgain.
+    Raises BadInput if the file is another one by now, Missing, TryAgain.
     """
     path = fetch_lora_file(name, lora)
     setting = _setting_path(name)
@@ -96,7 +96,12 @@ def _find_in_folder(folder: Path, lora: LoraSettings, setting: str) -> Path:
             "Choose a safetensors file, or a hub id as org/name."
         )
     if lora.weight_name is not None:
-        return _find_by_name(folder, lora.weight_name, lora, setting)
+        path = folder / lora.weight_name
+        if not path.is_file():
+            raise Missing(
+                f"{setting}: {lora.id} has no file {lora.weight_name}. Correct weight_name."
+            )
+        return path
     candidates = sorted(folder.glob(f"*{SAFETENSORS_SUFFIX}"))
     if len(candidates) != 1:
         raise BadInput(
@@ -104,13 +109,6 @@ def _find_in_folder(folder: Path, lora: LoraSettings, setting: str) -> Path:
             "Choose one by weight_name."
         )
     return candidates[0]
-
-
-def _find_by_name(folder: Path, weight_name: str, lora: LoraSettings, setting: str) -> Path:
-    path = folder / weight_name
-    if not path.is_file():
-        raise Missing(f"{setting}: {lora.id} has no file {weight_name}. Correct weight_name.")
-    return path
 
 
 def _require_safetensors(setting: str, file: str) -> None:

@@ -1,4 +1,4 @@
-"""Which LoRAs draw an image, as text: `style:0.8, detail:0.5`, and the canonical form of such text.
+"""LoRAs of an image as text: `style:0.8, detail:0.5`, and the canonical form of such text.
 
 The canonical text is the same for equal sets: it names each LoRA once, sorted by name, with the
 shortest digits that give its weight, and omits LoRAs of weight zero. The part of it that decides
@@ -67,7 +67,7 @@ def _rejection_reason(
 
 
 def format_loras(weights: Mapping[str, float]) -> str | None:
-    """The canonical text of these weights; None where all are zero."""
+    """The canonical text of these weights; None if all are zero."""
     items = [
         f"{name}:{format_weight(weight)}" for name, weight in sorted(weights.items()) if weight
     ]
@@ -83,7 +83,7 @@ def lora_weights(loras: str | None) -> dict[str, float]:
 
 
 def lora_key(loras: str, digests: Mapping[str, str]) -> str:
-    """What of a canonical text decides pixels: each file's digest and weight, whatever its name."""
+    """The part of a canonical text that decides pixels: each file's digest and weight."""
     weights = lora_weights(loras)
     return ",".join(sorted(f"{digests[name]}:{format_weight(weights[name])}" for name in weights))
 

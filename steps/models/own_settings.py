@@ -1,4 +1,4 @@
-"""What a model draws with where a job sets nothing, and what it makes of guidance.
+"""Default steps and guidance of a model, and how it reads guidance.
 
 In this order: by the name of a well-known model, by its files, by the name of the model that it
 was made from, by the defaults of its pipeline's call.
@@ -57,9 +57,9 @@ WELL_KNOWN: Mapping[str, Numbers] = {
 
 @dataclass(frozen=True, slots=True)
 class OwnSettings:
-    """The steps and guidance of a model, where they are from, and how its pipeline is called.
+    """The steps and guidance of a model, their source, and how its pipeline is called.
 
-    `steps` is None where nothing says them, as `source` explains. `guidance` is None where the
+    `steps` is None if nothing says them, as `source` explains. `guidance` is None if the
     model reads none, or follows a schedule of its own.
     """
 
@@ -70,7 +70,7 @@ class OwnSettings:
 
     @property
     def reads_guidance(self) -> bool:
-        """Whether a guidance of the job has an effect."""
+        """Return whether a guidance of the job has an effect."""
         return self.call.guidance_argument is not None
 
 
@@ -114,7 +114,7 @@ def read_own_settings(
 
 
 def names_distilled_model(name: str) -> bool:
-    """Whether a file or model is called as those are that draw in few steps."""
+    """Return whether a file or model is called as those are that draw in few steps."""
     return DISTILLED_NAME.search(_last_part(name)) is not None
 
 
@@ -137,7 +137,7 @@ def _call_of(files: ModelFiles) -> CallSignature:
 
 
 def _find_numbers(model: PipelineSettings, files: ModelFiles) -> tuple[Numbers, str] | None:
-    """Steps and guidance by name or by files, and where they are from."""
+    """Steps and guidance by name or by files, and their source."""
     if (name := _last_part(model.id)) in WELL_KNOWN:
         return WELL_KNOWN[name], f"model card of {name}"
     for sign in _iter_signs(files):
@@ -149,7 +149,7 @@ def _find_numbers(model: PipelineSettings, files: ModelFiles) -> tuple[Numbers, 
 
 
 def _iter_signs(files: ModelFiles) -> Iterator[tuple[Numbers, str]]:
-    """What the files of distilled models have, the surest first."""
+    """Signs of a distilled model in its files, the surest first."""
     pipeline = files.pipeline
     embeds = files.denoiser.get("guidance_embeds")
     if files.index.get("is_distilled") and pipeline in DISTILLED:
@@ -167,7 +167,7 @@ def _iter_signs(files: ModelFiles) -> Iterator[tuple[Numbers, str]]:
 
 
 def _may_be_few_step(scheduler: Config) -> bool:
-    """Whether it is a scheduler as Turbo and Lightning have it.
+    """Return whether it is a scheduler as Turbo and Lightning have it.
 
     Models of other predictions or without noise at the end also have trailing steps.
     """

@@ -5,7 +5,6 @@ loaded as any other.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from imagekiln.steps.errors import in_setting
@@ -17,17 +16,6 @@ from imagekiln.steps.models.facts import ModelFacts, locate_model
 from imagekiln.steps.models.image_defaults import default_guidance, default_steps
 from imagekiln.steps.models.passes import PASSES_PREFIX
 from imagekiln.steps.models.single_file import configuration_reference
-
-
-@dataclass(frozen=True, slots=True)
-class PassModel:
-    """What the files of a pass's own diffusion model are at the moment.
-
-    `configuration` is a local folder with at least the model's small files.
-    """
-
-    facts: ModelFacts
-    configuration: Path
 
 
 def iter_pass_jobs(job: Job) -> Iterator[tuple[str, Job]]:
@@ -74,25 +62,25 @@ def pin_passes(passes: Mapping[str, AnyPass], commits: Mapping[str, str]) -> dic
     return pinned
 
 
-def load_pass_models(job: Job) -> dict[str, PassModel]:
-    """The model of each pass that draws with one of its own, by the pass's name.
+def load_pass_models(job: Job) -> dict[str, tuple[Path, ModelFacts]]:
+    """Locate the model of each pass that has one of its own, by the pass's name.
 
-    Raises BadInput where it is not what its pass needs, Missing, TryAgain.
+    Raises BadInput if it is not what its pass needs, Missing, TryAgain.
     """
     models = {}
     for name, pass_job in iter_pass_jobs(job):
         with in_setting(f"{PASSES_PREFIX}{name}"):
-            configuration, facts = locate_model(pass_job.model, from_images=True)
-            require_pipeline_support(pass_job, facts.pipeline)
-        models[name] = PassModel(facts, configuration)
+            located = locate_model(pass_job.model, from_images=True)
+            require_pipeline_support(pass_job, located[1].pipeline)
+        models[name] = located
     return models
 
 
-def fill_pass_settings(job: Job, models: Mapping[str, PassModel]) -> Job:
-    """The job with the steps and guidance of passes' own models, where their passes set none."""
+def fill_pass_settings(job: Job, models: Mapping[str, ModelFacts]) -> Job:
+    """The job with the steps and guidance of passes' own models, if their passes set none."""
     passes = dict(job.passes)
     for name, pass_job in iter_pass_jobs(job):
-        facts = models[name].facts
+        facts = models[name]
         update = {
             "steps": default_steps(pass_job, facts, f"{PASSES_PREFIX}{name}"),
             "guidance": default_guidance(pass_job, facts),
@@ -102,7 +90,7 @@ def fill_pass_settings(job: Job, models: Mapping[str, PassModel]) -> Job:
 
 
 def _pass_defaults(defaults: RowDefaults, settings: RefinePass) -> RowDefaults:
-    """What the pass draws of a row that leaves all to the job's defaults."""
+    """Defaults of the pass for a row that sets nothing."""
     update = {
         "steps": settings.steps,
         "guidance": settings.guidance,

@@ -36,7 +36,7 @@ FILE_SETTINGS: dict[str, IncEx | bool] = {
 }
 UPSCALER_TYPE = "swin2sr"
 ENLARGING_UPSAMPLERS = ("pixelshuffle", "pixelshuffle_aux", "pixelshuffledirect", "nearest+conv")
-# The most positions of a text, where a configuration leaves it to the class of the model.
+# The most positions of a text, if a configuration leaves it to the class of the model.
 CAPTION_POSITIONS = {"blip": 512, "git": 1024}
 RESERVED_POSITIONS = 2  # of the tokens that begin and end a caption
 Size = tuple[int, int]
@@ -48,7 +48,7 @@ def _is_none(model: ModelFacts | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PassFacts:
-    """What identifies the files of a pass's model, and by how much that enlarges an image.
+    """The digest of a pass's model, and the factor by which it enlarges an image.
 
     `model` is the diffusion model of a pass that draws with one of its own.
     """
@@ -59,7 +59,7 @@ class PassFacts:
 
 
 def sum_weights(facts: ModelFacts, passes: Mapping[str, PassFacts]) -> int | None:
-    """The bytes of the weights of a job's diffusion models; None where none is known."""
+    """The bytes of the weights of a job's diffusion models; None if none is known."""
     models = [facts, *(each.model for each in passes.values() if each.model is not None)]
     return sum(model.weights_bytes or 0 for model in models) or None
 
@@ -85,7 +85,7 @@ class PassSizes:
 
     @property
     def alters_images(self) -> bool:
-        """Whether a pass changes the pixels of images after they were drawn."""
+        """Return whether a pass changes the pixels of images after they were drawn."""
         return any(map(alters_pixels, self.passes.values()))
 
     def sizes_by_pass(self, size: Size) -> list[Size]:
@@ -101,7 +101,7 @@ class PassSizes:
         return [size, *self.sizes_by_pass(size)][-1]
 
     def work(self, size: Size, steps: int) -> float:
-        """What passes of diffusion cost of such an image on average, in pixels times steps."""
+        """The average cost of diffusion passes for such an image, in pixels times steps."""
         work = 0.0
         pairs = zip(self.passes.values(), self.sizes_by_pass(size), strict=True)
         for settings, (width, height) in pairs:
@@ -136,7 +136,7 @@ class PassSizes:
         return _scale_side(size[0], scale, multiple), _scale_side(size[1], scale, multiple)
 
     def _multiple_of(self, name: str) -> int:
-        """What sides must be a multiple of for the model that draws in this pass."""
+        """The number that sides must be a multiple of in this pass."""
         facts = self.facts.get(name)
         own = None if facts is None else facts.model
         return self.multiple if own is None else own.size_multiple
@@ -164,7 +164,7 @@ def pass_references(job: Job) -> Iterator[tuple[str, HubReference]]:
 def load_pass_facts(job: Job) -> dict[str, PassFacts]:
     """The facts of the models of transformers that passes run, by the pass's name.
 
-    Raises BadInput where a model is not what its pass needs, Missing, TryAgain.
+    Raises BadInput if a model is not what its pass needs, Missing, TryAgain.
     """
     facts = {}
     for name, settings in job.passes.items():
@@ -177,7 +177,7 @@ def load_pass_facts(job: Job) -> dict[str, PassFacts]:
 
 
 def require_pass_support(job: Job, own: ModelFacts, passes: Mapping[str, PassFacts]) -> None:
-    """Raise BadInput where a diffusion model cannot draw over images as a pass asks for."""
+    """Raise BadInput if a diffusion model cannot draw over images as a pass asks for."""
     for name, settings in job.passes.items():
         if isinstance(settings, RefinePass):
             facts = passes.get(name)
@@ -210,7 +210,7 @@ def _require_refining(setting: str, settings: RefinePass, model: ModelFacts) -> 
 
 
 def pass_keys(job: Job, facts: Mapping[str, PassFacts]) -> Iterator[str]:
-    """What each pass adds to every image id: its settings and its model's files, not its name."""
+    """The part of every image id from each pass: its settings and its model's files."""
     for name, settings in job.passes.items():
         values = settings.model_dump(mode="json", exclude=FILE_SETTINGS, exclude_none=True)
         digest = facts[name].digest if name in facts else None

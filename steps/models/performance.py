@@ -1,14 +1,17 @@
-"""How many images fit in a batch, and how long an image takes."""
+"""Sizes of batches, the time of an image, and the room that weights need."""
 
 from dataclasses import dataclass
 
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.facts import ModelFacts, default_image_size
 from imagekiln.steps.models.image_defaults import default_guidance, default_steps
 
+GIB = 2**30
+
 
 def floor_power_of_two(limit: float) -> int:
-    """The largest power of two up to `limit`; 1 where there is none."""
+    """The largest power of two up to `limit`; 1 if there is none."""
     if limit < 1:
         return 1
     exponent = int(limit).bit_length() - 1
@@ -44,7 +47,7 @@ GPU_SPEEDS = {
 
 @dataclass(frozen=True, slots=True)
 class TimeFigure:
-    """What a pixel and step of an image takes on one GPU, in seconds, and where that is from.
+    """Seconds of one GPU for a pixel and step of an image, and their source.
 
     `device` names the GPU that it was measured on.
     """
@@ -80,7 +83,7 @@ FORWARD_COSTS = {
 def time_figure(job: Job, facts: ModelFacts, tuned: TimeFigure | None = None) -> TimeFigure | None:
     """The time of an image of the default size and steps, as a pixel and step takes it.
 
-    The job's own figure goes first, then `tuned`, the tuning file's. None where there is neither
+    The job's own figure goes first, then `tuned`, the tuning file's. None if there is neither
     and the table does not know the model.
     """
     width, height = default_image_size(job, facts)
@@ -103,3 +106,19 @@ def _image_tflop(passes: int, pixels: int, cost: ForwardCost) -> float:
     denoising = passes * cost.tflop * megapixels / cost.megapixels
     decoding = VAE_TFLOP_PER_MEGAPIXEL * megapixels
     return denoising + decoding
+
+
+def require_room(
+    job: Job, weights_bytes: int | None, gib: float | None, gpu: str = "the GPU of its profile"
+) -> None:
+    """Raise BadInput if the weights of a job's models take more than the memory of a GPU.
+
+    None is what is not known. `gpu` is how the sentence names the GPU.
+    """
+    if weights_bytes is None or gib is None or weights_bytes <= gib * GIB:
+        return
+    raise BadInput(
+        f"{job.model.id}: the weights of the job's models take {weights_bytes / GIB:.1f} GiB in "
+        f"{job.model.dtype}, and {gpu} has {gib:.1f} GiB. Choose a larger GPU (on a cluster, by "
+        "cluster.profile) or a smaller model; bfloat16 takes half of float32 (model.dtype)."
+    )

@@ -1,4 +1,4 @@
-"""What the calls of diffusers' pipelines take, as a table: planning runs without diffusers.
+"""Call signatures of diffusers' pipelines, as a table: planning runs without diffusers.
 
 `make pipeline-calls` writes it, and a test holds it to the installed diffusers.
 """
@@ -18,7 +18,7 @@ TABLE = Path(__file__).with_name("pipeline_calls.json")
 class CallSignature:
     """The defaults of a pipeline's call, and what it reads of guidance and negative prompts.
 
-    `guidance_argument` is None where it reads no guidance. Without a default for it, the pipeline
+    `guidance_argument` is None if it reads no guidance. Without a default for it, the pipeline
     has a schedule of its own, for `schedule_steps` steps. Above `guided_above`, the denoiser runs
     twice a step; None: it never does. Up to there, a negative prompt has no effect.
     """
@@ -31,7 +31,7 @@ class CallSignature:
     takes_negative_prompt: bool = False
 
     def is_guided(self, guidance: float | None) -> bool:
-        """Whether the denoiser runs twice a step at this guidance."""
+        """Return whether the denoiser runs twice a step at this guidance."""
         if guidance is None:
             return self.schedule_steps is not None
         return self.guided_above is not None and guidance > self.guided_above

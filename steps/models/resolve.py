@@ -33,7 +33,7 @@ PARTIAL_PREFIXES = (LORA_SETTING_PREFIX, SCORE_SETTING_PREFIX, PASSES_PREFIX)
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """What the files of a job's model, adapters and LoRAs are at the moment.
+    """The present files of a job's model, adapters and LoRAs.
 
     `job` is the job with commits in place of the branches and tags that it names, `revisions`, and
     with the steps and guidance of models that are passes' own.
@@ -64,7 +64,7 @@ class ResolvedModel:
 
     @property
     def key_extras(self) -> tuple[str, ...]:
-        """What else changes every image of the job: shortcuts, and what passes do."""
+        """Other settings that change every image of the job: shortcuts and passes."""
         return (*model_key_extras(self.job.speed), *pass_keys(self.job, self.passes))
 
     @property
@@ -74,7 +74,7 @@ class ResolvedModel:
 
     @property
     def weights_bytes(self) -> int | None:
-        """What the weights of all the job's diffusion models take; None where that is not known."""
+        """Memory for the weights of all the job's diffusion models; None if unknown."""
         return sum_weights(self.facts, self.passes)
 
     @property
@@ -87,7 +87,7 @@ class ResolvedModel:
         return "|".join(digest for setting, digest in self._digests() if setting not in named)
 
     def _digests(self) -> Iterator[tuple[str, str]]:
-        """What each setting's files add to a digest: the model's, the adapters', the LoRAs'."""
+        """The part of a digest from each setting's files."""
         yield "model", self.facts.digest
         settings = adapters_by_column(self.job.model)
         for column, key in sorted(self.adapters.items()):
@@ -107,19 +107,16 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
     Branches and tags among those of an existing plan, `planned`, are the commits that they were
     there.
 
-    Raises BadInput where they do not, Missing where a file is missing, TryAgain where storage or
+    Raises BadInput if they do not, Missing if a file is missing, TryAgain if storage or
     the hub fails.
     """
-    pinned = pin_revisions(job, planned)
-    job = pinned.job
+    job, revisions = pin_revisions(job, planned)
     configuration, facts = locate_model(job.model)
     require_pipeline_support(job, facts.pipeline)
     pass_models = load_pass_models(job)
-    drawing = {
-        name: PassFacts(model.facts.digest, model=model.facts)
-        for name, model in pass_models.items()
-    }
-    job = fill_pass_settings(job, pass_models)
+    pass_facts = {name: own for name, (_, own) in pass_models.items()}
+    drawing = {name: PassFacts(own.digest, model=own) for name, own in pass_facts.items()}
+    job = fill_pass_settings(job, pass_facts)
     require_pass_support(job, facts, drawing)
     return ResolvedModel(
         job=job,
@@ -127,8 +124,8 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
         configuration=configuration,
         adapters=adapter_keys(job.model, facts.pipeline),
         loras=load_lora_facts(job.model),
-        revisions=pinned.revisions,
+        revisions=revisions,
         scores=score_digests(job),
         passes={**load_pass_facts(job), **drawing},
-        pass_configurations={name: model.configuration for name, model in pass_models.items()},
+        pass_configurations={name: folder for name, (folder, _) in pass_models.items()},
     )

@@ -29,16 +29,10 @@ class NamedRevision:
     commit: str
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedJob:
-    """A job in which each revision is a commit, and the names that stood in their places."""
-
-    job: Job
-    revisions: tuple[NamedRevision, ...]
-
-
-def pin_revisions(job: Job, planned: Collection[NamedRevision] = ()) -> PinnedJob:
-    """The job with commits in place of branches and tags, and of revisions that it omits.
+def pin_revisions(
+    job: Job, planned: Collection[NamedRevision] = ()
+) -> tuple[Job, tuple[NamedRevision, ...]]:
+    """Replace branches, tags and omitted revisions by commits; return the names that were there.
 
     A name that is among those of an existing plan, `planned`, is the commit that it was there; of
     any other the hub is asked. Raises BadInput, Missing, TryAgain.
@@ -63,7 +57,7 @@ def pin_revisions(job: Job, planned: Collection[NamedRevision] = ()) -> PinnedJo
             commit = resolve_commit(reference, setting)
         revisions.append(NamedRevision(setting, reference.id, name, commit))
     if not revisions:
-        return PinnedJob(job, ())
+        return job, ()
     commits = {named.setting: named.commit for named in revisions}
     model = _with_commits(job.model, commits)
     update = {
@@ -71,7 +65,7 @@ def pin_revisions(job: Job, planned: Collection[NamedRevision] = ()) -> PinnedJo
         "scores": pin_scores(job.scores, commits),
         "passes": pin_passes(job.passes, commits),
     }
-    return PinnedJob(job.model_copy(update=update), tuple(revisions))
+    return job.model_copy(update=update), tuple(revisions)
 
 
 def _refuse_revision(setting: str, reference: HubReference) -> None:
@@ -83,7 +77,7 @@ def _refuse_revision(setting: str, reference: HubReference) -> None:
 
 
 def _references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:
-    """What the model's settings refer to, by the path of the setting."""
+    """References of the model's settings, by the path of the setting."""
     yield "model", configuration_reference(model)
     yield from adapter_references(model)
 

@@ -1,4 +1,4 @@
-"""Which samplers fit a model, by the configuration of the scheduler that it comes with.
+"""Samplers that fit a model, by the configuration of the scheduler that it comes with.
 
 The scheduler of a sampler takes over that configuration. Planning imports no diffusers, so what its
 classes accept is listed here; a test runs every sampler on every kind of configuration.
@@ -11,40 +11,19 @@ from imagekiln.steps.job.samplers import SAMPLERS, SCHEDULERS
 from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, read_config
 
 # Schedulers that each take over the configuration of any other one.
-EXCHANGEABLE_SCHEDULERS = frozenset(
-    {
-        "DDIMParallelScheduler",
-        "DDIMScheduler",
-        "DDPMParallelScheduler",
-        "DDPMScheduler",
-        "DEISMultistepScheduler",
-        "DPMSolverMultistepScheduler",
-        "DPMSolverSDEScheduler",
-        "DPMSolverSinglestepScheduler",
-        "EulerAncestralDiscreteScheduler",
-        "EulerDiscreteScheduler",
-        "HeunDiscreteScheduler",
-        "KDPM2AncestralDiscreteScheduler",
-        "KDPM2DiscreteScheduler",
-        "LMSDiscreteScheduler",
-        "PNDMScheduler",
-        "SASolverScheduler",
-        "UniPCMultistepScheduler",
-    }
-)
+EXCHANGEABLE_SCHEDULERS = {
+    *("DDIMParallelScheduler", "DDIMScheduler", "DDPMParallelScheduler", "DDPMScheduler"),
+    *("DEISMultistepScheduler", "DPMSolverMultistepScheduler", "DPMSolverSDEScheduler"),
+    *("DPMSolverSinglestepScheduler", "EulerAncestralDiscreteScheduler", "EulerDiscreteScheduler"),
+    *("HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"),
+    *("LMSDiscreteScheduler", "PNDMScheduler", "SASolverScheduler", "UniPCMultistepScheduler"),
+}
 # Schedulers whose configuration only they themselves read.
-SOLITARY_SCHEDULERS = frozenset(
-    {
-        "EDMDPMSolverMultistepScheduler",
-        "EDMEulerScheduler",
-        "FlowMatchEulerDiscreteScheduler",
-        "FlowMatchHeunDiscreteScheduler",
-        "FlowMatchLCMScheduler",
-        "LCMScheduler",
-        "SCMScheduler",
-        "TCDScheduler",
-    }
-)
+SOLITARY_SCHEDULERS = {
+    *("EDMDPMSolverMultistepScheduler", "EDMEulerScheduler", "FlowMatchEulerDiscreteScheduler"),
+    *("FlowMatchHeunDiscreteScheduler", "FlowMatchLCMScheduler", "LCMScheduler"),
+    *("SCMScheduler", "TCDScheduler"),
+}
 # With Karras' noise levels, the equations of flow matching end in infinities.
 FLOW_SAMPLERS = frozenset({"default", "deis", "dpmpp_2m", "dpmpp_2m_sde", "dpmpp_sde", "unipc"})
 NOT_FOR_SAMPLE_PREDICTION = frozenset({"euler_a", "pndm"})

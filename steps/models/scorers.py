@@ -53,9 +53,9 @@ def pin_scores(scores: Mapping[str, AnyScore], commits: Mapping[str, str]) -> di
 
 
 def score_digests(job: Job) -> dict[str, str]:
-    """What identifies the files of each score, by the path of the setting.
+    """Digests of the files of each score, by the path of the setting.
 
-    Raises BadInput where a model is not what its score needs, Missing, TryAgain.
+    Raises BadInput if a model is not what its score needs, Missing, TryAgain.
     """
     digests = {}
     for setting, reference in score_references(job):

@@ -45,12 +45,12 @@ PREDICTIONS: Mapping[str, str] = {
 
 
 def is_weights_file(name: str) -> bool:
-    """Whether a model's name is that of a file with weights, by its suffix."""
+    """Return whether a model's name is that of a file with weights, by its suffix."""
     return Path(name).suffix.lower() in {SAFETENSORS_SUFFIX, GGUF_SUFFIX, *PICKLE_SUFFIXES}
 
 
 def configuration_reference(model: ModelSettings) -> HubReference:
-    """Where a model's configuration is: in the model itself, or in what `model.config` names.
+    """The place of a model's configuration: in the model itself, or in what `model.config` names.
 
     The revision of a model in one file is that of its configuration.
     """
@@ -60,9 +60,9 @@ def configuration_reference(model: ModelSettings) -> HubReference:
 
 
 def checkpoint_file(model: ModelSettings) -> Path | None:
-    """The file of a model in one file; None where it is a folder or hub id.
+    """The file of a model in one file; None if it is a folder or hub id.
 
-    Raises BadInput where it cannot be used, Missing, TryAgain.
+    Raises BadInput if it cannot be used, Missing, TryAgain.
     """
     if not is_weights_file(model.id):
         if model.config is not None:

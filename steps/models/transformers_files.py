@@ -18,14 +18,13 @@ from imagekiln.steps.models.hub_cache import loading_from_cache
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ["*.json", "merges.txt", "vocab.txt"]
 MODEL_FILES = [*TOKENIZER_FILES, "model*.safetensors"]
-WEIGHTS_PATTERN = "*.safetensors"
 AUTO_CLASS = "AutoModel"  # code that a configuration names is refused, as all that Auto... heeds
 
 
 def fetch_planned_files(setting: str, reference: HubReference, digest: str | None) -> Path:
     """The folder of a model on this machine, downloaded if need be.
 
-    Raises BadInput where it is not what the run was planned with, Missing, TryAgain.
+    Raises BadInput if it is not what the run was planned with, Missing, TryAgain.
     """
     if weights_digest(reference) != digest:
         raise other_files_error(setting, reference.id)
@@ -48,7 +47,7 @@ def other_files_error(setting: str, name: str) -> BadInput:
 def require_processor(setting: str, reference: HubReference) -> Path:
     """The folder with the small files of a tokenizer and image processor.
 
-    Raises BadInput where there are none, or they name code, Missing, TryAgain.
+    Raises BadInput if there are none, or they name code, Missing, TryAgain.
     """
     if is_hub_id(reference.id):
         folder = download_snapshot(reference, TOKENIZER_FILES, setting)
@@ -70,7 +69,7 @@ def require_model(setting: str, reference: HubReference) -> Config:
         names = list_hub_files(reference)
         has_weights = not names or any(name.endswith(SAFETENSORS_SUFFIX) for name in names)
     else:
-        has_weights = any(folder.glob(WEIGHTS_PATTERN))
+        has_weights = any(folder.glob(f"*{SAFETENSORS_SUFFIX}"))
     if not has_weights:
         raise BadInput(
             f"{setting}: {reference.id} has no safetensors, and pickles can run code. "

@@ -1,4 +1,4 @@
-"""What is known of weight files without loading them: their SHA-256, and the names of tensors."""
+"""SHA-256 and tensor names of weight files, without loading them."""
 
 import hashlib
 import os
@@ -65,7 +65,7 @@ def iter_pieces(path: Path, before_piece: BeforePiece) -> Iterator[memoryview]:
 def read_header(path: Path, setting: str) -> Header:
     """The names of the tensors in the safetensors file at `path`, and the texts beside them.
 
-    Raises BadInput where it is not a complete safetensors file, OSError where it cannot be opened.
+    Raises BadInput if it is not a complete safetensors file, OSError if it cannot be opened.
     """
     try:
         # Opened here first: the library reports any file that it cannot open as a missing one.

@@ -1,4 +1,4 @@
-"""Whether a model's files are the planned ones, found out in threads beside other work."""
+"""Comparison of a model's files with the plan, in threads beside other work."""
 
 import threading
 import time
@@ -44,7 +44,7 @@ class WeightsCheck:
     def require_planned(self) -> None:
         """Wait for the result.
 
-        Raises BadInput where the files are not the planned ones, Missing and TryAgain where they
+        Raises BadInput if the files are not the planned ones, Missing and TryAgain if they
         cannot be read, and what `require_undamaged` raises of a downloaded model.
         """
         if self._digest.result() != self._planned_digest:

@@ -10,8 +10,8 @@ from imagekiln.steps.job.output import is_lossless
 from imagekiln.steps.job.prices import Price, PricePerHour, find_price, find_price_or_highest
 from imagekiln.steps.job.user_checks import find_untried_entries
 from imagekiln.steps.models.image_defaults import describe_defaults
+from imagekiln.steps.models.performance import require_room
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
-from imagekiln.steps.models.weights_size import require_room
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.earlier_runs import find_earlier_rate

@@ -40,7 +40,7 @@ def hash_texts(texts: Sequence[str]) -> Hashes:
 
 
 def make_weights(weights: Sequence[Fraction]) -> Floats | None:
-    """Weights, all more than 0, for `draw_options`; None where all are equal."""
+    """Weights, all more than 0, for `draw_options`; None if all are equal."""
     if len(set(weights)) == 1:
         return None
     return np.array(weights, np.float64)

@@ -55,7 +55,7 @@ Mode: TypeAlias = Literal["all", "random", "drawn"]
 
 
 class WildcardReader(Protocol):
-    """What reads the options that wildcards stand for.
+    """Reader of the options behind wildcards.
 
     `columns` are those that the templates and lines that it was read for name.
     """
@@ -107,7 +107,7 @@ class _Parser:
 
     @property
     def rest(self) -> str:
-        """What is not read yet."""
+        """The text that is not read yet."""
         return self._text[self._position :]
 
     def parse_rest(self) -> Template:
@@ -293,7 +293,7 @@ class _Parser:
         return Option(self._text[start : self._position].strip(), weight, body)
 
     def _parse_numbers(self) -> Numbers:
-        """How many options, and what joins them."""
+        """The number of options, and the text that joins them."""
         numbers = self._match(NUMBERS)
         if numbers is None:
             return ONE_OPTION

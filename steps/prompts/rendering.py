@@ -42,7 +42,7 @@ class Drawing:
     def add_choice(self, name: str) -> str:
         """Make room for a choice, before those within it. Returns its name, numbered if needed.
 
-        Raises BadInput where there are too many.
+        Raises BadInput if there are too many.
         """
         if len(self.chosen) == MAX_CHOICES:
             raise BadInput(

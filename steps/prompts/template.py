@@ -22,7 +22,7 @@ CHOICE_NAME = "{}"
 
 
 class TemplateMistake(Exception):
-    """What is wrong with a template, and where: `line 1, character 5: ...`, without a full stop."""
+    """A mistake in a template and its place: `line 1, character 5: ...`, without a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,12 @@ class Options:
 
     @cached_property
     def hashes(self) -> Hashes:
-        """What an option is drawn by."""
+        """Hashes by which options are chosen."""
         return hash_texts([option.source for option in self.items])
 
     @cached_property
     def weights(self) -> Floats | None:
-        """The weights; None where all are equal."""
+        """The weights; None if all are equal."""
         return make_weights([option.weight for option in self.items])
 
     @cached_property
@@ -95,13 +95,13 @@ class Options:
 
     @cached_property
     def height(self) -> int:
-        """How deep choices are nested in the options."""
+        """The depth of nested choices in the options."""
         return max(measure_height(option.body) for option in self.items)
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How many options a choice takes, and what joins them. Without `most`, up to all of them."""
+    """The number of options of a choice, and their separator. Without `most`, up to all of them."""
 
     fewest: int
     most: int | None
@@ -128,12 +128,12 @@ class Choice:
 
     @property
     def is_single(self) -> bool:
-        """Whether it is always one option."""
+        """Return whether it is always one option."""
         return self.fewest == self.most == 1
 
     @cached_property
     def count(self) -> int:
-        """The texts that it can be; one where it is drawn."""
+        """The texts that it can be; one if it is random."""
         if self.is_drawn:
             return 1
         if self.is_single:
@@ -174,7 +174,7 @@ def make_options(options: Iterable[Option]) -> Options:
 
 
 def make_choice(name: str, options: Options, numbers: Numbers, is_drawn: bool) -> Choice:
-    """A choice among these options. Raises TemplateMistake where it is not within bounds."""
+    """A choice among these options. Raises TemplateMistake if it is not within bounds."""
     available = len(options.items)
     most = available if numbers.most is None else min(numbers.most, available)
     if most > MAX_PICKED:
@@ -192,13 +192,13 @@ def make_choice(name: str, options: Options, numbers: Numbers, is_drawn: bool) -
 
 
 def count_texts(template: Template) -> int:
-    """How many texts a template can be, without what is drawn."""
+    """The number of texts of a template, without random choices."""
     counts = [piece.count for piece in template if isinstance(piece, VariableAssignment | Choice)]
     return min(prod(counts), MAX_COUNT)
 
 
 def measure_height(template: Template) -> int:
-    """How deep choices are nested."""
+    """The depth of nested choices."""
     height = 0
     for piece in template:
         if isinstance(piece, VariableAssignment):

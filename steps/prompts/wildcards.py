@@ -54,7 +54,7 @@ class WildcardFiles:
     def read_options(self, wildcard: str, mode: Mode, depth: int) -> Options:
         """The lines of the files of that name, in which `*` stands for any characters.
 
-        Raises TemplateMistake where there are none, BadInput where one is wrong, TryAgain.
+        Raises TemplateMistake if there are none, BadInput if one is wrong, TryAgain.
         """
         key = (wildcard, mode)
         if key in self._options:

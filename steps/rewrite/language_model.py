@@ -42,8 +42,8 @@ UNREAD = RewrittenText("", "unread")
 def load_language_model(settings: RewriteSettings, device_name: str) -> "LanguageModel":
     """Load the model onto the job's device.
 
-    Raises BadInput where it writes no text or does not load without code of its own, Missing,
-    TryAgain where the hub, the device or its memory fails.
+    Raises BadInput if it writes no text or does not load without code of its own, Missing,
+    TryAgain if the hub, the device or its memory fails.
     """
     device = choose_device(device_name)
     reference = settings.model
@@ -99,9 +99,9 @@ class LanguageModel:
         self._known_tokens = getattr(embeddings, "num_embeddings", float("inf"))
 
     def rewrite(self, prompts: Sequence[str]) -> list[RewrittenText]:
-        """What the model makes of each prompt. Batches that do not fit into memory are halved.
+        """Rewrite each prompt. Batches that do not fit into memory are halved.
 
-        Raises BadInput where the model fails, TryAgain where the device fails or lacks memory.
+        Raises BadInput if the model fails, TryAgain if the device fails or lacks memory.
         """
         with _translate_errors(self._settings):
             texts = [self._instruct(prompt) for prompt in prompts]
@@ -127,7 +127,7 @@ class LanguageModel:
         return [*self._rewrite_batch(texts[:half]), *self._rewrite_batch(texts[half:])]
 
     def _instruct(self, prompt: str) -> str:
-        """The text that the model reads, as its chat template has it where there is one."""
+        """The text that the model reads, formatted by its chat template if it has one."""
         text = self._settings.instruct(prompt)
         if self._is_sequence or not self._tokenizer.chat_template:
             return text
@@ -141,7 +141,7 @@ class LanguageModel:
         return self._tokenizer([*texts], add_special_tokens=not is_chat, **options)
 
     def _can_read(self, tokens: Sequence[int]) -> bool:
-        """Whether the model can read these, so that one prompt fails no others.
+        """Return whether the model can read these, so that one prompt fails no others.
 
         A tokenizer may have tokens that the model has not, such as one added for padding.
         """

@@ -28,10 +28,10 @@ WEIGHT_PATTERN = "model*.safetensors"
 
 
 def require_language_model(reference: LanguageModelSettings, setting: str) -> None:
-    """Raise BadInput where the small files are of no model of transformers, or name other files.
+    """Raise BadInput if the small files are of no model of transformers, or name other files.
 
     They may name code of its own, which transformers does not run unless it is told to trust it.
-    Raises Missing, TryAgain where they cannot be fetched.
+    Raises Missing, TryAgain if they cannot be fetched.
     """
     folder = _find_folder(reference, setting, [*FILE_PATTERNS])
     if (folder / ADAPTER_FILE).is_file():
@@ -50,7 +50,7 @@ def require_language_model(reference: LanguageModelSettings, setting: str) -> No
 def fetch_weights(reference: LanguageModelSettings, setting: str) -> Path:
     """A folder with all of the model's files.
 
-    Raises BadInput where it has no safetensors, or names more than its own data, Missing, TryAgain.
+    Raises BadInput if it has no safetensors, or names more than its own data, Missing, TryAgain.
     """
     folder = _find_folder(reference, setting, [*FILE_PATTERNS, WEIGHT_PATTERN])
     with loading_from_cache(reference.id, folder):
@@ -67,7 +67,7 @@ def fetch_weights(reference: LanguageModelSettings, setting: str) -> Path:
 
 
 def read_architecture(folder: Path, name: str) -> str:
-    """The class that the model's configuration names. Raises BadInput where it names none."""
+    """The class that the model's configuration names. Raises BadInput if it names none."""
     classes = read_json(folder / CONFIG_FILE, name).get("architectures")
     if isinstance(classes, list) and classes and isinstance(classes[0], str):
         return cut_name(classes[0])

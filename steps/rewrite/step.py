@@ -35,7 +35,7 @@ LIBRARIES = ("torch", "transformers")
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """Where the texts lie, the distinct prompts of the job, and how many were rewritten now."""
+    """The place of the texts, the job's distinct prompts, and the number rewritten now."""
 
     uri: str
     prompts: int
@@ -45,8 +45,8 @@ class RewriteResult:
 def rewrite(job: Job, progress: Progress | None = None) -> RewriteResult:
     """Rewrite the job's prompts that are not rewritten yet, for `plan` wherever it runs.
 
-    For a run that is planned already, nothing is read or rewritten. Raises BadInput where job,
-    prompts or model must be corrected, TryAgain where the hub, storage or the device failed; then
+    For a run that is planned already, nothing is read or rewritten. Raises BadInput if job,
+    prompts or model must be corrected, TryAgain if the hub, storage or the device failed; then
     it resumes.
     """
     job = job.without_cluster()
@@ -66,7 +66,7 @@ def rewrite(job: Job, progress: Progress | None = None) -> RewriteResult:
 def fetch_language_model(job: Job) -> str:
     """Download the job's language model into this machine's cache; a sentence on where it is.
 
-    Raises BadInput where there is none, or one that writes no text, Missing, TryAgain.
+    Raises BadInput if there is none, or one that writes no text, Missing, TryAgain.
     """
     settings = require_rewrite(job)
     rewriting = open_rewriting(job, settings)
@@ -77,14 +77,14 @@ def fetch_language_model(job: Job) -> str:
 
 
 def require_rewrite(job: Job) -> RewriteSettings:
-    """How the job's prompts are rewritten. Raises BadInput where they are not."""
+    """The job's settings for rewriting. Raises BadInput if it has none."""
     if job.rewrite is None:
         raise BadInput("the job has no `rewrite`. Add it, or plan the job as it is.")
     return job.rewrite
 
 
 def prompt_rewriter(progress: Progress | None = None) -> PromptRewriter:
-    """What rewrites the prompts of a job here, for `make_plan`."""
+    """A function that rewrites the prompts of a job here, for `make_plan`."""
 
     def rewrite_prompts(job: Job, prompts: set[str]) -> None:
         _rewrite_prompts(_Sentences(progress or NoProgress()), job, prompts)
@@ -93,7 +93,7 @@ def prompt_rewriter(progress: Progress | None = None) -> PromptRewriter:
 
 
 class _Sentences(Progress):
-    """Says how many prompts are rewritten, where what is counted are the images after them."""
+    """Progress of rewriting in sentences, since the bar counts images."""
 
     _total = 0
     _done = 0
@@ -134,7 +134,7 @@ def _say(progress: Progress, sentence: str) -> None:
 
 
 def _is_done(rewriting: Rewriting, prompts: set[str]) -> bool:
-    """Whether all of the prompts are in lists, and their parts committed."""
+    """Return whether all of the prompts are in lists, and their parts committed."""
     parts = list(rewriting.divide(prompts))
     if sum(len(own) for _, own in parts) < len(prompts):
         return False
@@ -160,10 +160,7 @@ def _commit_parts(
 
 
 def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenModel:
-    """The model of all texts: that of the first who rewrote any, which has to be here unchanged.
-
-    Raises BadInput where it is another one, or no language model, Missing, TryAgain.
-    """
+    """The model of all texts: that of the first who rewrote any, which has to be here unchanged."""
     frozen = rewriting.read_model()
     reference = settings.model
     if frozen is not None:

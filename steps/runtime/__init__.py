@@ -1,4 +1,4 @@
-"""What any step needs of its process: signals, progress, threads, text that is safe to show.
+"""Services for any step: signals, progress, threads, text that is safe to show.
 
 Imports nothing else of Imagekiln.
 """

@@ -1,15 +1,17 @@
-"""The CPUs and GPUs that the process may use, and what its libraries are told.
+"""The process: its CPUs and GPUs, what its libraries are told, and the lines of its log.
 
-In a pod, it may use less than the node has.
+In a pod, it may use less than the node has. There, the template sets IMAGEKILN_LOG=json: each line
+of the log is then a JSON object with the run, the shard and the number of the attempt.
 """
 
+import json
 import logging
 import math
 import os
 import re
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 
@@ -20,6 +22,8 @@ DEVICES = Path("/dev")
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 SPIN_VARIABLE = "GOMP_SPINCOUNT"  # of libgomp, which PyTorch has on Linux
 BRIEF_SPIN_COUNT = "10000"  # libgomp's own is 300,000, about a millisecond
+LOG_VARIABLE = "IMAGEKILN_LOG"
+ATTEMPT_VARIABLE = "IMAGEKILN_ATTEMPT"
 
 
 def available_cpus(cgroup: Path = CGROUP) -> int:
@@ -87,3 +91,39 @@ def limit_spinning() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault(SPIN_VARIABLE, BRIEF_SPIN_COUNT)
+
+
+# Of the whole process: threads write lines too.
+_context: dict[str, object] = {}
+
+
+@contextmanager
+def empty_log_context() -> Iterator[None]:
+    """Forget at the end of the block what its lines had in common."""
+    try:
+        yield
+    finally:
+        _context.clear()
+
+
+def add_log_context(step: str, run: str | None = None, shard: int | None = None) -> None:
+    """Give every later line the step, the run by its URI if there is one yet, and the shard."""
+    _context["step"] = step
+    if run is not None:
+        _context["run"] = run
+    if shard is not None:
+        _context["shard"] = shard
+
+
+def is_log_structured(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether everything that is printed has to be a line of JSON."""
+    return environment.get(LOG_VARIABLE) == "json"
+
+
+def format_log_event(name: str, fields: Mapping[str, object]) -> str:
+    """One line: the event, its fields, and what all lines have in common."""
+    line: dict[str, object] = {"event": name, **fields, **_context}
+    attempt = os.environ.get(ATTEMPT_VARIABLE, "")
+    if attempt.isdecimal():
+        line["attempt"] = int(attempt)
+    return json.dumps(line)

@@ -40,7 +40,7 @@ class Metric:
 
 @dataclass(slots=True)
 class Counter(Metric):
-    """What only grows."""
+    """A number that only grows."""
 
     type: ClassVar[MetricType] = "counter"
     series: "prometheus.Counter | None" = field(default=None, repr=False)
@@ -54,14 +54,14 @@ class Counter(Metric):
 
 @dataclass(slots=True)
 class Gauge(Metric):
-    """What goes up and down."""
+    """A number that goes up and down."""
 
     type: ClassVar[MetricType] = "gauge"
     series: "prometheus.Gauge | None" = field(default=None, repr=False)
 
     @property
     def is_on(self) -> bool:
-        """Whether a value would be served: for values that cost something."""
+        """Return whether a value would be served: for values that cost something."""
         return self.series is not None
 
     def set(self, value: float, **labels: str) -> None:
@@ -78,7 +78,7 @@ class Gauge(Metric):
 
 @dataclass(slots=True)
 class SecondsHistogram(Metric):
-    """What is observed again and again: how often, the sum, and how many in each bucket."""
+    """Observations: their count, their sum, and the count in each bucket."""
 
     type: ClassVar[MetricType] = "histogram"
     buckets: Sequence[float] = SECONDS_BUCKETS

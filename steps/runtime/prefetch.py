@@ -85,7 +85,7 @@ class _Channel(Generic[T]):
         self._closed.set()
 
     def put(self, item: T | _EndOfStream) -> bool:
-        """Hand over an item; False where the channel is closed."""
+        """Hand over an item; False if the channel is closed."""
         started = time.perf_counter()
         try:
             while not self._closed.is_set():

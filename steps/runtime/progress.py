@@ -13,7 +13,7 @@ from typing import Never, TextIO
 
 from tqdm import TqdmWarning, tqdm
 
-from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE, format_log_event
+from imagekiln.steps.runtime.machine import ATTEMPT_VARIABLE, format_log_event
 from imagekiln.steps.runtime.sanitize import sanitize_lines
 
 LINE_INTERVAL_SECONDS = 10.0
@@ -33,7 +33,7 @@ class Event:
 
 
 class Progress:
-    """Learns how many images are drawn, and how many of them are committed.
+    """Counts of generated and committed images.
 
     Others show it, or count besides: these pass on to `shown` what they do not use themselves.
     """
@@ -45,32 +45,32 @@ class Progress:
         self._shown = shown
 
     def start(self, total: int) -> None:
-        """So many images are planned."""
+        """Set the number of planned images."""
         if self._shown is not None:
             self._shown.start(total)
 
     def add_existing(self, images: int) -> None:
-        """So many of them were committed before this process started."""
+        """Add images that were committed before this process started."""
         if self._shown is not None:
             self._shown.add_existing(images)
 
     def add_drawn(self, images: int) -> None:
-        """So many more are drawn. A kill would still lose them."""
+        """Add generated images, which a kill would still lose."""
         if self._shown is not None:
             self._shown.add_drawn(images)
 
     def add_committed(self, images: int) -> None:
-        """So many more are committed."""
+        """Add newly committed images."""
         if self._shown is not None:
             self._shown.add_committed(images)
 
     def show_event(self, event: Event) -> None:
-        """Something happened besides images."""
+        """Show an event other than images."""
         if self._shown is not None:
             self._shown.show_event(event)
 
     def close(self) -> None:
-        """The work is over, finished or not."""
+        """End, whether or not the work is finished."""
         if self._shown is not None:
             self._shown.close()
 
@@ -88,7 +88,7 @@ class TerminalProgress(Progress):
         self._bar: tqdm[Never] | None = None
 
     def start(self, total: int) -> None:
-        """Show the bar: in a notebook its own kind, where widgets are installed."""
+        """Show the bar: in a notebook its own kind, if widgets are installed."""
         bar_class = tqdm
         if is_notebook():
             with warnings.catch_warnings():
@@ -252,20 +252,20 @@ class JsonLinesProgress(Progress):
 
 
 def is_notebook() -> bool:
-    """Whether this process runs the cells of a notebook."""
+    """Return whether this process runs the cells of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and "IPKernelApp" in shell.config
 
 
 def is_watched() -> bool:
-    """Whether a person sees what this process draws on stderr."""
+    """Return whether a person sees what this process draws on stderr."""
     return sys.stderr.isatty() or is_notebook()
 
 
 @contextmanager
 def open_progress(noun: str = "images") -> Iterator[Progress]:
-    """A bar where a person watches stderr, else lines. `noun` says what is counted."""
+    """A bar if a person watches stderr, else lines. `noun` says what is counted."""
     path = os.environ.get(ARGO_FILE_VARIABLE)
     progress: Progress
     if is_watched() and not path:  # a pod may have a terminal too

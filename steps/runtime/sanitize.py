@@ -80,7 +80,7 @@ def sanitize_line(text: str) -> str:
 
 
 def sanitize_lines(text: str) -> str:
-    """The text as lines of a terminal or a log, where its line feeds can be trusted."""
+    """The text as lines of a terminal or a log, if its line feeds can be trusted."""
     return UNSAFE_IN_LINES.sub(REPLACEMENT, text)
 
 
@@ -102,7 +102,7 @@ def truncate_text(text: str, most: int) -> str:
 
 
 def holds_credentials(uri: str) -> bool:
-    """Whether a URI has a user or password in it, or a query that is signed or names a secret."""
+    """Say if a URI has a user or password in it, or a query that is signed or names a secret."""
     chain = uri.split("::")  # of fsspec's file systems, if it is no part of a password
     return any(map(_url_holds_credentials, [uri, *chain]))
 

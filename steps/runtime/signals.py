@@ -23,7 +23,7 @@ class Stopped(BaseException):
 
 @dataclass(slots=True)
 class Stop:
-    """Whether and when the process was asked to stop.
+    """A request to stop the process.
 
     `immediate`: the signal itself raises Stopped, since no current work is worth finishing.
     `waits_for_part`: the current part is finished, however long that takes.
@@ -49,7 +49,7 @@ class Stop:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Finish the block before stopping, even where the stop is immediate."""
+        """Finish the block before stopping, even if the stop is immediate."""
         before = self.immediate
         self.immediate = False
         try:
@@ -134,7 +134,7 @@ def _replaced_errors(stop: Stop) -> Iterator[None]:
 
 
 def _replace_handler(old: _Handler, handlers: Mapping[signal.Signals, _Handler]) -> None:
-    """Set these handlers where the old one is still set, and not that of a block within."""
+    """Set these handlers if the old one is still set, and not that of a block within."""
     for number, handler in handlers.items():
         if signal.getsignal(number) is old:
             signal.signal(number, handler)

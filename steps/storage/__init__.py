@@ -11,7 +11,7 @@ from imagekiln.steps.storage.store import Store, require_plain_key
 
 
 def open_folder(store: Store, name: str) -> Store:
-    """A folder of a store, as a store of its own. Raises BadInput where a link leads to it."""
+    """A folder of a store, as a store of its own. Raises BadInput if a link leads to it."""
     require_plain_key(store.uri, name)
     uri = f"{store.uri}/{name}"
     if not is_remote_uri(uri) and local_path(uri).is_symlink():

@@ -1,4 +1,4 @@
-"""What failures of disks and object stores mean to the user: the one translator of their errors."""
+"""Translate errors of disks and object stores into sentences for the user."""
 
 import errno
 import os
@@ -60,7 +60,7 @@ SETTING_MODULES = {"botocore.configprovider", "botocore.credentials", "aiobotoco
 INVALID_ENDPOINT = "Invalid endpoint"  # of a ValueError that botocore raises
 # aiobotocore's wrapper of any error that is none of a connection.
 CLIENT_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "httpx", "httpx2", "httpcore")
-# What these libraries raise where no connection was made: by name, for the same reason.
+# What these libraries raise if no connection was made: by name, for the same reason.
 CONNECTION_ERRORS = {
     "ClientConnectionError",  # of aiohttp
     "HTTPClientError",  # of botocore
@@ -98,7 +98,7 @@ def translate_errors(where: str, operation: Operation | None = None) -> Iterator
 
 
 def explain_storage_error(where: str, error: Exception) -> KilnError | None:
-    """The error as a sentence for the user; None where it is not a failure of storage."""
+    """The error as a sentence for the user; None if it is not a failure of storage."""
     if _is_of_client_setting(error):
         return _explain_client_setting(where, error)
     if _is_expiry(error):
@@ -113,7 +113,7 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
 
 
 def _is_of_client_setting(error: Exception) -> bool:
-    """Whether no request could be made, for what the environment says of the store."""
+    """Return whether no request could be made, for what the environment says of the store."""
     if _is_setting_error(error):
         return True
     if isinstance(error, ValueError) and str(error).startswith(INVALID_ENDPOINT):
@@ -163,17 +163,17 @@ def _explain_library_error(where: str, error: Exception) -> KilnError:
 
 
 def _is_client_library_error(error: BaseException | None) -> bool:
-    """Whether one of the libraries that send requests raised it."""
+    """Return whether one of the libraries that send requests raised it."""
     return type(error).__module__.partition(".")[0] in CLIENT_LIBRARIES
 
 
 def _is_expiry(error: Exception) -> bool:
-    """Whether the credentials have expired, as the store says or as the client knows itself."""
+    """Say if the credentials have expired, as the store says or as the client knows itself."""
     return not EXPIRED_CREDENTIALS.isdisjoint((type(error).__name__, error_code(error)))
 
 
 def is_storage_error(error: Exception) -> bool:
-    """Whether reading failed because of storage, not because of the content.
+    """Return whether reading failed because of storage, not because of the content.
 
     Arrow raises a plain OSError without a number for content that it cannot read.
     """
@@ -183,7 +183,7 @@ def is_storage_error(error: Exception) -> bool:
 
 
 def error_code(error: BaseException) -> str:
-    """The object store's error code, such as NoSuchBucket; empty where it sent none."""
+    """The object store's error code, such as NoSuchBucket; empty if it sent none."""
     response = getattr(error.__cause__ or error, "response", None)
     if not isinstance(response, dict) or "Error" not in response:
         return ""
@@ -245,7 +245,7 @@ def _explain_refusal(where: str, error: PermissionError) -> KilnError:
 
 
 def is_object_absent(error: FileNotFoundError) -> bool:
-    """Whether an object store has no such object: the bucket is there, and it was asked."""
+    """Return whether an object store has no such object: the bucket is there, and it was asked."""
     return error_code(error) != "NoSuchBucket" and not _is_of_client_setting(error)
 
 

@@ -90,7 +90,7 @@ def _filesystem_options(scheme: str, endpoint: str | None) -> dict[str, object]:
 
 
 def describe_missing_extra(uri: str) -> str | None:
-    """Which extra of this package is to be installed for a URI; None where nothing lacks."""
+    """The extra of this package that a URI needs; None if nothing is missing."""
     scheme = uri.partition("://")[0].lower()
     extra = EXTRAS.get(scheme)
     if extra is None or find_spec(EXTRA_MODULES[extra]) is not None:
@@ -154,7 +154,7 @@ def open_object(uri: str, block_bytes: int) -> Iterator[BinaryIO]:
 
 @contextmanager
 def open_in_pieces(files: Any, path: str, **options: object) -> Iterator[BinaryIO]:
-    """A file of a file system, which has no types, likewise."""
+    """A file of an fsspec file system for reading in pieces."""
     try:
         opened = files.open(path, "rb", **options)
     except OSError as error:

@@ -36,7 +36,7 @@ def local_path(name: str) -> Path:
 
 
 def is_remote_uri(name: str) -> bool:
-    """Whether the name is a URI of anything but this machine's disks."""
+    """Return whether the name is a URI of anything but this machine's disks."""
     return "://" in name and not name.startswith("file://")
 
 
@@ -65,13 +65,13 @@ class LocalStore:
             yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
-        """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
+        """The object's first `most` bytes, or fewer if it has fewer. Raises Missing."""
         with self.open(key) as file:
             # Python takes memory for as many bytes as are asked for, whatever there is.
             return file.read(min(most, os.fstat(file.fileno()).st_size))
 
     def exists(self, key: str) -> bool:
-        """Whether the object exists."""
+        """Return whether the object exists."""
         with translate_errors(self.uri_of(key), "read"):
             try:
                 self._path_of(key).stat()
@@ -80,7 +80,7 @@ class LocalStore:
             return True  # Path.exists is False, too, for what cannot be asked about
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write the object on condition that it does not exist; False where it does."""
+        """Write the object on condition that it does not exist; False if it does."""
         path = self._own_path_of(key)
         with _translate_write_errors(path), _temporary_file(path, data) as temporary:
             try:
@@ -138,7 +138,7 @@ class LocalStore:
         return self._folder / key
 
     def _own_path_of(self, key: str) -> Path:
-        """The path of an object to write or remove. Raises BadInput where a link leads to it."""
+        """The path of an object to write or remove. Raises BadInput if a link leads to it."""
         path = self._path_of(key)
         folder, _, _ = key.rpartition("/")
         link = self._find_link(folder)
@@ -184,7 +184,7 @@ def temporary_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` survive a power cut, where its file system can be asked to."""
+    """Make the names in `folder` survive a power cut, if its file system can sync it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -24,7 +24,6 @@ WRITE_SECONDS_PER_BYTE = 1 / 2**20
 # One conditional PUT up to S3's limit of 5 GiB: when two multipart uploads end at the same time,
 # not every store lets one of them fail.
 S3_SINGLE_PUT_OPTIONS = {"chunksize": 5 * 2**30}
-# Without a type, browsers save a page in place of showing it.
 CONFLICT_ATTEMPTS = 5
 CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
 CONFLICT = "ConditionalRequestConflict"
@@ -61,12 +60,12 @@ class ObjectStore:
             yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
-        """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
+        """The object's first `most` bytes, or fewer if it has fewer. Raises Missing."""
         with translate_errors(self.uri_of(key), "read"):
             return self._read_range(key, most, READ_TIMEOUT_SECONDS)
 
     def exists(self, key: str) -> bool:
-        """Whether the object exists: reads its first byte, since asking for its size may list."""
+        """Say if the object exists: reads its first byte, since asking for its size may list."""
         with translate_errors(self.uri_of(key), "read"):
             try:
                 self._read_range(key, 1, CALL_TIMEOUT_SECONDS)
@@ -77,7 +76,7 @@ class ObjectStore:
             return True
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write the object on condition that it does not exist; False where it does."""
+        """Write the object on condition that it does not exist; False if it does."""
         with translate_errors(self.uri_of(key), "write"):
             for attempt in range(CONFLICT_ATTEMPTS - 1):
                 try:
@@ -155,7 +154,7 @@ class ObjectStore:
         self._files.pipe_file(self._path_of(key), data, mode=mode, **options, **timeout)
 
     def _creates_conditionally(self) -> bool:
-        """Whether the file system has its own way to create.
+        """Return whether the file system has its own way to create.
 
         fsspec's default looks first and then writes: that is not a condition, and must not pass for
         one.
@@ -169,7 +168,7 @@ class ObjectStore:
 
 
 def _put_options(key: str) -> dict[str, object]:
-    """How S3 is to store an object of this name."""
-    if key.endswith(".html"):
+    """Options for S3 to store an object of this name."""
+    if key.endswith(".html"):  # without a type, browsers save a page in place of showing it
         return {**S3_SINGLE_PUT_OPTIONS, "ContentType": "text/html; charset=utf-8"}
     return dict(S3_SINGLE_PUT_OPTIONS)

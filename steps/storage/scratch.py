@@ -26,7 +26,7 @@ VALUE_ERRORS = ("Conversion Error", "Invalid Input Error: Arrow map")
 class Database:
     """Tables for the time of one step.
 
-    Raises TryAgain where disk or memory run out, BadInput for a value that DuckDB does not take.
+    Raises TryAgain if disk or memory run out, BadInput for a value that DuckDB does not take.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ def _translate_duckdb_errors() -> Iterator[None]:
 
 
 def write_arrow_file(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
-    """Write one batch or more. Raises TryAgain where the disk is full."""
+    """Write one batch or more. Raises TryAgain if the disk is full."""
     first = next(batches)
     with (
         translate_errors(str(path)),

@@ -1,4 +1,4 @@
-"""What a store of objects promises, and how objects are committed: the first writer wins."""
+"""The interface of object stores, and the commit of objects: the first writer wins."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -12,7 +12,7 @@ from imagekiln.steps.errors import BadInput, StorageRefused, cut_name
 class ObjectInfo:
     """An object or a folder: its size in bytes, and when it was modified, in seconds since 1970.
 
-    `modified` is None where the store does not report it.
+    `modified` is None if the store does not report it.
     """
 
     key: str
@@ -38,13 +38,13 @@ class Store(Protocol):
         """The object for reading in pieces. Raises Missing."""
 
     def read_prefix(self, key: str, most: int) -> bytes:
-        """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
+        """The object's first `most` bytes, or fewer if it has fewer. Raises Missing."""
 
     def exists(self, key: str) -> bool:
-        """Whether the object, which is never empty, exists now."""
+        """Return whether the object, which is never empty, exists now."""
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write the object whole on condition that it does not exist; False where it does."""
+        """Write the object whole on condition that it does not exist; False if it does."""
 
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, in place of an earlier one."""
@@ -53,7 +53,7 @@ class Store(Protocol):
         """Delete the object."""
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
-        """The objects and folders in a folder, "" being the store's own; none where it is absent.
+        """The objects and folders in a folder, "" being the store's own; none if it is absent.
 
         Every name is plain: none leads out of the folder.
         """
@@ -63,12 +63,12 @@ class Store(Protocol):
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name stays in its folder. We write no others, but a bucket may contain them."""
+    """Say if a name stays in its folder. We write no others, but a bucket may contain them."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
 def require_plain_key(folder: str, key: str) -> None:
-    """Raise BadInput where a key, which may come from an object of a stranger's, leads elsewhere.
+    """Raise BadInput if a key, which may come from an object of a stranger's, leads elsewhere.
 
     The key "" names the folder itself.
     """
@@ -89,7 +89,7 @@ def create_once(store: Store, key: str, data: bytes) -> None:
 
 
 def require_conditional_writes(store: Store, key: str, data: bytes) -> None:
-    """Create an existing object again, which must fail. Raises BadInput where it succeeds."""
+    """Create an existing object again, which must fail. Raises BadInput if it succeeds."""
     if store.create(key, data):
         with suppress(StorageRefused):  # whoever may not remove is to learn why nothing is planned
             store.remove(key)

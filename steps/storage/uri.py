@@ -32,7 +32,7 @@ def locate_object(name: str) -> tuple[Store, str]:
 
 
 def read_text(uri: str) -> str:
-    """The text of a job file at a URI. Raises Missing, BadInput where it is not text, TryAgain."""
+    """The text of a job file at a URI. Raises Missing, BadInput if it is not text, TryAgain."""
     store, key = locate_object(uri)
     return decode_text(store.read_prefix(key, MAX_TEXT_BYTES + 1), uri, "a job file")
 

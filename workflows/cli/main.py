@@ -10,8 +10,7 @@ import click
 import cloup
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
-from imagekiln.steps.runtime.log_events import empty_log_context
-from imagekiln.steps.runtime.machine import silence_libraries
+from imagekiln.steps.runtime.machine import empty_log_context, silence_libraries
 from imagekiln.steps.runtime.sanitize import redact_secrets
 from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
 from imagekiln.workflows.cli import cluster, local, maintain, publish, schedules, steps

@@ -50,7 +50,7 @@ def rewrite(
     """
     from imagekiln.steps.rewrite.step import fetch_language_model
     from imagekiln.steps.rewrite.step import rewrite as rewrite_job
-    from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.steps.runtime.machine import add_log_context
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.cli.text import print_result
@@ -118,7 +118,7 @@ def plan(
     from imagekiln.steps.maintain.retry import plan_retry
     from imagekiln.steps.plan.step import make_plan
     from imagekiln.steps.rewrite.step import prompt_rewriter
-    from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.steps.runtime.machine import add_log_context
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.plan_text import (
         format_plan,
@@ -209,7 +209,7 @@ def generate(
     output_format: str,
 ) -> None:
     """Generate the missing images of one shard of a planned run."""
-    from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.steps.runtime.machine import add_log_context
 
     add_log_context("generate", run, shard)
     if workers > 1:
@@ -292,7 +292,7 @@ def aggregate(
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.steps.errors import Incomplete
-    from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.steps.runtime.machine import add_log_context
     from imagekiln.workflows.cli.text import format_summary, print_result
     from imagekiln.workflows.pod.outputs import write_aggregate_outputs
     from imagekiln.workflows.pod.run_metrics import read_spending, write_figures
@@ -335,7 +335,7 @@ def copy(
     again to resume.
     """
     from imagekiln.steps.export.step import export_run
-    from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.steps.runtime.machine import add_log_context
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.text import format_fields, print_result
     from imagekiln.workflows.pod.request import resolve_job
@@ -355,7 +355,7 @@ def fetch(run: str) -> None:
     """Download the model of a planned run into this machine's cache."""
     from imagekiln.steps.generate.start import require_libraries
     from imagekiln.steps.runs.run import open_run
-    from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.steps.runtime.machine import add_log_context
     from imagekiln.workflows.cli.terminal import print_text
 
     add_log_context("fetch", run)
@@ -394,7 +394,7 @@ def outcome(outputs: str | None, **facts: str) -> None:
     import time
 
     from imagekiln.steps.errors import KilnError
-    from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.steps.runtime.machine import add_log_context
     from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.pod.outcome import describe_outcome, read_outcome
     from imagekiln.workflows.pod.outputs import write_parameters
@@ -428,7 +428,7 @@ def publish(outputs: str) -> None:
     """
     import os
 
-    from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.steps.runtime.machine import add_log_context
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.pod.outcome import ended_run
     from imagekiln.workflows.pod.outputs import leave_report

@@ -2,7 +2,7 @@
 
 import click
 
-from imagekiln.steps.runtime.log_events import format_log_event, is_log_structured
+from imagekiln.steps.runtime.machine import format_log_event, is_log_structured
 from imagekiln.steps.runtime.sanitize import sanitize_json, sanitize_lines
 
 

@@ -2,8 +2,8 @@
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.performance import GIB, require_room
 from imagekiln.steps.models.resolve import resolve_model
-from imagekiln.steps.models.weights_size import GIB, require_room
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.check_object_store import split_remedy
 from imagekiln.workflows.doctor.cluster_view import ClusterView

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import KilnError, StorageRefused
-from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE
+from imagekiln.steps.runtime.machine import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.sanitize import redact_secrets, truncate_text
 from imagekiln.workflows.client.steps import STAGES, StepFailure, failure_cause, is_finish_step
 

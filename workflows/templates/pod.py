@@ -20,7 +20,7 @@ from hera.workflows import (
 )
 from hera.workflows import models as m
 
-from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE, LOG_VARIABLE
+from imagekiln.steps.runtime.machine import ATTEMPT_VARIABLE, LOG_VARIABLE
 from imagekiln.workflows.profiles.profile import (
     KueueQueue,
     NodeLabel,

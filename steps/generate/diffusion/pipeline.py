@@ -32,11 +32,11 @@ from imagekiln.steps.models.hub import ask_hub, require_undamaged_configuration
 from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.lora_files import fetch_planned_lora
 from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references, sum_weights
+from imagekiln.steps.models.performance import GIB, require_room
 from imagekiln.steps.models.scorers import score_references
 from imagekiln.steps.models.single_file import checkpoint_file, scheduler_changes
 from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.models.weights_check import WeightsCheck
-from imagekiln.steps.models.weights_size import GIB, require_room
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.start_times import StartClock

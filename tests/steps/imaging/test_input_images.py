@@ -62,24 +62,8 @@ def test_transparent_pixels_are_white(mode: str) -> None:
     assert tuple(pixels[4, 2]) == WHITE
 
 
-def test_the_first_of_several_frames_counts() -> None:
-    assert (
-        tuple(
-            _pixels(_two_colors(), save_all=True, append_images=[Pillow.new("RGB", (16, 8))])[4, 2]
-        )
-        == RED
-    )
-
-
 def test_an_image_is_scaled_to_cover_and_cropped_around_its_center() -> None:
     pixels = np.asarray(resize_to_cover(_two_colors(), 4, 4))
     assert pixels.shape == (4, 4, 3)
     assert tuple(pixels[2, 0]) == RED
     assert tuple(pixels[2, 3]) == GREEN
-
-
-def test_an_image_of_the_right_size_keeps_every_pixel() -> None:
-    assert resize_to_cover(_two_colors(), 16, 8) is not None
-    assert np.array_equal(
-        np.asarray(resize_to_cover(_two_colors(), 16, 8)), np.asarray(_two_colors())
-    )

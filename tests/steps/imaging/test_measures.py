@@ -1,15 +1,13 @@
 """Measures of pixels: contrast, saturation, the perceptual hash, and how two images differ."""
 
 import io
-import itertools
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from PIL import Image, ImageEnhance
 
 from imagekiln.steps.imaging.measures import (
-    LOW_FREQUENCY_COSINES,
     compare_pixels,
     measure_image,
     measure_sharpness,
@@ -53,27 +51,12 @@ def test_saturation_is_the_share_of_vivid_pixels(
     assert measure_image(rgb).saturation == saturation
 
 
-@pytest.mark.parametrize("size", [(1, 2), (3, 1000), (300, 257)])
-def test_images_of_any_size_are_measured(size: tuple[int, int]) -> None:
-    noise = np.random.default_rng(1).integers(0, 256, (*size, 3), dtype=np.uint8)
-    measures = measure_image(noise)
-    assert 0 < measures.contrast < 0.5
-    assert -(2**63) <= measures.phash < 2**63
-
-
 def test_sharpness_is_the_variance_of_the_laplacian() -> None:
     photo = np.asarray(_photo(3))
     luma = np.asarray(Image.fromarray(photo).convert("L"), dtype=float)
     rows, columns = np.pad(luma, ((1, 1), (0, 0)), "edge"), np.pad(luma, ((0, 0), (1, 1)), "edge")
     second = np.diff(rows, 2, axis=0) + np.diff(columns, 2, axis=1)
     assert measure_sharpness(photo) == pytest.approx(second.var())
-
-
-def test_blurred_image_is_less_sharp_and_a_flat_one_not_at_all() -> None:
-    striped = Image.fromarray(_stripes((0, 0, 0), (200, 200, 200)))
-    blurred = striped.filter(ImageFilter.GaussianBlur(2))
-    assert 0 < measure_sharpness(np.asarray(blurred)) < measure_sharpness(np.asarray(striped)) / 2
-    assert measure_sharpness(np.full((1, 1, 3), 77, dtype=np.uint8)) == 0
 
 
 def _photo(seed: int, side: int = 256) -> Image.Image:
@@ -113,39 +96,9 @@ def test_the_same_image_stored_otherwise_differs_in_few_bits(seed: int, change: 
     assert _distance(image, change(image)) <= 6  # type: ignore[operator]  # one of the functions above
 
 
-def test_other_images_differ_in_many_bits() -> None:
-    images = [_photo(seed) for seed in range(40)]
-    distances = [_distance(one, other) for one, other in itertools.combinations(images, 2)]
-    assert min(distances) > 12
-    assert 28 < np.mean(distances) < 36
-
-
-def test_a_rotated_or_inverted_image_is_another() -> None:
-    image = _photo(3)
-    assert _distance(image, image.rotate(90)) > 12
-    assert _distance(image, ImageOps.invert(image)) > 48
-
-
-def test_the_transform_is_the_discrete_cosine_transform() -> None:
-    positions = np.arange(32)
-    frequencies = np.arange(8)[:, None]
-    assert (
-        np.abs(
-            LOW_FREQUENCY_COSINES / 2**14 - np.cos(np.pi * frequencies * (2 * positions + 1) / 64)
-        ).max()
-        < 1e-4
-    )
-
-
 def test_the_hash_never_changes() -> None:
     pixels = np.add.outer(np.arange(64) ** 2 % 251, 3 * np.arange(64)) % 256
     assert perceptual_hash(Image.fromarray(pixels.astype(np.uint8))) == -7705877734170348754
-
-
-def test_equal_images_have_no_difference() -> None:
-    difference = compare_pixels(_stripes((9, 9, 9)), _stripes((9, 9, 9)))
-    assert (difference.largest, difference.mean, difference.rms) == (0, 0.0, 0.0)
-    assert difference.psnr is None
 
 
 def test_a_difference_is_in_levels_and_decibels() -> None:

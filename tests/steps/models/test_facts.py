@@ -45,21 +45,6 @@ def _write(path: Path, content: object) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-def test_bundled_model_is_64_pixels_wide() -> None:
-    model_facts = load_model_facts(_model("bundled:shapes"))
-    assert (
-        model_facts.pipeline,
-        model_facts.width,
-        model_facts.height,
-        model_facts.size_multiple,
-    ) == (
-        "StableDiffusionPipeline",
-        64,
-        64,
-        8,
-    )
-
-
 def test_digest_follows_from_the_files_and_not_from_where_they_lie(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -110,10 +95,6 @@ def test_variant_is_a_part_of_the_digest(folder: Path) -> None:
 def test_variant_that_no_file_bears_is_refused(folder: Path) -> None:
     with pytest.raises(BadInput, match=r"has no safetensors of the variant fp16\. Correct"):
         load_model_facts(ModelSettings(id=str(folder), variant="fp16"))
-
-
-def test_hub_model_is_its_commit() -> None:
-    assert weights_digest(ModelSettings(id="org/name", revision="0" * 40)) == f"org/name@{'0' * 40}"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from imagekiln.steps.models.hub import (
 )
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import (
-    FORBIDDEN,
     GATED,
     MODEL,
     REVISION,
@@ -23,7 +22,6 @@ from tests.hub import (
     serving_model,
 )
 from tests.hub import hub as loopback_hub
-from tests.jobs import image_rows, plan
 
 OTHER = "f" * 40
 
@@ -54,28 +52,6 @@ def test_pinned_model_is_known_without_its_weights() -> None:
     assert [*folder.rglob("*.safetensors")] == []
 
 
-@pytest.mark.usefixtures("server")
-def test_pinned_model_has_the_facts_of_the_folder_it_came_from() -> None:
-    local, on_hub = (
-        load_model_facts(ModelSettings(id=name, revision=REVISION))
-        for name in ("bundled:shapes", MODEL)
-    )
-    assert (local.pipeline, local.width, local.size_multiple) == (
-        on_hub.pipeline,
-        on_hub.width,
-        on_hub.size_multiple,
-    )
-    assert on_hub.digest == f"{MODEL}@{REVISION}"
-
-
-@pytest.mark.usefixtures("server")
-def test_job_with_a_pinned_model_is_planned(tmp_path: Path) -> None:
-    planned = plan(
-        tmp_path, {"prompt": ["a " * 50, "b"]}, model={"id": MODEL, "revision": REVISION}
-    )
-    assert image_rows(planned)["truncated"].to_pylist() == [True, False]
-
-
 def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,13 +69,6 @@ def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
         f"{MODEL}: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert "
         "it to safetensors."
     )
-
-
-def test_model_in_the_cache_is_not_fetched_again(server: Hub) -> None:
-    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    requests_before = len(server.requested_files)
-    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    assert len(server.requested_files) == requests_before > 0
 
 
 def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,14 +113,6 @@ def test_gated_model_is_told_with_what_to_accept() -> None:
     assert (
         _error_message(BadInput, GATED)
         == f"{GATED}: is gated. Accept its terms on the hub and set HF_TOKEN."
-    )
-
-
-@pytest.mark.usefixtures("server")
-def test_refused_token_is_not_worth_another_try() -> None:
-    assert (
-        _error_message(BadInput, FORBIDDEN)
-        == f"{FORBIDDEN}: the hub refused access (403). Check HF_TOKEN."
     )
 
 

@@ -1,15 +1,11 @@
 import pytest
 
 from imagekiln.steps.models.loras import (
-    MAX_LORAS,
     LoraRejectionReason,
     ParsedLoras,
-    format_loras,
     lora_key,
-    lora_weights,
     parse_loras,
 )
-from tests.texts import chance
 
 KNOWN = {"style", "detail", "A.b-c_1", "x1"}
 DIGESTS = {"style": "bb", "detail": "aa", "same": "bb"}
@@ -40,20 +36,6 @@ def test_texts_that_ask_for_the_same_have_one_canonical_form(
 )
 def test_what_cannot_be_meant_is_a_fault(text: str, fault: LoraRejectionReason) -> None:
     assert parse_loras(text, KNOWN) == ParsedLoras(rejection=fault)
-
-
-def test_more_loras_than_are_of_use_are_a_fault() -> None:
-    names = [f"l{place}" for place in range(MAX_LORAS + 1)]
-    assert parse_loras(",".join(names), names) == ParsedLoras(rejection="many")
-    assert parse_loras(",".join(names[1:]), names).rejection is None
-
-
-def test_weights_read_back_exactly() -> None:
-    rng = chance(4)
-    for _ in range(200):
-        weights = {name: rng.uniform(-10, 10) for name in ("detail", "style")}
-        assert lora_weights(format_loras(weights)) == weights
-    assert lora_weights(None) == {}
 
 
 def test_a_key_tells_files_and_weights_and_no_names() -> None:

@@ -10,8 +10,6 @@ from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.models.passes import (
     PassFacts,
     PassSizes,
-    load_pass_facts,
-    pass_keys,
     pass_references,
 )
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
@@ -86,13 +84,6 @@ def test_every_setting_of_a_pass_but_its_name_changes_ids(tmp_path: Path) -> Non
 def test_a_copy_of_a_model_elsewhere_gives_the_same_ids(tmp_path: Path) -> None:
     copy = shutil.copytree(upscaler_folder(), tmp_path / "copy")
     assert resolved(a=upscale()).key_extras == resolved(a=upscale(id=str(copy))).key_extras
-
-
-def test_a_job_without_passes_adds_nothing_to_ids() -> None:
-    plain = job(Path("prompts.parquet"), "out")
-    assert load_pass_facts(plain) == {}
-    assert list(pass_keys(plain, {})) == []
-    assert resolve_model(plain).key_extras == ()
 
 
 @pytest.mark.parametrize(

@@ -48,17 +48,6 @@ def test_a_failure_comes_out_and_leaves_no_thread_behind() -> None:
     assert not threads() - before
 
 
-def test_as_many_calls_run_at_once_as_there_are_workers_and_no_more() -> None:
-    together = threading.Barrier(3)
-    assert len(list(map_ordered(lambda _: together.wait(timeout=30), 6, workers=3))) == 6
-    begun: list[int] = []
-    results = map_ordered(begun.append, 100, workers=3)
-    next(results)
-    time.sleep(0.05)
-    assert len(begun) <= 4
-    results.close()
-
-
 def test_a_result_is_computed_once_however_many_ask() -> None:
     calls: list[int] = []
 

@@ -4,12 +4,10 @@ import pytest
 
 from imagekiln.steps.runtime.figures import (
     format_bytes,
-    format_device_hours,
     format_duration,
     format_estimate_error,
     format_number,
     format_percent,
-    pluralize,
 )
 
 
@@ -59,16 +57,6 @@ def test_a_share_that_is_not_all_or_nothing_never_reads_as_that(share: float, te
 )
 def test_a_time_has_two_units_at_most(number: float, text: str) -> None:
     assert format_duration(number) == text
-
-
-def test_hours_of_devices_are_seconds_where_they_would_need_an_exponent() -> None:
-    assert format_device_hours(12.5) == "12.5 device-hours"
-    assert format_device_hours(9 / 3600, "GPU") == "9 s of a GPU"
-    assert format_device_hours(0.0) == "0 device-hours"
-
-
-def test_one_is_singular() -> None:
-    assert [pluralize(number, "image") for number in (1, 2000)] == ["1 image", "2,000 images"]
 
 
 def test_a_run_far_over_its_estimate_took_so_many_times_as_long() -> None:

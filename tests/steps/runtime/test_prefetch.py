@@ -1,13 +1,12 @@
 """Stages in threads of their own."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
 
-from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
+from imagekiln.steps.runtime.prefetch import QueueWaits, prefetch
 from tests.threads import threads
 
 SOON = 60.0  # seconds in which what must happen at once has happened even on a busy machine
@@ -88,23 +87,4 @@ def test_consumer_that_fails_closes_every_stage_before_it() -> None:
     with pytest.raises(OSError, match="full"):
         fails_at_the_third()
     assert first.closed
-    assert not threads() - before
-
-
-def test_threads_are_gone_after_the_last_item() -> None:
-    before = threads()
-    list(prefetch(Counter(3).items(), 1, QueueWaits()))
-    assert not threads() - before
-
-
-def test_items_produced_here_are_consumed_in_another_thread() -> None:
-    before = threads()
-    consumed: list[tuple[int, int]] = []
-
-    def consume(items: Iterator[int]) -> None:
-        consumed.extend((number, threading.get_ident()) for number in items)
-
-    consume_in_thread(Counter(50).items(), consume, 2, QueueWaits())
-    assert [number for number, _ in consumed] == list(range(50))
-    assert threading.get_ident() not in {thread for _, thread in consumed}
     assert not threads() - before

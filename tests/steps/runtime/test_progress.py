@@ -61,28 +61,6 @@ def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:
     ]
 
 
-def test_lines_come_at_intervals_not_with_every_part() -> None:
-    out = io.StringIO()
-    clock = Clock()
-    lines = JsonLinesProgress(out, None, interval_seconds=10.0, clock=clock)
-    lines.start(1000)
-    for _ in range(100):
-        lines.add_committed(1)
-    assert len(_events(out)) == 1
-    clock.now = 10.1
-    lines.add_committed(1)
-    assert _events(out)[-1]["done"] == 101
-
-
-def test_work_that_ends_early_reports_how_far_it_came() -> None:
-    out = io.StringIO()
-    lines = JsonLinesProgress(out, None)
-    lines.start(1000)
-    lines.add_committed(3)
-    lines.close()
-    assert _events(out)[-1]["done"] == 3
-
-
 def test_rate_leaves_out_the_first_batch_and_existing_images() -> None:
     out = io.StringIO()
     clock = Clock()
@@ -99,23 +77,6 @@ def test_rate_leaves_out_the_first_batch_and_existing_images() -> None:
     assert "images_per_second" not in {*first, *second}  # there is none yet
     assert last["images_per_second"] == 8.0
     assert last["seconds_left"] == 0
-
-
-def test_no_line_is_written_twice_and_each_says_what_is_left() -> None:
-    out = io.StringIO()
-    clock = Clock()
-    lines = JsonLinesProgress(out, None, clock=clock)
-    lines.start(100)
-    lines.add_existing(0)
-    lines.add_drawn(10)
-    clock.now = 20.0
-    lines.add_drawn(40)
-    lines.add_committed(50)
-    lines.add_existing(0)
-    lines.close()
-    lines.close()
-    assert [event["done"] for event in _events(out)] == [0, 50]
-    assert _events(out)[-1]["seconds_left"] == 25
 
 
 def test_images_that_a_kill_would_lose_are_not_done(tmp_path: Path) -> None:
@@ -152,19 +113,6 @@ def test_argo_adds_up_attempts_and_has_each_image_once(tmp_path: Path) -> None:
 
     assert reads == ["50/50\n", "30/30\n", "0/1\n", "20/20\n"]
     assert existing == 100
-
-
-def test_argo_s_file_holds_n_of_m_and_rises(tmp_path: Path) -> None:
-    file = tmp_path / "progress"
-    lines = JsonLinesProgress(io.StringIO(), ArgoFile(file))
-    contents = []
-    lines.start(8)
-    contents.append(file.read_text())
-    lines.add_existing(4)
-    contents.append(file.read_text())
-    lines.add_committed(4)
-    contents.append(file.read_text())
-    assert contents == ["0/8\n", "4/8\n", "8/8\n"]
 
 
 def test_a_pod_gets_lines_and_argo_s_file(

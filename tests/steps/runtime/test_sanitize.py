@@ -130,10 +130,6 @@ def test_a_word_reaches_the_program_as_it_was(text: str) -> None:
     assert output.decode(errors="surrogateescape") == text
 
 
-def test_a_word_is_never_an_option() -> None:
-    assert quote_shell_word("-rf") == "./-rf"
-
-
 def test_a_command_quotes_the_run_and_no_option() -> None:
     command = format_command("aggregate", "a run", "--failed-share", "0.5")
     assert command == "imagekiln aggregate 'a run' --failed-share 0.5"

@@ -1,6 +1,5 @@
 """Requests to stop."""
 
-import math
 import os
 import signal
 import time
@@ -90,12 +89,6 @@ def test_a_second_sigterm_after_the_block_does_not_spoil_the_exit_code(before: R
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
     assert before.numbers == []
-
-
-def test_work_without_a_request_continues_however_long_it_takes() -> None:
-    stop = Stop()
-    stop.raise_if_due(math.inf)
-    assert stop.requested_at is None
 
 
 def test_work_continues_after_a_request_while_the_time_suffices() -> None:

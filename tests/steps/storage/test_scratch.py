@@ -11,7 +11,6 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.storage.scratch import (
     Database,
     arrow_stream_reader,
-    open_arrow_file,
     read_arrow_batches,
     write_arrow_file,
 )
@@ -29,11 +28,6 @@ def arrow_file(tmp_path: Path) -> Path:
 
 def test_batches_read_back_in_the_order_of_writing(arrow_file: Path) -> None:
     assert list(read_arrow_batches(arrow_file)) == BATCHES
-
-
-def test_batches_are_read_by_number(arrow_file: Path) -> None:
-    with open_arrow_file(arrow_file, [2]) as reader:
-        assert reader.get_batch(1).to_pydict() == {"c": [0.5]}
 
 
 def test_a_stream_has_its_columns_in_the_order_of_the_file(arrow_file: Path) -> None:
@@ -79,8 +73,3 @@ def test_a_disk_without_room_for_an_empty_database_means_try_again(tmp_path: Pat
         fill(disk, kibibytes_left=0)
         with pytest.raises(TryAgain, match=r"ran out of disk or memory .* run the command again\."):
             Database(disk, file="rows.duckdb")
-
-
-def test_wrong_sql_is_a_bug_not_bad_input(tmp_path: Path) -> None:
-    with closing(Database(tmp_path)) as database, pytest.raises(RuntimeError, match="nowhere"):
-        database.execute("SELECT * FROM nowhere")

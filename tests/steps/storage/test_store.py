@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, Missing, StorageRefused
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.object_store import ObjectStore
 from imagekiln.steps.storage.store import (
     create_once,
     is_plain_name,
@@ -83,15 +82,6 @@ def test_object_exists_from_creation_to_removal(store_uri: str) -> None:
     assert store.create("a/b", b"y")
 
 
-def test_change_by_another_writer_is_seen_at_once(store_uri: str) -> None:
-    mine, theirs = open_store(store_uri), open_store(store_uri)
-    assert not mine.exists("part")
-    theirs.create("part", b"1")
-    assert mine.exists("part")
-    theirs.replace("part", b"22")
-    assert mine.read("part") == b"22"
-
-
 def test_object_that_does_not_exist_is_missing(store_uri: str) -> None:
     store = open_store(store_uri)
     store.create("other", b"x")
@@ -99,12 +89,6 @@ def test_object_that_does_not_exist_is_missing(store_uri: str) -> None:
         store.read("plan.json")
     with pytest.raises(Missing, match=r"plan\.json: no such file"), store.open("plan.json"):
         pass
-
-
-def test_messages_name_the_object_as_the_user_would(store_uri: str) -> None:
-    store = open_store(store_uri)
-    assert store.uri_of("plan.json") == f"{store_uri}/plan.json"
-    assert open_store(f"{store_uri}/").uri_of("plan.json") == f"{store_uri}/plan.json"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b"])
@@ -150,18 +134,6 @@ def test_store_without_conditional_writes_is_refused_at_planning_with_nothing_le
     with pytest.raises(BadInput, match="ignores conditional writes"):
         jobs.plan(tmp_path, PROMPTS, output="s3://bucket/out", **MANY_SHARDS)
     assert unconditional_store.objects == {}
-
-
-def test_such_a_store_is_refused_in_the_same_sentence_where_nothing_may_be_removed(
-    unconditional_store: StubS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: ObjectStore, key: str) -> None:
-        raise StorageRefused(f"{self.uri_of(key)}: access was refused.")
-
-    monkeypatch.setattr(ObjectStore, "remove", refuse)
-    with pytest.raises(BadInput, match="ignores conditional writes"):
-        jobs.plan(tmp_path, PROMPTS, output="s3://bucket/out", **MANY_SHARDS)
-    assert "/bucket/out/run/plan.json" not in unconditional_store.objects
 
 
 def test_job_may_accept_a_store_without_conditional_writes(

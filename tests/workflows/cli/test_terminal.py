@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from imagekiln.steps.maintain.verify import VerifyResult
-from imagekiln.steps.runtime.log_events import add_log_context, empty_log_context
+from imagekiln.steps.runtime.machine import add_log_context, empty_log_context
 from imagekiln.workflows.cli import text
 from imagekiln.workflows.cli.status import status_text
 from imagekiln.workflows.cli.terminal import (
