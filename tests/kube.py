@@ -10,7 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from imagekiln.workflows.client.http import ApiAccess, ApiConnection
+from imagekiln.workflows.client.access import argo_server_access
+from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.objects import Json, get_mapping, get_texts, object_name
 from tests.servers import running
@@ -76,7 +77,7 @@ class Kube:
 
     def connection(self) -> ApiConnection:
         """A connection to the cluster."""
-        return ApiConnection(ApiAccess(self.url, lambda: None))
+        return ApiConnection(argo_server_access(self.url, {}))
 
     def view(self) -> ClusterView:
         """The cluster as doctor sees it."""

@@ -6,7 +6,7 @@ A verb that no operation needs does not belong in a role (`workflows/cluster/bas
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -97,8 +97,7 @@ class Account:
     def __init__(self) -> None:
         """Take a token of the account, which exists."""
         token = kube.kubectl("create", "token", ACCOUNT).strip()
-        access = replace(kubernetes_access(), token=lambda: f"Bearer {token}", certificate=None)
-        self.kubernetes = ApiConnection(access)
+        self.kubernetes = ApiConnection(kube.with_token(kubernetes_access(), token))
         self.argo = KubernetesApi(self.kubernetes)
         environment = {**os.environ, "ARGO_TOKEN": token}
         server = argo_server_access(os.environ["ARGO_SERVER"], environment)

@@ -160,10 +160,10 @@ def test_stop_that_broke_off_is_finished_by_the_next(
     children = [child_workflow(argo, name, number, "Running") for number in (1, 2)]
     shut = argo.stop
 
-    def refuse(namespace: str, stopped: str) -> None:
+    def refuse(namespace: str, stopped: str, *, at_once: bool) -> None:
         if stopped == children[0]:
             raise TryAgain("no answer.")
-        shut(namespace, stopped)
+        shut(namespace, stopped, at_once=at_once)
 
     monkeypatch.setattr(argo, "stop", refuse)
     with pytest.raises(TryAgain):
