@@ -16,26 +16,7 @@ from imagekiln.steps.job.job import Job
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-    from imagekiln.results import (
-        Dataset,
-        Diff,
-        Estimate,
-        ExportResult,
-        ForgetResult,
-        GcResult,
-        PlanResult,
-        Preview,
-        PushResult,
-        ReproduceResult,
-        RetryResult,
-        RewriteResult,
-        RunOverview,
-        RunResult,
-        ShardStats,
-        Summary,
-        TuningResult,
-        VerifyResult,
-    )
+    from imagekiln import results
     from imagekiln.steps.runtime.progress import Progress
 
 PathOrUri = str | PathLike[str]
@@ -113,7 +94,7 @@ def estimate(
     *,
     date: str = "",
     timezone: str = "UTC",
-) -> "Estimate":
+) -> "results.Estimate":
     """Estimate a job's images, size, GPU-hours and cost without writing anything.
 
     `price` is that of a GPU-hour, or a table by GPU, in place of the job's own. `date` is as for
@@ -132,7 +113,7 @@ def estimate(
 @explain_failures
 def rewrite(
     job: JobSource, *, date: str = "", timezone: str = "UTC", progress: bool | None = None
-) -> "RewriteResult":
+) -> "results.RewriteResult":
     """Rewrite a job's prompts with its language model, as far as they are not rewritten yet.
 
     `preview`, `plan` and `run` do it themselves, and so does a workflow. Run again, it resumes.
@@ -155,7 +136,7 @@ def preview(
     date: str = "",
     timezone: str = "UTC",
     progress: bool | None = None,
-) -> "Preview":
+) -> "results.Preview":
     """Make a sample of a job's images, and a page of them.
 
     The sample has every shape, sampler and LoRA, short and long prompts, as far as it is large
@@ -180,7 +161,7 @@ def run(
     timezone: str = "UTC",
     gpus: int | None = None,
     progress: bool | None = None,
-) -> "RunResult":
+) -> "results.RunResult":
     """Run a whole job on this machine: plan, generate every shard, aggregate.
 
     Run again, it resumes: everything that was committed is kept. It uses `gpus` GPUs, by default
@@ -203,7 +184,7 @@ def run(
 
 
 @explain_failures
-def plan(job: JobSource, *, date: str = "", timezone: str = "UTC") -> "PlanResult":
+def plan(job: JobSource, *, date: str = "", timezone: str = "UTC") -> "results.PlanResult":
     """Validate a job's prompts and write the plan of its run: every image, its seed and its shard.
 
     Where the run has a plan already, and with equal settings, that one is returned. `date` is as
@@ -229,7 +210,7 @@ def generate(
     shard: int,
     *,
     progress: bool | None = None,
-) -> "ShardStats | None":
+) -> "results.ShardStats | None":
     """Generate the missing images of one shard of a planned run; None where none was missing.
 
     Shards are counted from 0. Raises BadInput where run, shard or model are not as planned,
@@ -248,7 +229,7 @@ def aggregate(
     failed_share: float | None = None,
     accept: Sequence[str] = (),
     price: float | dict[str, float] | None = None,
-) -> "Summary":
+) -> "results.Summary":
     """Account for every planned image: counts, verdict, report and dataset card.
 
     `failed_share` and `accept`, names of quality gates, say what is acceptable in place of the
@@ -261,7 +242,7 @@ def aggregate(
 
 
 @explain_failures
-def runs(output: PathOrUri) -> "list[RunOverview]":
+def runs(output: PathOrUri) -> "list[results.RunOverview]":
     """The runs under a job's output, and how each ended.
 
     Raises Missing where there is no such folder, BadInput where it is not the output of any job.
@@ -273,7 +254,7 @@ def runs(output: PathOrUri) -> "list[RunOverview]":
 
 
 @explain_failures
-def verify(run: PathOrUri) -> "VerifyResult":
+def verify(run: PathOrUri) -> "results.VerifyResult":
     """Read a whole run back and check every image against the plan, by its hash.
 
     Manifest, index of images and the summary's numbers of images are compared with what the parts
@@ -291,7 +272,7 @@ def verify(run: PathOrUri) -> "VerifyResult":
 @explain_failures
 def retry(
     run: PathOrUri, *, progress: bool | None = None, include_permanent: bool = False
-) -> "RetryResult":
+) -> "results.RetryResult":
     """Generate the failed, blank and missing images of a run again.
 
     Failures that another try cannot mend are left, unless `include_permanent`.
@@ -306,7 +287,7 @@ def retry(
 
 
 @explain_failures
-def reproduce(run: PathOrUri, image_id: str, to: PathOrUri | None = None) -> "ReproduceResult":
+def reproduce(run: PathOrUri, image_id: str, to: PathOrUri | None = None) -> "results.ReproduceResult":
     """Generate one image of a run again, and compare it with the one that the run holds.
 
     It is written to the file `to`, by default IMAGE_ID.png in the current folder. Raises BadInput
@@ -318,7 +299,7 @@ def reproduce(run: PathOrUri, image_id: str, to: PathOrUri | None = None) -> "Re
 
 
 @explain_failures
-def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "Diff":
+def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "results.Diff":
     """Compare two runs of the same prompts; write a page of image pairs into the folder `to`.
 
     Raises BadInput where a run does not exist or is not aggregated.
@@ -329,7 +310,7 @@ def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "Diff":
 
 
 @explain_failures
-def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "GcResult":
+def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "results.GcResult":
     """List, or remove, what unfinished runs and killed writers left under a job's output.
 
     Only where nothing was written for `older_than` days.
@@ -350,7 +331,7 @@ def export(
     columns: Sequence[str] | None = None,
     newest_by: str = "image_id",
     progress: bool | None = None,
-) -> "ExportResult":
+) -> "results.ExportResult":
     """Copy the images that are ok of a run, or of a job's output, into fewer, larger files.
 
     `format` is parquet, webdataset, or files for a folder of pictures. `file_size` is the most that
@@ -380,7 +361,7 @@ def push(
     version: str | None = None,
     public: bool = False,
     progress: bool | None = None,
-) -> "PushResult":
+) -> "results.PushResult":
     """Upload a complete export to `hf://datasets/USER/NAME`, and tag it as `version`.
 
     The token is that in HF_TOKEN. A dataset that does not exist is made, private unless `public`.
@@ -402,7 +383,7 @@ def forget(
     prompt_sha256: Sequence[str] = (),
     exports: Sequence[PathOrUri] = (),
     remove: bool = False,
-) -> "ForgetResult":
+) -> "results.ForgetResult":
     """Count images of a run or of a job's output; with `remove`, take them down for good.
 
     `ids` are those of images or of rows, `prompt_contains` texts in prompts, in whatever case, and
@@ -427,7 +408,7 @@ def dataset(
     columns: Sequence[str] | None = None,
     filter: "pc.Expression | None" = None,  # noqa: A002  # as pyarrow.dataset calls it
     newest_by: str | None = None,
-) -> "Dataset":
+) -> "results.Dataset":
     """Open the images that are ok of a run, or of all successful runs under a job's output.
 
     Each image of a run comes once, also where `retry` generated it again; one that two runs hold
@@ -479,7 +460,7 @@ def tune(
     again: bool = False,
     minutes: float = 15.0,
     report: Callable[[str], None] = lambda _: None,
-) -> "TuningResult":
+) -> "results.TuningResult":
     """Find the fastest batch size for the job's model on this device; add it to the tuning file.
 
     `sizes` are widths and heights in pixels, by default the job's own. Each size takes about

@@ -93,9 +93,8 @@ class ArgoServer:
         events: list[Json] = []
         with suppress(TryAgain):  # the stream fell silent, or broke
             for line in self.connection.stream_lines(path, query, EVENT_SILENCE):
-                if event := get_mapping(_parse_record(line), "result"):
-                    events.append(event)
-        return events
+                events.append(get_mapping(_parse_record(line), "result"))
+        return list(filter(None, events))
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
         """Yield the pod's log lines; from the log archive once the pod is gone."""

@@ -38,7 +38,8 @@ JSON_TYPE = "application/json"
 class ApiConnection:
     """A connection to one API.
 
-    Requests raise Missing, AlreadyExists, Forbidden, BadInput and TryAgain. `url` is the address as messages have it.
+    Requests raise Missing, AlreadyExists, Forbidden, BadInput and TryAgain. `url` is the address
+    as messages have it.
     """
 
     def __init__(self, configuration: "Configuration") -> None:

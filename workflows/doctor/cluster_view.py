@@ -7,7 +7,6 @@ from urllib.parse import quote
 from imagekiln.steps.errors import Missing
 from imagekiln.workflows.client.failures import Forbidden
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.client.kubernetes import KubernetesApi
 from imagekiln.workflows.doctor.check import Unreadable
 from imagekiln.workflows.objects import Json, get_mapping, get_mappings
 
@@ -114,16 +113,6 @@ class ClusterView:
         body["spec"] = _account_spec(self.namespace, account) | cast("Json", body["spec"])
         path = f"{AUTHORIZATION_API}/namespaces/{self.namespace}/localsubjectaccessreviews"
         return self._send_review(path, body)
-
-    def dry_run_apply(self, manifest: Json) -> Json:
-        """The object that applying a manifest of Argo's would result in. Nothing is written."""
-        try:
-            return KubernetesApi(self._connection).apply(manifest, dry_run=True)
-        except Forbidden as error:
-            raise Unreadable(
-                f"You cannot apply a {manifest['kind']}, not even as a dry run.",
-                self.submitter_advice,
-            ) from error
 
     def _path(self, kind: ResourceKind) -> str:
         if kind.namespaced:

@@ -52,7 +52,7 @@ def test_name_that_would_lead_to_another_url_is_rejected(api: Api, name: str) ->
     connection = Recorder(stored={})
     argo = connected(api, connection)
     for namespace, workflow in (("images", name), (name, "postcards")):
-        with pytest.raises(BadInput, match="is not a valid object name. Write at most 253"):
+        with pytest.raises(BadInput, match=r"is not a valid object name\. Write at most 253"):
             argo.get("Workflow", namespace, workflow)
         with pytest.raises(BadInput, match="is not a valid object name"):
             argo.stop(namespace, workflow)

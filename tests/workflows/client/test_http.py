@@ -68,7 +68,7 @@ def api() -> Iterator[Api]:
         (403, 'User "system:anonymous" cannot list', LoginRefused, "Log in again."),
         (403, "no right", Forbidden, "Ask for the Role imagekiln-submitter."),
         (404, "no such pod", Missing, ": no such pod."),
-        (404, "the server could not find the requested resource", Missing, "`imagekiln doctor JOB`."),
+        (404, "the server could not find the requested resource", Missing, "doctor JOB`."),
         (404, 'namespaces "a" not found', Missing, "or set cluster.namespace."),
         (409, "it exists", AlreadyExists, ": it exists."),
         (500, "the object has been modified", TryAgain, "Run again."),
