@@ -92,8 +92,8 @@ class ArgoServer:
         }
         events: list[Json] = []
         with suppress(TryAgain):  # the stream fell silent, or broke
-            for line in self.connection.stream_lines(path, query, EVENT_SILENCE):
-                events.append(get_mapping(_parse_record(line), "result"))
+            lines = self.connection.stream_lines(path, query, EVENT_SILENCE)
+            events.extend(get_mapping(_parse_record(line), "result") for line in lines)
         return list(filter(None, events))
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:

@@ -61,7 +61,10 @@ def check_artifact_repository(view: ClusterView) -> Finding:
         return problem
     if repository.get("archiveLogs"):
         # Argo then ignores what the workflow says.
-        return ok("Argo stores reports. Its archiveLogs: true stores the logs of all pods too.", LOGS_ADVICE)
+        return ok(
+            "Argo stores reports. Its archiveLogs: true stores the logs of all pods too.",
+            LOGS_ADVICE,
+        )
     return ok(f"Argo stores reports in bucket {s3.get('bucket')}.")
 
 

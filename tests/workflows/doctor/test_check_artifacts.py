@@ -73,7 +73,8 @@ def test_secret_of_the_repository_must_exist(kube: Kube) -> None:
         "s3: {bucket: reports, accessKeySecret: {name: reports, key: a}, "
         "secretKeySecret: {name: reports, key: b}}",
     )
-    assert "Secret reports, which does not exist" in check_artifact_repository(kube.view()).says
+    finding = check_artifact_repository(kube.view())
+    assert (finding.verdict, "from Secret reports" in finding.says) == ("wrong", True)
     kube.put(f"{CORE}/secrets", "reports", data={})
     assert check_artifact_repository(kube.view()).verdict == "ok"
 
