@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import urlencode
 
 from urllib3 import BaseHTTPResponse, HTTPResponse, PoolManager, Retry, Timeout, disable_warnings
@@ -93,7 +93,7 @@ class ApiConnection:
         with cast("HTTPResponse", self._send("GET", path, query, silence=max_silence)) as response:
             response.auto_close = False  # or the last line, without an end, is lost
             try:
-                for line in TextIOWrapper(response, "utf-8", errors="replace"):
+                for line in TextIOWrapper(cast("BinaryIO", response), "utf-8", errors="replace"):
                     yield line.removesuffix("\n")
             except (HTTPError, OSError) as error:
                 raise TryAgain(
