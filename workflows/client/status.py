@@ -39,7 +39,7 @@ Attempts = Sequence[PodAttempt]  # at one pod, the latest last
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """How many pods of `generate` wait, run, are done or have failed, of those that Argo made."""
+    """Numbers of pods of `generate`, of those that Argo has made, by their state."""
 
     waiting: int
     running: int
@@ -84,7 +84,7 @@ class WorkflowStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether the workflow has ended, well or badly."""
+        """Return whether the workflow has ended, well or badly."""
         return self.phase in ENDED_PHASES
 
 
@@ -156,12 +156,12 @@ def read_available_status(workflow: Json) -> WorkflowStatus:
 
 
 def has_ended(workflow: Json) -> bool:
-    """Whether a workflow has ended, by its phase alone: its nodes are not needed."""
+    """Return whether a workflow has ended, by its phase alone: its nodes are not needed."""
     return _phase(workflow) in ENDED_PHASES
 
 
 def has_succeeded(workflow: Json) -> bool:
-    """Whether a workflow has ended well, by its phase alone."""
+    """Return whether a workflow has ended well, by its phase alone."""
     return _phase(workflow) == "Succeeded"
 
 
@@ -197,7 +197,7 @@ def _count_images(shards: Sequence[Attempts], outputs: Mapping[str, str]) -> int
 
 
 def _images_done(attempts: Attempts, share: float) -> float:
-    """How many images a pod has made: its own progress, or all its images once it is done."""
+    """Return how many images a pod has made: its progress, or all images once it is done."""
     if attempts[-1].phase == "Succeeded":
         return _pod_images(attempts) or share
     return _progress(attempts)
@@ -226,7 +226,7 @@ def _image_rate(images: int, shards: Sequence[Attempts], end: str | None) -> flo
 def _generation_end(
     shards: Sequence[Attempts], stage: Stage | None, finished: str | None
 ) -> str | None:
-    """When generating was over; None while it is not."""
+    """Return when generating was over; None while it is not."""
     if stage in ("rewrite", "plan", "fetch", "generate"):
         return None
     ends = [attempts[-1].finished for attempts in shards if attempts[-1].finished]
@@ -267,7 +267,7 @@ def _failures(
 
 
 def _cause(failures: Sequence[StepFailure], workflow: Json) -> str | None:
-    """Why a workflow failed; where that is only that it was stopped, the command to resume it."""
+    """Explain why a workflow failed; if it was stopped, with the command to resume it."""
     state = cast("Json", workflow.get("status") or {})
     cause = failure_cause(failures) or str(state.get("message") or "")
     if cause.endswith(STOPPED) or SHUTDOWN_STATUS in cause:
@@ -278,7 +278,7 @@ def _cause(failures: Sequence[StepFailure], workflow: Json) -> str | None:
 
 
 def _waits(workflows: Sequence[Json], pods: Sequence[Attempts]) -> tuple[StepWait, ...]:
-    """What the pods wait for, and the workflow as a whole."""
+    """Return the waits of the pods, and of the workflow as a whole."""
     latest = [attempts[-1] for attempts in pods]
     for workflow in workflows:
         latest += pending_groups(workflow)
@@ -288,7 +288,7 @@ def _waits(workflows: Sequence[Json], pods: Sequence[Attempts]) -> tuple[StepWai
 
 
 def _last_pods_wait(workflow: Json, waits: Sequence[StepWait]) -> StepWait | None:
-    """That a workflow which was stopped waits for pods that may never start; None if it does not.
+    """Return the wait of a stopped workflow for pods that may never start, if it has one.
 
     They are those of its exit handler.
     """
@@ -301,7 +301,7 @@ def _last_pods_wait(workflow: Json, waits: Sequence[StepWait]) -> StepWait | Non
 
 
 def _workflow_wait(workflow: Json) -> StepWait | None:
-    """What a workflow waits for as a whole, before any of its pods."""
+    """Return the wait of a workflow as a whole, before any of its pods."""
     spec = cast("Json", workflow.get("spec") or {})
     state = cast("Json", workflow.get("status") or {})
     if spec.get("suspend"):
@@ -316,7 +316,7 @@ def _workflow_wait(workflow: Json) -> StepWait | None:
 
 
 def _age(workflow: Json) -> timedelta:
-    """How long ago a workflow was created; nothing where that is not known."""
+    """Return the age of a workflow; zero if it is not known."""
     created = object_metadata(workflow).get("creationTimestamp")
     if not created:
         return timedelta()

@@ -48,7 +48,7 @@ def running_children(name: str, namespace: str, argo: ArgoApi) -> list[Json]:
 
 
 def is_stopping(workflow: Json) -> bool:
-    """Whether somebody has stopped the workflow, which has not ended yet."""
+    """Return whether somebody has stopped the workflow, which has not ended yet."""
     spec = get_mapping(workflow, "spec")
     return bool(spec.get("shutdown")) and not has_ended(workflow)
 

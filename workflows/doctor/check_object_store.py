@@ -168,6 +168,6 @@ def storage_finding(error: KilnError) -> Finding:
 
 
 def split_remedy(error: KilnError) -> tuple[str, str]:
-    """What is wrong, and what the error says to do about it; the latter may be empty."""
+    """Split an error into what is wrong and what to do about it; the latter may be empty."""
     says, separator, remedy = str(error).rpartition(". ")
     return (f"{says}.", remedy) if separator else (str(error), "")

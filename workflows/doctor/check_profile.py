@@ -1,4 +1,4 @@
-"""What a profile and a job name on the cluster: the template, classes, claims and the semaphore."""
+"""Objects that a profile and a job name: template, classes, claims, queue and semaphore."""
 
 import re
 

@@ -55,7 +55,7 @@ class ClusterView:
 
     @property
     def submitter_advice(self) -> str:
-        """How the user gets the rights of a submitter in the namespace."""
+        """Explain how the user gets the rights of a submitter in the namespace."""
         return (
             "Ask an administrator for the Role imagekiln-submitter: "
             f"`kubectl create rolebinding NAME -n {self.namespace} "
@@ -102,12 +102,12 @@ class ClusterView:
         return self._lists[key]
 
     def is_allowed(self, right: AccessRight) -> bool:
-        """Whether the user has a right in the namespace."""
+        """Return whether the user has a right in the namespace."""
         body = self._review("SelfSubjectAccessReview", right)
         return self._send_review(f"{AUTHORIZATION_API}/selfsubjectaccessreviews", body)
 
     def is_account_allowed(self, account: str, right: AccessRight) -> bool:
-        """Whether a ServiceAccount of the namespace has a right there."""
+        """Return whether a ServiceAccount of the namespace has a right there."""
         body = self._review("LocalSubjectAccessReview", right)
         body["metadata"] = {"namespace": self.namespace}
         body["spec"] = _account_spec(self.namespace, account) | cast("Json", body["spec"])
@@ -120,7 +120,7 @@ class ClusterView:
         return f"{kind.api}/{kind.plural}"
 
     def _get_public(self, path: str) -> Json:
-        """What Kubernetes shows to every authenticated user by default."""
+        """Read what Kubernetes shows to every authenticated user by default."""
         try:
             return self._connection.request("GET", path)
         except Forbidden as error:

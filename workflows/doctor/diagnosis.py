@@ -115,7 +115,7 @@ def _namespace_checks(
 
 
 def _profile_checks(view: ClusterView, profile: Profile) -> Checks:
-    """What only some profiles name."""
+    """Check objects that only some profiles name."""
     if profile.sharing.semaphore:
         yield check_profile.check_semaphore(
             view, profile.sharing.semaphore, profile.sharing.namespace
@@ -129,7 +129,7 @@ def _profile_checks(view: ClusterView, profile: Profile) -> Checks:
 
 
 def _artifact_checks(view: ClusterView, profile: Profile) -> Checks:
-    """What Argo needs to show reports, and to keep logs."""
+    """Check what Argo needs to show reports, and to keep logs."""
     if profile.report_artifact or profile.archive_logs:
         repository = check_artifacts.check_artifact_repository(view)
         yield repository
@@ -154,7 +154,7 @@ def _node_checks(
 
 
 def _local_checks(job: Job, weights: int | KilnError | None) -> Checks:
-    """What can be checked without a cluster."""
+    """Check what needs no cluster."""
     yield check_model.check_model(job, weights)
     yield check_object_store.check_paths(job)
     yield check_object_store.check_output(job)

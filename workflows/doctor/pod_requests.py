@@ -1,4 +1,4 @@
-"""What a pod asks its cluster for: Imagekiln's container, and Argo's own beside it."""
+"""Resources of a pod: those of Imagekiln's container, and of Argo's own beside it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
