@@ -51,7 +51,7 @@ class StepWait:
 
 
 def find_waits(attempts: Sequence[PodAttempt]) -> tuple[StepWait, ...]:
-    """Group waiting pods by their reason, the commonest first. `attempts` has the latest one at each pod."""
+    """Group waiting pods by reason, the commonest first, from the latest attempt at each."""
     groups: dict[tuple[str, str], StepWait] = {}
     for attempt in attempts:
         if not attempt.is_waiting:
@@ -88,10 +88,10 @@ def needs_events(wait: StepWait) -> bool:
 
 def explain_wait(wait: StepWait, events: Sequence[Json]) -> StepWait:
     """A wait with the latest event of its pod in place of no message."""
-    telling = [event for event in events if event.get("reason") not in HARMLESS]
-    if not telling:
+    explaining = [event for event in events if event.get("reason") not in HARMLESS]
+    if not explaining:
         return wait
-    latest = max(telling, key=_event_order)
+    latest = max(explaining, key=_event_order)
     message = f"{latest.get('reason', '')}: {latest.get('message', '')}"
     cause = find_cause(message)
     if cause == message and not _is_warning(latest):

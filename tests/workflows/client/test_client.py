@@ -116,12 +116,6 @@ def test_job_submitted_twice_runs_once(argo: Memory, phase: str) -> None:
     assert argo.workflows() == [first.name]
 
 
-def test_other_dates_are_other_workflows(argo: Memory) -> None:
-    dates = ("2026-11-20", "2026-11-21")
-    names = {submit(postcards(), date, "UTC", argo).name for date in dates}
-    assert len(names) == 2
-
-
 @pytest.mark.parametrize(
     ("prompts", "date"), [("s3://p/{date}/*.parquet", ""), ("s3://p/*.parquet", "tomorrow")]
 )

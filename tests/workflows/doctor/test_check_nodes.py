@@ -138,10 +138,6 @@ def test_pool_that_grows_from_zero_is_unknown_while_it_is_empty(kube: Kube) -> N
     assert "may add a node once a pod waits" in finding.says
 
 
-def test_node_for_the_cpu_steps_is_ok(kube: Kube) -> None:
-    assert check_cpu_nodes(kube.view(), GPU).says == "1 node for plan and aggregate."
-
-
 def test_cluster_without_a_cpu_node_is_wrong(kube: Kube) -> None:
     del kube.objects["api/v1/nodes/cpu-0"]
     finding = check_cpu_nodes(kube.view(), GPU)
