@@ -4,5 +4,5 @@
 became of a workflow. How often a *pod* is retried, and on which failures, is no business of the
 client: that is `templates/pod_retries.py` and a profile's `retries`.
 
-The only package that imports requests for talking to a cluster. Imports `templates` and below.
+The only package that talks to a cluster, through the Kubernetes client's connections. Imports `templates` and below.
 """
