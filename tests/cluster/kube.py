@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 
 import pytest
 import yaml
+from kubernetes.client import Configuration
 
 T = TypeVar("T")
 Object = dict[str, object]
@@ -46,6 +47,13 @@ def may(verb: str, resource: str, *, account: str, namespace: str) -> bool:
     answer = done.stdout.strip()
     assert answer in ("yes", "no"), done.stderr
     return answer == "yes"
+
+
+def with_token(configuration: Configuration, token: str) -> Configuration:
+    """The same API, with the login of a token alone."""
+    configuration.cert_file = configuration.key_file = configuration.refresh_api_key_hook = None
+    configuration.api_key = {"authorization": f"Bearer {token}"}
+    return configuration
 
 
 def get(*arguments: str) -> Object:

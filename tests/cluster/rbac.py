@@ -6,7 +6,7 @@ A verb that no operation needs does not belong in a role (`workflows/cluster/bas
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,10 +24,9 @@ from imagekiln.workflows.doctor.check_access import (
     RESULT_RIGHTS,
     SERVICE_ACCOUNTS,
 )
-from imagekiln.workflows.doctor.check_argo import DEPLOYMENTS, PODS
+from imagekiln.workflows.doctor.check_argo import DEPLOYMENTS
 from imagekiln.workflows.doctor.check_gpus import (
     CLAIM_TEMPLATES,
-    DAEMON_SETS,
     DEVICE_CLASSES,
     RESOURCE_SLICES,
 )
@@ -38,7 +37,7 @@ from imagekiln.workflows.doctor.check_profile import (
     RUNTIME_CLASSES,
     VOLUME_CLAIMS,
 )
-from imagekiln.workflows.doctor.check_quota import LIMIT_RANGES, QUOTAS
+from imagekiln.workflows.doctor.check_quota import QUOTAS
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.doctor.node_fit import NODES
 from imagekiln.workflows.objects import Json
@@ -97,8 +96,7 @@ class Account:
     def __init__(self) -> None:
         """Take a token of the account, which exists."""
         token = kube.kubectl("create", "token", ACCOUNT).strip()
-        access = replace(kubernetes_access(), token=lambda: f"Bearer {token}", certificate=None)
-        self.kubernetes = ApiConnection(access)
+        self.kubernetes = ApiConnection(kube.with_token(kubernetes_access(), token))
         self.argo = KubernetesApi(self.kubernetes)
         environment = {**os.environ, "ARGO_TOKEN": token}
         server = argo_server_access(os.environ["ARGO_SERVER"], environment)
@@ -279,7 +277,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "imagekiln-submitter: get pods": _log,
     "imagekiln-submitter: get pods/log": _log,
-    "imagekiln-submitter: list pods": _list(PODS),
+    "imagekiln-submitter: list pods": lambda account: account.kubectl("get", "pods"),
     "imagekiln-submitter: watch pods": _watch("pods"),
     "imagekiln-submitter: list events": lambda account: account.argo.pod_events(
         kube.NAMESPACE, ACCOUNT
@@ -288,7 +286,6 @@ OPERATIONS: dict[str, Operation] = {
     "imagekiln-submitter: get configmaps": _read(CONFIG_MAPS, "imagekiln-defaults"),
     "imagekiln-submitter: get persistentvolumeclaims": _read(VOLUME_CLAIMS, "models"),
     "imagekiln-submitter: get serviceaccounts": _read(SERVICE_ACCOUNTS, POD_ACCOUNT),
-    "imagekiln-submitter: list limitranges": _list(LIMIT_RANGES),
     "imagekiln-submitter: list resourcequotas": _list(QUOTAS),
     "imagekiln-submitter: get resourceclaimtemplates": _read(CLAIM_TEMPLATES, "gpu"),
     "imagekiln-submitter: get localqueues": _read(LOCAL_QUEUES, "images"),
@@ -301,7 +298,6 @@ OPERATIONS: dict[str, Operation] = {
     "imagekiln-doctor: get runtimeclasses": _read(RUNTIME_CLASSES, "nvidia"),
     "imagekiln-doctor: get deviceclasses": _read(DEVICE_CLASSES, "gpu.nvidia.com"),
     "imagekiln-doctor: list resourceslices": _list(RESOURCE_SLICES),
-    "imagekiln-doctor: list daemonsets": _list(DAEMON_SETS, everywhere=True),
     "imagekiln-doctor: list deployments": _list(
         DEPLOYMENTS, "fieldSelector=metadata.name=workflow-controller", everywhere=True
     ),

@@ -53,13 +53,9 @@ class Memory:
         """Delete an object."""
         del self.objects[kind, namespace, name]
 
-    def stop(self, namespace: str, name: str) -> None:
+    def stop(self, namespace: str, name: str, *, at_once: bool = False) -> None:
         """Set the workflow's `shutdown`, as Argo's server does."""
-        self.spec(name, namespace)["shutdown"] = "Stop"
-
-    def terminate(self, namespace: str, name: str) -> None:
-        """Set the workflow's `shutdown`, as Argo's server does."""
-        self.spec(name, namespace)["shutdown"] = "Terminate"
+        self.spec(name, namespace)["shutdown"] = "Terminate" if at_once else "Stop"
 
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Set the schedule's `suspend`."""

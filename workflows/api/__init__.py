@@ -28,20 +28,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from imagekiln import checks, cluster, results, schedule, settings
+    from imagekiln.datasets import dataset, export, forget, manifests, push
     from imagekiln.local import (
         aggregate,
-        dataset,
         diff,
         estimate,
-        export,
-        forget,
         gc,
         generate,
         job,
-        manifests,
         plan,
         preview,
-        push,
         read_job,
         reproduce,
         retry,
@@ -105,6 +101,7 @@ __all__ = [  # noqa: RUF022  # in the order of the API reference
 
 _SUBMODULES = ("checks", "cluster", "results", "schedule", "settings")
 _SETTINGS = ("Job", "ModelSettings", "RowDefaults", "ClusterSettings")
+_DATASETS = ("dataset", "export", "forget", "manifests", "push")
 _ERRORS = ("KilnError", "BadInput", "Missing", "NotInstalled", "Incomplete", "TryAgain")
 
 
@@ -119,7 +116,8 @@ def _load(name: str) -> object:
         return getattr(import_module("imagekiln.steps.errors"), name)
     if name in _SETTINGS:
         return getattr(import_module("imagekiln.steps.job.job"), name)
-    return getattr(import_module("imagekiln.local"), name)
+    module = "imagekiln.datasets" if name in _DATASETS else "imagekiln.local"
+    return getattr(import_module(module), name)
 
 
 if not TYPE_CHECKING:  # type checkers know the names from above, and report any other

@@ -14,28 +14,7 @@ from imagekiln.steps.errors import explain_failures
 from imagekiln.steps.job.job import Job
 
 if TYPE_CHECKING:
-    import pyarrow.compute as pc
-
-    from imagekiln.results import (
-        Dataset,
-        Diff,
-        Estimate,
-        ExportResult,
-        ForgetResult,
-        GcResult,
-        PlanResult,
-        Preview,
-        PushResult,
-        ReproduceResult,
-        RetryResult,
-        RewriteResult,
-        RunOverview,
-        RunResult,
-        ShardStats,
-        Summary,
-        TuningResult,
-        VerifyResult,
-    )
+    from imagekiln import results
     from imagekiln.steps.runtime.progress import Progress
 
 PathOrUri = str | PathLike[str]
@@ -93,7 +72,7 @@ def _dated_job(job: JobSource, date: str, timezone: str) -> Job:
 
 
 @contextmanager
-def _progress(show: bool | None, noun: str = "images") -> Iterator["Progress"]:
+def show_progress(show: bool | None, noun: str = "images") -> Iterator["Progress"]:
     """Progress as the caller asks for it; by default, a bar where a person sees it."""
     from imagekiln.steps.runtime.progress import NoProgress, is_watched, open_progress
 
@@ -113,7 +92,7 @@ def estimate(
     *,
     date: str = "",
     timezone: str = "UTC",
-) -> "Estimate":
+) -> "results.Estimate":
     """Estimate a job's images, size, GPU-hours and cost without writing anything.
 
     `price` is that of a GPU-hour, or a table by GPU, in place of the job's own. `date` is as for
@@ -132,7 +111,7 @@ def estimate(
 @explain_failures
 def rewrite(
     job: JobSource, *, date: str = "", timezone: str = "UTC", progress: bool | None = None
-) -> "RewriteResult":
+) -> "results.RewriteResult":
     """Rewrite a job's prompts with its language model, as far as they are not rewritten yet.
 
     `preview`, `plan` and `run` do it themselves, and so does a workflow. Run again, it resumes.
@@ -143,7 +122,7 @@ def rewrite(
     from imagekiln.steps.runtime.machine import silence_libraries
 
     silence_libraries()
-    with _progress(progress, "prompts") as reporter:
+    with show_progress(progress, "prompts") as reporter:
         return rewrite_job(_dated_job(job, date, timezone), reporter)
 
 
@@ -155,7 +134,7 @@ def preview(
     date: str = "",
     timezone: str = "UTC",
     progress: bool | None = None,
-) -> "Preview":
+) -> "results.Preview":
     """Make a sample of a job's images, and a page of them.
 
     The sample has every shape, sampler and LoRA, short and long prompts, as far as it is large
@@ -168,7 +147,7 @@ def preview(
     from imagekiln.steps.runtime.machine import silence_libraries
 
     silence_libraries()
-    with _progress(progress) as reporter:
+    with show_progress(progress) as reporter:
         return preview_job(_dated_job(job, date, timezone), images, reporter)
 
 
@@ -180,7 +159,7 @@ def run(
     timezone: str = "UTC",
     gpus: int | None = None,
     progress: bool | None = None,
-) -> "RunResult":
+) -> "results.RunResult":
     """Run a whole job on this machine: plan, generate every shard, aggregate.
 
     Run again, it resumes: everything that was committed is kept. It uses `gpus` GPUs, by default
@@ -198,12 +177,12 @@ def run(
     from imagekiln.steps.runtime.machine import silence_libraries
 
     silence_libraries()
-    with _progress(progress) as reporter:
+    with show_progress(progress) as reporter:
         return run_job(_dated_job(job, date, timezone), reporter, gpus=gpus)
 
 
 @explain_failures
-def plan(job: JobSource, *, date: str = "", timezone: str = "UTC") -> "PlanResult":
+def plan(job: JobSource, *, date: str = "", timezone: str = "UTC") -> "results.PlanResult":
     """Validate a job's prompts and write the plan of its run: every image, its seed and its shard.
 
     Where the run has a plan already, and with equal settings, that one is returned. `date` is as
@@ -229,7 +208,7 @@ def generate(
     shard: int,
     *,
     progress: bool | None = None,
-) -> "ShardStats | None":
+) -> "results.ShardStats | None":
     """Generate the missing images of one shard of a planned run; None where none was missing.
 
     Shards are counted from 0. Raises BadInput where run, shard or model are not as planned,
@@ -237,7 +216,7 @@ def generate(
     """
     from imagekiln.steps.generate.start import generate as generate_shard
 
-    with _progress(progress) as reporter:
+    with show_progress(progress) as reporter:
         return generate_shard(fspath(run), shard, reporter)
 
 
@@ -248,7 +227,7 @@ def aggregate(
     failed_share: float | None = None,
     accept: Sequence[str] = (),
     price: float | dict[str, float] | None = None,
-) -> "Summary":
+) -> "results.Summary":
     """Account for every planned image: counts, verdict, report and dataset card.
 
     `failed_share` and `accept`, names of quality gates, say what is acceptable in place of the
@@ -261,7 +240,7 @@ def aggregate(
 
 
 @explain_failures
-def runs(output: PathOrUri) -> "list[RunOverview]":
+def runs(output: PathOrUri) -> "list[results.RunOverview]":
     """The runs under a job's output, and how each ended.
 
     Raises Missing where there is no such folder, BadInput where it is not the output of any job.
@@ -273,7 +252,7 @@ def runs(output: PathOrUri) -> "list[RunOverview]":
 
 
 @explain_failures
-def verify(run: PathOrUri) -> "VerifyResult":
+def verify(run: PathOrUri) -> "results.VerifyResult":
     """Read a whole run back and check every image against the plan, by its hash.
 
     Manifest, index of images and the summary's numbers of images are compared with what the parts
@@ -291,7 +270,7 @@ def verify(run: PathOrUri) -> "VerifyResult":
 @explain_failures
 def retry(
     run: PathOrUri, *, progress: bool | None = None, include_permanent: bool = False
-) -> "RetryResult":
+) -> "results.RetryResult":
     """Generate the failed, blank and missing images of a run again.
 
     Failures that another try cannot mend are left, unless `include_permanent`.
@@ -300,13 +279,15 @@ def retry(
     from imagekiln.steps.maintain.retry import retry as retry_run
     from imagekiln.workflows.cli.text import format_retry
 
-    with _progress(progress) as reporter:
+    with show_progress(progress) as reporter:
         result = retry_run(fspath(run), reporter, include_permanent=include_permanent)
     return shown(result, format_retry)
 
 
 @explain_failures
-def reproduce(run: PathOrUri, image_id: str, to: PathOrUri | None = None) -> "ReproduceResult":
+def reproduce(
+    run: PathOrUri, image_id: str, to: PathOrUri | None = None
+) -> "results.ReproduceResult":
     """Generate one image of a run again, and compare it with the one that the run holds.
 
     It is written to the file `to`, by default IMAGE_ID.png in the current folder. Raises BadInput
@@ -318,7 +299,7 @@ def reproduce(run: PathOrUri, image_id: str, to: PathOrUri | None = None) -> "Re
 
 
 @explain_failures
-def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "Diff":
+def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "results.Diff":
     """Compare two runs of the same prompts; write a page of image pairs into the folder `to`.
 
     Raises BadInput where a run does not exist or is not aggregated.
@@ -329,7 +310,7 @@ def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "Diff":
 
 
 @explain_failures
-def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "GcResult":
+def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "results.GcResult":
     """List, or remove, what unfinished runs and killed writers left under a job's output.
 
     Only where nothing was written for `older_than` days.
@@ -337,137 +318,6 @@ def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "
     from imagekiln.steps.maintain.gc import gc as collect_garbage
 
     return collect_garbage(fspath(output), older_than, remove=remove)
-
-
-@explain_failures
-def export(
-    source: PathOrUri,
-    destination: PathOrUri,
-    *,
-    format: str = "parquet",  # noqa: A002  # as in jobs
-    file_size: str | int | None = None,
-    partition_by: str | None = None,
-    columns: Sequence[str] | None = None,
-    newest_by: str = "image_id",
-    progress: bool | None = None,
-) -> "ExportResult":
-    """Copy the images that are ok of a run, or of a job's output, into fewer, larger files.
-
-    `format` is parquet, webdataset, or files for a folder of pictures. `file_size` is the most that
-    a file has, in bytes or as "1GB", 500MB if None; `files` takes none. `partition_by` is a column
-    whose values become folders, and `columns` are those to export.
-    Each image comes once, and each value of `newest_by`, such as id, from the newest run that has
-    an image for it.
-    Called again, it resumes, adds what is new, and drops what was forgotten or has a newer image.
-    Raises BadInput where an image is damaged, or the destination holds something else; Missing
-    where there is no run; Incomplete where one was never aggregated.
-    """
-    from imagekiln.steps.export.settings import read_settings
-    from imagekiln.steps.export.step import export as export_images
-    from imagekiln.workflows.cli.text import format_fields
-
-    settings = read_settings(format, file_size, partition_by, columns, newest_by)
-    with _progress(progress) as reporter:
-        result = export_images(fspath(source), fspath(destination), settings, reporter)
-    return shown(result, format_fields)
-
-
-@explain_failures
-def push(
-    export: PathOrUri,
-    repository: str,
-    *,
-    version: str | None = None,
-    public: bool = False,
-    progress: bool | None = None,
-) -> "PushResult":
-    """Upload a complete export to `hf://datasets/USER/NAME`, and tag it as `version`.
-
-    The token is that in HF_TOKEN. A dataset that does not exist is made, private unless `public`.
-    Called again, it resumes. Raises BadInput where the hub or the export is not as it has to be,
-    TryAgain where the hub is not reached.
-    """
-    from imagekiln.steps.export.push import push as push_export
-
-    with _progress(progress) as reporter:
-        return push_export(fspath(export), repository, version, public=public, progress=reporter)
-
-
-@explain_failures
-def forget(
-    source: PathOrUri,
-    *,
-    ids: Sequence[str] = (),
-    prompt_contains: Sequence[str] = (),
-    prompt_sha256: Sequence[str] = (),
-    exports: Sequence[PathOrUri] = (),
-    remove: bool = False,
-) -> "ForgetResult":
-    """Count images of a run or of a job's output; with `remove`, take them down for good.
-
-    `ids` are those of images or of rows, `prompt_contains` texts in prompts, in whatever case, and
-    `prompt_sha256` hashes of whole prompts. Neither `retry` nor a later job with `skip_existing`
-    makes them again; their rows stay, with their prompts. `exports` of them are brought up to date.
-
-    Raises BadInput where a run or an export is not finished, Incomplete where an interrupted
-    command was replacing a run's objects, Missing where there is none.
-    """
-    from imagekiln.steps.maintain.forget import ForgetSelection
-    from imagekiln.steps.maintain.forget import forget as forget_images
-    from imagekiln.workflows.cli.text import format_forgotten
-
-    selection = ForgetSelection(tuple(ids), tuple(prompt_contains), tuple(prompt_sha256))
-    names = [fspath(name) for name in exports]
-    return shown(forget_images(fspath(source), selection, names, remove=remove), format_forgotten)
-
-
-@explain_failures
-def dataset(
-    uri: PathOrUri,
-    columns: Sequence[str] | None = None,
-    filter: "pc.Expression | None" = None,  # noqa: A002  # as pyarrow.dataset calls it
-    newest_by: str | None = None,
-) -> "Dataset":
-    """Open the images that are ok of a run, or of all successful runs under a job's output.
-
-    Each image of a run comes once, also where `retry` generated it again; one that two runs hold
-    comes twice, unless `newest_by` is image_id. With another column, such as id, each of its values
-    also comes from the newest run alone that has an image for it. Either reads all manifests first.
-    `columns` are names of columns of
-    the manifest and `image`; without `image`, no image is read. `filter` is an expression such as
-    `pyarrow.compute.field("width") >= 1024`, over all columns of the manifest.
-
-    Raises Missing where there is no run, Incomplete where one was never aggregated, BadInput where
-    a column is unknown.
-
-    ```python
-    images = imagekiln.dataset("s3://datasets/postcards", columns=["image", "prompt"])
-    for batch in images.to_batches():  # pyarrow.RecordBatch
-        print(batch["prompt"])
-    images.to_hf(streaming=True)  # datasets.IterableDataset
-    images.to_torch()  # for torch.utils.data.DataLoader
-    ```
-    """
-    from imagekiln.steps.dataset.dataset import open_dataset
-
-    return open_dataset(fspath(uri), columns, filter, newest_by)
-
-
-@explain_failures
-def manifests(uri: PathOrUri) -> list[str]:
-    """List the Parquet files with a row for each planned image, of a run or of an output's runs.
-
-    They are those that the highest commit of each run names: earlier ones lie beside them. Raises
-    as `dataset` does.
-
-    ```python
-    names = imagekiln.manifests("s3://datasets/postcards")
-    duckdb.sql(f"select status, count(*) from read_parquet({names}) group by status")
-    ```
-    """
-    from imagekiln.steps.dataset.runs import list_manifests
-
-    return list_manifests(fspath(uri))
 
 
 @explain_failures
@@ -479,7 +329,7 @@ def tune(
     again: bool = False,
     minutes: float = 15.0,
     report: Callable[[str], None] = lambda _: None,
-) -> "TuningResult":
+) -> "results.TuningResult":
     """Find the fastest batch size for the job's model on this device; add it to the tuning file.
 
     `sizes` are widths and heights in pixels, by default the job's own. Each size takes about

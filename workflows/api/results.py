@@ -1,4 +1,4 @@
-"""What the functions of `imagekiln` and `imagekiln.cluster` return."""
+"""Types that the functions of `imagekiln` and `imagekiln.cluster` return."""
 
 from imagekiln.steps.aggregate.preview import Preview
 from imagekiln.steps.aggregate.summary import Summary

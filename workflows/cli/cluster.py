@@ -74,8 +74,9 @@ def doctor(
     """Check that the cluster has everything the job needs.
 
     Prints each prerequisite as ok, wrong or unknown, with the remedy. Uses kubeconfig, and changes
-    nothing but probe objects, which it writes to the job's output and to Argo's artifact store, and
-    removes. Exits with 2 where anything is wrong, and with 75 where the cluster does not answer.
+    nothing but probe objects, which it writes to the job's output and exports and to Argo's
+    artifact store, and removes. Exits with 2 if anything is wrong, and with 75 if the cluster does
+    not answer.
     """
     from imagekiln.steps.errors import BadInput, TryAgain
     from imagekiln.steps.job.dates import fill_date
@@ -337,7 +338,6 @@ def render(
     from imagekiln.steps.job.dates import parse_time_zone
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.terminal import print_note, print_text
-    from imagekiln.workflows.doctor.check_images import lacks_registry
     from imagekiln.workflows.profiles.loader import load_profile
     from imagekiln.workflows.templates.render import render_manifests
 
@@ -350,7 +350,7 @@ def render(
         rendered_job.cluster.cpu_image or profile.steps.image,
         rendered_job.cluster.gpu_image or profile.generate.image,
     )
-    if unregistered := list(filter(lacks_registry, images)):
+    if unregistered := [image for image in images if "/" not in image]:
         print_note(
             f"{' and '.join(unregistered)}: names without a registry, from which nodes cannot pull "
             "them. Push them to yours; cluster.gpu_image and cluster.cpu_image name them there."

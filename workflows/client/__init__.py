@@ -1,8 +1,9 @@
 """A cluster from Python: connections, submission, status, logs and schedules.
 
 `connect` picks the API, `client` and `schedules` hold the verbs, `status` and `logs` read what
-became of a workflow. How often a *pod* is retried, and on which failures, is no business of the
-client: that is `templates/pod_retries.py` and a profile's `retries`.
+became of a workflow. Retries of pods are decided by `templates/pod_retries.py` and a profile's
+`retries`.
 
-The only package that imports requests for talking to a cluster. Imports `templates` and below.
+The only package that talks to a cluster, through the Kubernetes client's connections. Imports
+`templates` and below.
 """

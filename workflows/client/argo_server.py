@@ -13,10 +13,10 @@ from imagekiln.workflows.client.api import (
     object_path,
     pod_event_selector,
 )
-from imagekiln.workflows.client.failures import AlreadyExists, Conflict
 from imagekiln.workflows.client.http import FOLLOW_TIMEOUT, LOG_TIMEOUT, ApiConnection
 from imagekiln.workflows.objects import (
     Json,
+    get_mapping,
     get_mappings,
     get_texts,
     object_identity,
@@ -24,7 +24,6 @@ from imagekiln.workflows.objects import (
 )
 
 NOT_FOUND = 404
-MAX_CONFLICTS = 3  # of one object that is applied, with others who write it
 EVENT_SILENCE = 5  # seconds until a stream of events is taken for complete
 
 
@@ -39,70 +38,53 @@ class ArgoServer:
     def create(self, manifest: Json) -> Json:
         """Create an object."""
         kind, namespace, _ = object_identity(manifest)
-        path = _server_path(kind, namespace)
         body: Json = {ARGO_KINDS[kind].body: manifest}
-        return self.connection.request("POST", path, body=body)
+        return self.connection.request("POST", _path(kind, namespace), body=body)
 
     def apply(self, manifest: Json) -> Json:
-        """Create an object, or replace the one of its name.
+        """Create an object, or replace the one of its name. Raises TryAgain if others change it.
 
-        What Argo keeps in it stays, as it does where Kubernetes applies: the last time of a
-        schedule, without which Argo makes up for none that it misses. Somebody may create, change
-        or delete the object meanwhile, or this client have done so, and the answer been lost.
+        Argo's own state stays, as with Kubernetes: without the last time of a schedule, Argo would
+        make up for no run that it missed.
         """
-        for _ in range(MAX_CONFLICTS):
-            with suppress(AlreadyExists, Missing, Conflict):
-                return self._apply_once(manifest)
-        return self._apply_once(manifest)
-
-    def _apply_once(self, manifest: Json) -> Json:
         kind, namespace, name = object_identity(manifest)
         try:
             current = self.get(kind, namespace, name)
         except Missing:
             return self.create(manifest)
-
         body: Json = {ARGO_KINDS[kind].body: _replacement(current, manifest)}
-        return self.connection.request("PUT", _server_path(kind, namespace, name), body=body)
+        return self.connection.request("PUT", _path(kind, namespace, name), body=body)
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
-        """An object by its name."""
-        path = _server_path(kind, namespace, name)
+        """Return an object by its name."""
         with naming_place(kind, namespace):
-            return self.connection.request("GET", path)
+            return self.connection.request("GET", _path(kind, namespace, name))
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
-        """The objects that a label selector matches."""
-        path = _server_path(kind, namespace)
+        """Return the objects that a label selector matches."""
         query = {"listOptions.labelSelector": labels}
-        return get_mappings(self.connection.request("GET", path, query), "items")
+        return get_mappings(self.connection.request("GET", _path(kind, namespace), query), "items")
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object. The workflows of a schedule stay, and go on."""
-        path = _server_path(kind, namespace, name)
         options = DELETION_QUERIES.get(kind, {})
         query = {f"deleteOptions.{key}": value for key, value in options.items()}
-        self.connection.request("DELETE", path, query)
+        self.connection.request("DELETE", _path(kind, namespace, name), query)
 
-    def stop(self, namespace: str, name: str) -> None:
+    def stop(self, namespace: str, name: str, *, at_once: bool = False) -> None:
         """Stop a workflow. Argo's server refuses to stop one that has ended."""
-        path = _server_path("Workflow", namespace, name)
-        self.connection.request("PUT", f"{path}/stop", body={})
-
-    def terminate(self, namespace: str, name: str) -> None:
-        """Stop a workflow and its exit handler."""
-        path = _server_path("Workflow", namespace, name)
-        self.connection.request("PUT", f"{path}/terminate", body={})
+        verb = "terminate" if at_once else "stop"
+        self.connection.request("PUT", f"{_path('Workflow', namespace, name)}/{verb}", body={})
 
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend or resume a schedule."""
-        path = _server_path("CronWorkflow", namespace, name)
+        path = _path("CronWorkflow", namespace, name)
         verb = "suspend" if suspended else "resume"
         with naming_place("CronWorkflow", namespace):
             self.connection.request("PUT", f"{path}/{verb}", body={})
 
     def pod_events(self, namespace: str, pod: str) -> list[Json]:
-        """Kubernetes' events of a pod, of a second: Argo's server has a stream of them, no list."""
+        """Return Kubernetes' events of a pod, of a second: Argo's server has only a stream."""
         path = f"api/v1/stream/events/{object_path(namespace)}"
         query = {
             "listOptions.fieldSelector": pod_event_selector(pod),
@@ -110,15 +92,13 @@ class ArgoServer:
         }
         events: list[Json] = []
         with suppress(TryAgain):  # the stream fell silent, or broke
-            for line in self.connection.stream_lines(path, query, EVENT_SILENCE):
-                result = _parse_record(line).get("result") if line.strip() else None
-                if isinstance(result, dict):
-                    events.append(result)
-        return events
+            lines = self.connection.stream_lines(path, query, EVENT_SILENCE)
+            events.extend(get_mapping(_parse_record(line), "result") for line in lines)
+        return list(filter(None, events))
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
-        """The pod's log lines; from the log archive once the pod is gone."""
-        path = f"{_server_path('Workflow', namespace, workflow)}/log"
+        """Yield the pod's log lines; from the log archive once the pod is gone."""
+        path = f"{_path('Workflow', namespace, workflow)}/log"
         query = {
             "podName": pod,
             "logOptions.container": "main",
@@ -130,7 +110,7 @@ class ArgoServer:
                 yield _log_line(_parse_record(line))
 
 
-def _server_path(kind: str, namespace: str, *name: str) -> str:
+def _path(kind: str, namespace: str, *name: str) -> str:
     path = ARGO_KINDS[kind].path
     if not path:
         raise BadInput(
@@ -141,7 +121,7 @@ def _server_path(kind: str, namespace: str, *name: str) -> str:
 
 
 def _replacement(current: Json, manifest: Json) -> Json:
-    """A manifest with what others have written into the object that it replaces."""
+    """Return a manifest with Argo's state in the object that it replaces."""
     metadata = object_metadata(manifest)
     merged: Json = {
         key: get_texts(current, "metadata", key) | get_texts(manifest, "metadata", key)
@@ -152,23 +132,21 @@ def _replacement(current: Json, manifest: Json) -> Json:
     return manifest | state | {"metadata": metadata | merged | {"resourceVersion": version}}
 
 
-def _parse_record(line: str) -> Json:
-    """A line of a stream, each of which is a JSON object. Raises BadInput for another."""
-    record: object = None
-    with suppress(ValueError):
-        record = json.loads(line)
-    if not isinstance(record, dict):
-        raise BadInput(f"Argo's server sent {first_line(line)!r}, which is not JSON. Run again.")
-    return record
+def _parse_record(line: str) -> object:
+    """Return a record of a stream, a line of JSON; None if the line is empty."""
+    try:
+        return json.loads(line or "null")
+    except ValueError as error:
+        raise BadInput(
+            f"Argo's server sent {first_line(line)!r}, which is not JSON. Run again."
+        ) from error
 
 
-def _log_line(record: Json) -> str:
-    """The text of one record of a log stream. Raises Missing or BadInput on an error record."""
-    error, entry = record.get("error"), record.get("result")
-    if error is None:
-        return str(entry.get("content", "")) if isinstance(entry, dict) else ""
-    if not isinstance(error, dict):
-        raise BadInput("Argo's server gave no reason.")
+def _log_line(record: object) -> str:
+    """Return the text of a record of a log. Raises Missing or BadInput on an error record."""
+    error = get_mapping(record, "error")
+    if not error:
+        return str(get_mapping(record, "result").get("content", ""))
     message = error.get("message") or "Argo's server gave no reason"
     if error.get("http_code") == NOT_FOUND:
         raise Missing(f"{message}.")

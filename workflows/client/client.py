@@ -20,7 +20,7 @@ from imagekiln.workflows.client.failures import AlreadyExists
 from imagekiln.workflows.client.resubmission import (
     find_running_twin,
     join_schedule,
-    require_no_running_night,
+    require_no_running_schedule,
     require_no_running_twin,
     resubmit_workflow,
     start_retry,
@@ -98,7 +98,7 @@ def submit(
         if twin is not None:
             return read_available_status(twin)
         if schedule is not None:
-            require_no_running_night(workflow, argo)
+            require_no_running_schedule(workflow, argo)
         return await_template(partial(_start, workflow, argo), is_new)
 
     require_no_running_twin(workflow, argo)
@@ -129,7 +129,7 @@ def register_template(job: Job, argo: ArgoApi) -> bool:
 def await_template(
     start: Callable[[], Started], is_new: bool, pauses: Sequence[float] = TEMPLATE_PAUSES
 ) -> Started:
-    """What `start` returns, called again for a while where Argo does not know a new template.
+    """Return the result of `start`, called again for a while if Argo lacks the new template.
 
     Argo's server learns of a template a moment after the cluster has it.
     """

@@ -1,27 +1,30 @@
-"""HTTP to a cluster's API: with timeouts, retries, and failures as sentences."""
+"""HTTP to a cluster's API, with time-outs, retries, and failures as sentences.
 
+The Kubernetes client gives the connection pool, with TLS, proxy and login. Its own methods are not
+used: they set no time-out, and reach no Argo server.
+"""
+
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Iterator, Mapping
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, BinaryIO, cast
+from urllib.parse import urlencode
 
-import requests
-from requests.adapters import HTTPAdapter
-from urllib3 import PoolManager, disable_warnings
+from urllib3 import BaseHTTPResponse, HTTPResponse, PoolManager, Retry, Timeout, disable_warnings
 from urllib3.exceptions import HTTPError, InsecureRequestWarning
-from urllib3.util.retry import Retry
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.workflows.client.api import CHECK_ADDRESS
 from imagekiln.workflows.client.failures import (
     TRANSIENT_STATUSES,
     connection_error,
-    is_token_error,
-    redirect_error,
     response_error,
     root_cause_message,
 )
 from imagekiln.workflows.objects import Json, get_mapping, get_mappings
+
+if TYPE_CHECKING:
+    from kubernetes.client import Configuration
 
 CONNECT_TIMEOUT = 5
 READ_TIMEOUT = 30
@@ -32,38 +35,19 @@ URL_CREDENTIALS = re.compile(r"//[^/@]*@")  # stripped from URLs in messages
 JSON_TYPE = "application/json"
 
 
-@dataclass(frozen=True, slots=True)
-class ApiAccess:
-    """Where an API is and how to log in.
-
-    `token` is called for each request, since tokens expire. `verify` may be a file of certificate
-    authorities. `server_name` is the name in the certificate where it is not the URL's host.
-    `origin` says in messages where the URL is from, such as ", from ARGO_BASE_URL".
-    """
-
-    url: str
-    token: Callable[[], str | None]
-    verify: bool | str = True
-    certificate: tuple[str, str] | None = None
-    proxy: str | None = None
-    server_name: str | None = None
-    origin: str = ""
-
-
 class ApiConnection:
-    """An HTTP session with one API.
+    """A connection to one API.
 
-    Requests raise Missing, AlreadyExists, Forbidden, BadInput and TryAgain. `where` is the URL as
-    messages have it.
+    Requests raise Missing, AlreadyExists, Forbidden, BadInput and TryAgain. `url` is the address
+    as messages have it.
     """
 
-    def __init__(self, access: ApiAccess) -> None:
-        """Prepare a session; nothing is sent yet."""
-        self._access = access
-        self._base = access.url.rstrip("/")
-        self._session = _open_session(access)
+    def __init__(self, configuration: "Configuration") -> None:
+        """Prepare a pool of connections; nothing is sent yet."""
+        self._configuration = configuration
+        self._base = configuration.host.rstrip("/")
+        self._pool = _open_pool(configuration)
         self.url = URL_CREDENTIALS.sub("//", self._base)
-        self.where = self.url + access.origin
 
     def request(
         self,
@@ -74,19 +58,21 @@ class ApiConnection:
         *,
         content_type: str = JSON_TYPE,
     ) -> Json:
-        """The JSON answer to one request."""
-        headers = {"Content-Type": content_type, "Accept": JSON_TYPE}
-        response = self._send(method, path, query, body, headers)
+        """Return the JSON answer to one request."""
+        response = self._send(method, path, query, body, content_type=content_type)
         try:
-            answer = response.json()
-        except ValueError as error:
-            raise self._no_api("the answer is not JSON") from error
+            answer: object = json.loads(response.data)
+        except ValueError:
+            answer = None
         if not isinstance(answer, dict):
-            raise self._no_api("the answer is not a JSON object")
+            raise BadInput(
+                f"{self.url}: the answer is not a JSON object. "
+                "Check that this is the address of the API."
+            )
         return cast("Json", answer)
 
     def list_items(self, path: str, query: Mapping[str, str]) -> Iterator[Json]:
-        """The items of a Kubernetes list, requested in pages of the query's `limit`."""
+        """Yield the items of a Kubernetes list, requested in pages of the query's `limit`."""
         page_query = dict(query)
         while True:
             page = self.request("GET", path, page_query)
@@ -103,14 +89,15 @@ class ApiConnection:
         query: Mapping[str, str] | None = None,
         max_silence: int = LOG_TIMEOUT,
     ) -> Iterator[str]:
-        """The lines of an answer, as they arrive: in pieces at most `max_silence` seconds apart."""
-        with self._send("GET", path, query, None, {}, max_silence, stream=True) as response:
+        """Yield the lines of an answer as they arrive, at most `max_silence` seconds apart."""
+        with cast("HTTPResponse", self._send("GET", path, query, silence=max_silence)) as response:
+            response.auto_close = False  # or the last line, without an end, is lost
             try:
-                for line in response.iter_lines():
-                    yield line.decode(errors="replace")
-            except requests.RequestException as error:
+                for line in TextIOWrapper(cast("BinaryIO", response), "utf-8", errors="replace"):
+                    yield line.removesuffix("\n")
+            except (HTTPError, OSError) as error:
                 raise TryAgain(
-                    f"{self.where}: the connection broke ({root_cause_message(error)}). Run again."
+                    f"{self.url}: the connection broke ({root_cause_message(error)}). Run again."
                 ) from error
 
     def _send(
@@ -118,73 +105,46 @@ class ApiConnection:
         method: str,
         path: str,
         query: Mapping[str, str] | None,
-        body: Json | None,
-        headers: Mapping[str, str],
-        max_silence: int = READ_TIMEOUT,
+        body: Json | None = None,
         *,
-        stream: bool = False,
-    ) -> requests.Response:
-        """Send one request, whose answer is accepted; with `stream`, it is yet to be read."""
-        token = self._access.token()
-        authorization = {"Authorization": token} if token else {}
+        content_type: str = JSON_TYPE,
+        silence: int = READ_TIMEOUT,
+    ) -> BaseHTTPResponse:
+        """Send one request, whose answer is accepted and yet to be read."""
         try:
-            response = self._session.request(
+            response = self._pool.request(
                 method,
-                f"{self._base}/{path}",
-                params=query,
-                json=body,
-                headers={**headers, **authorization},
-                timeout=(CONNECT_TIMEOUT, max_silence),
-                stream=stream,
-                allow_redirects=False,  # most would become a GET, and may reach another service
+                f"{self._base}/{path}?{urlencode(query or {})}".rstrip("?"),
+                body=None if body is None else json.dumps(body),
+                headers={"Content-Type": content_type, "Accept": "*/*", **self._login()},
+                timeout=Timeout(connect=CONNECT_TIMEOUT, read=silence),
+                redirect=False,
+                preload_content=False,
             )
-        except (OSError, HTTPError, UnicodeError) as error:
-            # The cause of a token's error quotes the token.
-            cause = None if is_token_error(error) else error
-            raise connection_error(error, self.where) from cause
-
-        if response.is_redirect:
-            raise redirect_error(response, self.where)
-        if not response.ok:
-            raise response_error(response, self.where)
+            if not 200 <= response.status < 300:
+                raise response_error(response.status, response.reason, response.data, self.url)
+        except ValueError:  # its message may quote a password or the token
+            raise BadInput(
+                f"{self.url}: the address, its proxy's or the token is not valid. "
+                "Write https://host:port, or set the token again."
+            ) from None
+        except (HTTPError, OSError) as error:
+            raise connection_error(error, self.url) from error
         return response
 
-    def _no_api(self, problem: str) -> BadInput:
-        return BadInput(f"{self.where}: {problem}. {CHECK_ADDRESS}")
+    def _login(self) -> dict[str, str]:
+        """Return the header of the login, which kubeconfig renews when it is about to expire."""
+        login = self._configuration.auth_settings().get("BearerToken")
+        return {"Authorization": login["value"]} if login else {}
 
 
-class _ServerNameAdapter(HTTPAdapter):
-    """Retries requests, and checks certificates against the name that access gives."""
+def _open_pool(configuration: "Configuration") -> PoolManager:
+    from kubernetes.client.rest import RESTClientObject
 
-    def __init__(self, server_name: str | None, retry: Retry) -> None:
-        self._tls_names: dict[str, object] = {}
-        if server_name:
-            self._tls_names = {"server_hostname": server_name, "assert_hostname": server_name}
-        super().__init__(max_retries=retry)
-
-    def init_poolmanager(
-        self, connections: int, maxsize: int, block: bool = False, **options: object
-    ) -> None:
-        super().init_poolmanager(connections, maxsize, block, **options, **self._tls_names)
-
-    def proxy_manager_for(self, proxy: str, **options: object) -> PoolManager:
-        manager: PoolManager = super().proxy_manager_for(proxy, **options, **self._tls_names)
-        return manager
-
-
-def _open_session(access: ApiAccess) -> requests.Session:
-    session = requests.Session()
-    # Otherwise a netrc would replace the token, and REQUESTS_CA_BUNDLE would replace `verify`.
-    session.trust_env = False
-    session.verify = access.verify
-    session.cert = access.certificate
-    if access.proxy:
-        session.proxies = {"http": access.proxy, "https": access.proxy}
-    if access.verify is False:
+    if not configuration.verify_ssl:
         disable_warnings(InsecureRequestWarning)  # the user turned verification off
-
     # POST is retried too: objects have names of ours, so a second POST of one is a conflict.
-    retry = Retry(
+    configuration.retries = Retry(
         MAX_RETRIES,
         backoff_factor=0.5,
         status_forcelist=TRANSIENT_STATUSES,
@@ -192,6 +152,4 @@ def _open_session(access: ApiAccess) -> requests.Session:
         raise_on_status=False,
         respect_retry_after_header=False,  # which may demand an hour
     )
-    for scheme in ("https://", "http://"):
-        session.mount(scheme, _ServerNameAdapter(access.server_name, retry))
-    return session
+    return cast("PoolManager", RESTClientObject(configuration).pool_manager)

@@ -127,7 +127,7 @@ def _pod_lines(
 
 
 def _describe_absence(pod: PodAttempt, *, has_executor_lines: bool) -> str:
-    """Why an ended pod has no lines of ours. One that failed may never have existed.
+    """Explain why an ended pod has no lines of ours. One that failed may never have existed.
 
     Raises _LogDeleted where it succeeded.
     """
@@ -139,13 +139,13 @@ def _describe_absence(pod: PodAttempt, *, has_executor_lines: bool) -> str:
 
 
 def _describe_deleted(pods: Sequence[str]) -> str:
-    """Why these pods have no log any more."""
+    """Explain why these pods have no log any more."""
     label = f"pod {pods[0]} has" if len(pods) == 1 else f"{len(pods)} pods have"
     return f"{label} no log any more: {NOT_ARCHIVED}"
 
 
 def _pod_label(pod: PodAttempt) -> str:
-    """What precedes each line of a pod where the lines are those of several."""
+    """Return what precedes each line of a pod where the lines are those of several."""
     if pod.shard is None:
         return f"{pod.step}: "
     return f"{pod.step} {pod.shard}: "

@@ -40,7 +40,7 @@ class PodAttempt:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether this pod, or the one after it, has not started."""
+        """Return whether this pod, or the one after it, has not started."""
         return self.phase == "Pending" or self.next_attempt is not None
 
 
@@ -73,7 +73,7 @@ def plan_outputs(workflow: Json) -> dict[str, str]:
 
 
 def aggregate_figures(workflow: Json) -> dict[str, float]:
-    """What the workflow has counted: images by status, spent seconds by use, and `cost`.
+    """Return the counts of the workflow: images by status, spent seconds by use, and `cost`.
 
     All attempts at an aggregation count the same: the figures are those of the latest one that left
     any. What was spent adds up over aggregations, and the images are of the last.

@@ -105,7 +105,7 @@ def _running_workflows(workflow: Json, argo: ArgoApi) -> list[Json]:
     return [other for other in workflows if not has_ended(other)]
 
 
-def require_no_running_night(workflow: Json, argo: ArgoApi) -> None:
+def require_no_running_schedule(workflow: Json, argo: ArgoApi) -> None:
     """Raise BadInput while a workflow of the job runs: both would make what is new in one table.
 
     Where the workflow itself is there and has not failed, nothing is started.

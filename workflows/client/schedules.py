@@ -39,7 +39,7 @@ from imagekiln.workflows.templates.workflow import (
     shares_new_rows,
 )
 
-MAX_FIRE_TIMES = 400  # of one backfill: a year of nights
+MAX_FIRE_TIMES = 400  # of one backfill: a year of days
 # On a schedule whose times were changed: since when it has those of now, in UTC.
 CHANGED_ANNOTATION = "imagekiln.dev/times-changed"
 
@@ -103,7 +103,7 @@ def _with_state(cron_workflow: Json, current: Json) -> Json:
 
 
 def _read_change(cron_workflow: Json) -> datetime | None:
-    """When the times of a schedule were changed last; None where they never were."""
+    """Return when the times of a schedule were changed last; None where they never were."""
     text = get_texts(cron_workflow, "metadata", "annotations").get(CHANGED_ANNOTATION, "")
     with suppress(BadInput):
         return parse_moment(text, parse_time_zone("UTC"))
@@ -161,7 +161,7 @@ def _read_times(cron_workflow: Json) -> tuple[list[str], str]:
 
 
 def find_next_start(crons: Sequence[str], timezone: str) -> str | None:
-    """When a schedule starts a workflow next, in UTC as Kubernetes writes it.
+    """Return when a schedule starts a workflow next, in UTC as Kubernetes writes it.
 
     None where that is never, or somebody else wrote what cannot be read.
     """

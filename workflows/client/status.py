@@ -1,6 +1,5 @@
 """The status of a workflow: what a person looks at, and what a program waits for."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +30,6 @@ from imagekiln.workflows.objects import Json, get_mapping, object_metadata
 from imagekiln.workflows.templates.metrics import COST, GPU_USES, IMAGE_STATUSES
 
 SHUTDOWN_STATUS = "Stopped with strategy"  # of a workflow that was stopped or terminated
-# In the text of a job, which takes long to read as YAML.
-CANARY = re.compile(r"\bcanary[\"']?\s*:\s*(\d{1,9})\b")
 FAILED_PHASES = ("Failed", "Error")
 PLAIN_KEYS = ("phase", "message", "startedAt", "finishedAt")  # of a status, beside its nodes
 PICKUP_TIME = timedelta(seconds=30)  # a controller that runs starts a workflow within seconds
@@ -42,7 +39,7 @@ Attempts = Sequence[PodAttempt]  # at one pod, the latest last
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """How many pods of `generate` wait, run, are done or have failed, of those that Argo made."""
+    """Numbers of pods of `generate`, of those that Argo has made, by their state."""
 
     waiting: int
     running: int
@@ -87,7 +84,7 @@ class WorkflowStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether the workflow has ended, well or badly."""
+        """Return whether the workflow has ended, well or badly."""
         return self.phase in ENDED_PHASES
 
 
@@ -105,17 +102,17 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
     pods: list[Attempts] = []
     for member in (workflow, *children):
         pods += pod_attempts(member)
-    shards = [attempts for attempts in pods if attempts[-1].step == "generate"]
+    shards = _generate_pods(pods)
     failures, warnings = _failures(pods)
 
     outputs = plan_outputs(workflow)
     images = int(outputs["images"]) if "images" in outputs else None
-    sample = _count_sample(workflow, shards, outputs)
-    images_done = _count_images(shards, outputs, sample)
+    images_done = _count_images(shards, outputs)
     stage = _stage(pods, phase, planned=images is not None)
-    # Judging a sample is a pause in which others wait: what it took says nothing of the rest.
-    rest = shards if sample is None else _without_first(shards)
-    rate = _image_rate(images_done - (sample or 0), rest, _generation_end(rest, stage, finished))
+    # The pause in which a canary is judged says nothing of the pods after it.
+    has_canary = outputs.get("canary") == "1"
+    rest = [attempts for attempts in shards if attempts[-1].shard != 0] if has_canary else shards
+    rate = _image_rate(_count_images(rest, outputs), rest, _generation_end(rest, stage, finished))
     figures = aggregate_figures(workflow)
     seconds_left = None
     if rate and images is not None:
@@ -159,12 +156,12 @@ def read_available_status(workflow: Json) -> WorkflowStatus:
 
 
 def has_ended(workflow: Json) -> bool:
-    """Whether a workflow has ended, by its phase alone: its nodes are not needed."""
+    """Return whether a workflow has ended, by its phase alone: its nodes are not needed."""
     return _phase(workflow) in ENDED_PHASES
 
 
 def has_succeeded(workflow: Json) -> bool:
-    """Whether a workflow has ended well, by its phase alone."""
+    """Return whether a workflow has ended well, by its phase alone."""
     return _phase(workflow) == "Succeeded"
 
 
@@ -172,63 +169,35 @@ def _phase(workflow: Json) -> str:
     return str(get_mapping(workflow, "status").get("phase") or "Pending")
 
 
-def _count_sample(
-    workflow: Json, shards: Sequence[Attempts], outputs: Mapping[str, str]
-) -> int | None:
-    """How many images the canary has made; None where the first pod is none.
+def _generate_pods(pods: Sequence[Attempts]) -> list[Attempts]:
+    """Return the attempts at each shard.
 
-    A pod that is done may have ended before Argo read its progress: then the job says how many.
+    A child workflow has a pod for the canary's shard too, which finds its images made.
     """
-    if outputs.get("canary") != "1":
-        return None
-    firsts = [attempts for attempts in shards if attempts[-1].shard == 0]
-    sample = max(map(_progress, firsts), default=0)
-    if any(attempts[-1].phase == "Succeeded" for attempts in firsts):
-        sample = max(sample, _read_canary(workflow))
-    return min(sample, int(outputs.get("images", "0")))
+    shards: dict[int | None, Attempts] = {}
+    for attempts in pods:
+        if attempts[-1].step == "generate":
+            shards.setdefault(attempts[-1].shard, attempts)
+    return list(shards.values())
 
 
-def _read_canary(workflow: Json) -> int:
-    """The canary of the job in the workflow's parameters; 0 where the job is elsewhere."""
-    spec = cast("Json", workflow.get("spec") or {})
-    arguments = cast("Json", spec.get("arguments") or {})
-    parameters = cast("list[dict[str, str]]", arguments.get("parameters") or [])
-    text = next((item.get("value", "") for item in parameters if item["name"] == "job"), "")
-    match = CANARY.search(text)
-    return int(match[1]) if match else 0
-
-
-def _without_first(shards: Sequence[Attempts]) -> list[Attempts]:
-    return [attempts for attempts in shards if attempts[-1].shard != 0]
-
-
-def _count_images(
-    shards: Sequence[Attempts], outputs: Mapping[str, str], sample: int | None
-) -> int:
-    """How many images the pods of generate have made, by what Argo has read of their progress.
+def _count_images(shards: Sequence[Attempts], outputs: Mapping[str, str]) -> int:
+    """Return how many images pods have made, by the progress that Argo has read.
 
     A pod that is done, and of which it has read none, has made its share of what the others leave.
-    The first one makes a sample where it is a canary. A child workflow has a pod for these images
-    too, which finds them made.
     """
     images = int(outputs.get("images", "0"))
     pods = int(outputs.get("pods", "1"))
     if not pods:  # the run had finished before this workflow planned it
         return images
-    if sample is None:
-        sample = 0
-    else:
-        shards = _without_first(shards)
-        pods -= 1
     sizes = list(filter(None, map(_pod_images, shards)))
-    images_left = max(0, images - sample - sum(sizes))
-    share = images_left / max(1, pods - len(sizes))
-    made = sample + sum(_images_done(attempts, share) for attempts in shards)
+    share = max(0, images - sum(sizes)) / max(1, pods - len(sizes))
+    made = sum(_images_done(attempts, share) for attempts in shards)
     return min(images, round(made))
 
 
 def _images_done(attempts: Attempts, share: float) -> float:
-    """How many images a pod has made: its own progress, or all its images once it is done."""
+    """Return how many images a pod has made: its progress, or all images once it is done."""
     if attempts[-1].phase == "Succeeded":
         return _pod_images(attempts) or share
     return _progress(attempts)
@@ -257,7 +226,7 @@ def _image_rate(images: int, shards: Sequence[Attempts], end: str | None) -> flo
 def _generation_end(
     shards: Sequence[Attempts], stage: Stage | None, finished: str | None
 ) -> str | None:
-    """When generating was over; None while it is not."""
+    """Return when generating was over; None while it is not."""
     if stage in ("rewrite", "plan", "fetch", "generate"):
         return None
     ends = [attempts[-1].finished for attempts in shards if attempts[-1].finished]
@@ -298,7 +267,7 @@ def _failures(
 
 
 def _cause(failures: Sequence[StepFailure], workflow: Json) -> str | None:
-    """Why a workflow failed; where that is only that it was stopped, the command to resume it."""
+    """Explain why a workflow failed; if it was stopped, with the command to resume it."""
     state = cast("Json", workflow.get("status") or {})
     cause = failure_cause(failures) or str(state.get("message") or "")
     if cause.endswith(STOPPED) or SHUTDOWN_STATUS in cause:
@@ -309,7 +278,7 @@ def _cause(failures: Sequence[StepFailure], workflow: Json) -> str | None:
 
 
 def _waits(workflows: Sequence[Json], pods: Sequence[Attempts]) -> tuple[StepWait, ...]:
-    """What the pods wait for, and the workflow as a whole."""
+    """Return the waits of the pods, and of the workflow as a whole."""
     latest = [attempts[-1] for attempts in pods]
     for workflow in workflows:
         latest += pending_groups(workflow)
@@ -319,7 +288,7 @@ def _waits(workflows: Sequence[Json], pods: Sequence[Attempts]) -> tuple[StepWai
 
 
 def _last_pods_wait(workflow: Json, waits: Sequence[StepWait]) -> StepWait | None:
-    """That a workflow which was stopped waits for pods that may never start; None if it does not.
+    """Return the wait of a stopped workflow for pods that may never start, if it has one.
 
     They are those of its exit handler.
     """
@@ -332,7 +301,7 @@ def _last_pods_wait(workflow: Json, waits: Sequence[StepWait]) -> StepWait | Non
 
 
 def _workflow_wait(workflow: Json) -> StepWait | None:
-    """What a workflow waits for as a whole, before any of its pods."""
+    """Return the wait of a workflow as a whole, before any of its pods."""
     spec = cast("Json", workflow.get("spec") or {})
     state = cast("Json", workflow.get("status") or {})
     if spec.get("suspend"):
@@ -347,7 +316,7 @@ def _workflow_wait(workflow: Json) -> StepWait | None:
 
 
 def _age(workflow: Json) -> timedelta:
-    """How long ago a workflow was created; nothing where that is not known."""
+    """Return the age of a workflow; zero if it is not known."""
     created = object_metadata(workflow).get("creationTimestamp")
     if not created:
         return timedelta()

@@ -47,7 +47,7 @@ class StepFailure:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether somebody stopped the workflow, rather than that the step failed."""
+        """Return whether somebody stopped the workflow, rather than that the step failed."""
         return SHUTDOWN_MESSAGE in self.message
 
     @property
@@ -76,7 +76,7 @@ def failure_cause(failures: Sequence[StepFailure]) -> str | None:
 
 
 def _subject(failures: Sequence[StepFailure]) -> str:
-    """What failed, such as `generate of shards 3 and 7`."""
+    """Name the failed steps, such as `generate of shards 3 and 7`."""
     step = failures[0].step
     shards = sorted(failure.shard for failure in failures if failure.shard is not None)
     if not shards:
@@ -98,7 +98,7 @@ def current_stage(steps: Iterable[str], *, planned: bool) -> Stage:
 
 
 def is_finish_step(step: str) -> bool:
-    """Whether a step is one of the exit handler, whose failure changes no workflow."""
+    """Return whether a step is one of the exit handler, whose failure changes no workflow."""
     return STAGES.get(step) == "report"
 
 

@@ -4,7 +4,6 @@ The pods of an exit handler may find no node, as those before them. A workflow t
 would then run until its deadline.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 from imagekiln.steps.errors import BadInput, KilnError
@@ -33,19 +32,13 @@ def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> Stopping:
     if not running:
         return "succeeded" if has_succeeded(workflow) else "ended"
     left = [member for member in running if not is_stopping(member)]
-    end = argo.stop if left else argo.terminate
     for member in left or running:
-        _end(end, namespace, object_name(member), argo)
+        try:
+            argo.stop(namespace, object_name(member), at_once=not left)
+        except KilnError:  # Argo's server refuses to stop what has ended meanwhile
+            if not has_ended(argo.get("Workflow", namespace, object_name(member))):
+                raise
     return "stopping" if left else "terminated"
-
-
-def _end(end: Callable[[str, str], object], namespace: str, name: str, argo: ArgoApi) -> None:
-    """Stop or terminate a workflow, unless it has ended meanwhile, which Argo's server refuses."""
-    try:
-        end(namespace, name)
-    except KilnError:
-        if not has_ended(argo.get("Workflow", namespace, name)):
-            raise
 
 
 def running_children(name: str, namespace: str, argo: ArgoApi) -> list[Json]:
@@ -55,7 +48,7 @@ def running_children(name: str, namespace: str, argo: ArgoApi) -> list[Json]:
 
 
 def is_stopping(workflow: Json) -> bool:
-    """Whether somebody has stopped the workflow, which has not ended yet."""
+    """Return whether somebody has stopped the workflow, which has not ended yet."""
     spec = get_mapping(workflow, "spec")
     return bool(spec.get("shutdown")) and not has_ended(workflow)
 

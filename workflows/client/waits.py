@@ -1,4 +1,4 @@
-"""What the pods of a workflow wait for, in words, and by the messages of Argo and Kubernetes."""
+"""Reasons why pods wait, from the messages of Argo and Kubernetes."""
 
 import re
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class StepWait:
 
 
 def find_waits(attempts: Sequence[PodAttempt]) -> tuple[StepWait, ...]:
-    """What pods wait for, that of most pods first. `attempts` has the latest one at each pod."""
+    """Group waiting pods by reason, the commonest first, from the latest attempt at each."""
     groups: dict[tuple[str, str], StepWait] = {}
     for attempt in attempts:
         if not attempt.is_waiting:
@@ -82,16 +82,16 @@ def find_cause(message: str) -> str:
 
 
 def needs_events(wait: StepWait) -> bool:
-    """Whether only the events of its pod say what is waited for."""
+    """Return whether only the events of its pod say what is waited for."""
     return wait.pod is not None and wait.message in UNSAID
 
 
 def explain_wait(wait: StepWait, events: Sequence[Json]) -> StepWait:
     """A wait with the latest event of its pod in place of no message."""
-    telling = [event for event in events if event.get("reason") not in HARMLESS]
-    if not telling:
+    explaining = [event for event in events if event.get("reason") not in HARMLESS]
+    if not explaining:
         return wait
-    latest = max(telling, key=_event_order)
+    latest = max(explaining, key=_event_order)
     message = f"{latest.get('reason', '')}: {latest.get('message', '')}"
     cause = find_cause(message)
     if cause == message and not _is_warning(latest):
@@ -100,7 +100,7 @@ def explain_wait(wait: StepWait, events: Sequence[Json]) -> StepWait:
 
 
 def _event_order(event: Json) -> tuple[str, bool, int]:
-    """When an event came last, in UTC as Kubernetes writes it; then warnings, and long ones, first.
+    """Order events by their last time, then warnings and long ones first.
 
     Of those in the same second, "Failed to pull image NAME: ..." says more than "ErrImagePull".
     """

@@ -12,8 +12,8 @@
    decorator turns into `unknown`.
    - Of several nodes, decide whether one bad node makes it wrong, as in `driver`, or one good node
      is enough, as in `gpu-nodes`.
-   - A new field of nodes: read it in `node_fit.py`, add it to the stand-in cluster of
-     `tests/kube.py`, and format it in `format_amount` (`pod_requests.py`).
+   - A new field of nodes: read it in `node_fit.py`, and add it to the stand-in cluster of
+     `tests/kube.py`.
 2. Yield it in `diagnosis.py`, which makes all checks in the order in which users fix things, under
    the condition on which the job needs it: only with a claim, with a cache... What holds for CUDA
    only goes under `profile.gpu.device == "cuda"`.

@@ -13,7 +13,7 @@ CheckVerdict = Literal["ok", "wrong", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check function found. `remedy` is None where there is nothing to do."""
+    """The result of a check function. `remedy` is None if there is nothing to do."""
 
     verdict: CheckVerdict
     says: str

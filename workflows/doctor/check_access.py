@@ -1,9 +1,11 @@
 """The namespace, and what the user and the pods may do in it."""
 
+from contextlib import suppress
+
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import AccessRight, ClusterView, ResourceKind
 from imagekiln.workflows.doctor.node_fit import NODES
-from imagekiln.workflows.objects import Json, get_mapping, get_texts
+from imagekiln.workflows.objects import get_mapping, get_texts
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.pod import STORAGE_SECRETS
 
@@ -26,7 +28,7 @@ ACCOUNT_RIGHTS = {
     POD_ACCOUNT: RESULT_RIGHTS,
     "imagekiln-further": RESULT_RIGHTS + CHILD_WORKFLOW_RIGHTS,
 }
-# With one of these, a cloud gives the pods of a ServiceAccount rights without a key.
+# Annotations by which clouds give the pods of a ServiceAccount rights without a key.
 IDENTITY_ANNOTATIONS = (
     "eks.amazonaws.com/role-arn",
     "iam.gke.io/gcp-service-account",
@@ -70,7 +72,7 @@ def check_namespace_exists(view: ClusterView, profile: Profile) -> Finding:
 def check_user_rights(view: ClusterView, *, by_server: bool = False) -> Finding:
     """The user may submit, watch, stop, schedule and read logs.
 
-    With an Argo server, the rights that count are those of its token, which nobody here can ask.
+    With an Argo server, the rights of its token count, which cannot be asked from here.
     """
     missing = [str(right) for right in SUBMITTER_RIGHTS if not view.is_allowed(right)]
     if not missing:
@@ -129,59 +131,50 @@ def check_store_credentials(view: ClusterView, output: str) -> Finding:
 
 
 def account_identity(view: ClusterView) -> str | None:
-    """The annotation that gives the pods' ServiceAccount a cloud identity, if it has one."""
+    """Return the annotation that gives the pods' ServiceAccount a cloud identity, if any."""
     account = view.get(SERVICE_ACCOUNTS, POD_ACCOUNT)
     annotations = get_texts(account, "metadata", "annotations")
     return next((key for key in IDENTITY_ANNOTATIONS if annotations.get(key)), None)
 
 
 def _find_s3_keys(view: ClusterView) -> Finding:
-    """Whether the Secret that pods read their S3 keys from exists and has them."""
-    secret_name = next(iter(STORAGE_SECRETS.values()))[0]
-    key_names = " and ".join(key for _, key in STORAGE_SECRETS.values())
+    """Look for the Secret that pods read their S3 keys from."""
+    name = next(iter(STORAGE_SECRETS.values()))[0]
+    keys = [key for _, key in STORAGE_SECRETS.values()]
     if not view.is_allowed(READ_SECRETS):
         return unknown(
             "You cannot read Secrets, which is as it should be.",
-            f"Ask somebody who can: Secret {secret_name} needs {key_names}, unless ServiceAccount "
-            f"{POD_ACCOUNT} has a cloud identity. "
-            f"`kubectl describe secret {secret_name} -n {view.namespace}` shows no values.",
+            f"Ask somebody who can: Secret {name} needs {' and '.join(keys)}, unless "
+            f"ServiceAccount {POD_ACCOUNT} has a cloud identity. "
+            f"`kubectl describe secret {name} -n {view.namespace}` shows no values.",
         )
-    secret = view.get(SECRETS, secret_name)
+    # Not `kubectl create secret --from-literal`, which leaves the key in the shell's history.
+    remedy = (
+        "`imagekiln manifests cluster` writes cluster/base/secrets.example.yaml. Fill in a copy "
+        f"for namespace {view.namespace}, and apply it: `kubectl apply -f COPY`. "
+        f"Or give ServiceAccount {POD_ACCOUNT} a cloud identity."
+    )
+    secret = view.get(SECRETS, name)
     if secret is None and _runs_on_aws(view):
         return unknown(
-            f"Secret {secret_name} does not exist, and ServiceAccount {POD_ACCOUNT} has no "
-            "annotation of a cloud identity.",
+            f"Secret {name} does not exist, and ServiceAccount {POD_ACCOUNT} has no annotation of "
+            "a cloud identity.",
             "With EKS Pod Identity or a node's IAM role, which doctor cannot see, nothing is to be "
-            "done. Without either: " + _apply_secret_advice(view),
+            f"done. Without either: {remedy}",
         )
-    return _find_keys(view, secret_name, secret)
-
-
-def _find_keys(view: ClusterView, secret_name: str, secret: Json | None) -> Finding:
-    keys = [key for _, key in STORAGE_SECRETS.values()]
-    remedy = f"{_apply_secret_advice(view)} Or give ServiceAccount {POD_ACCOUNT} a cloud identity."
     if secret is None:
-        return wrong(f"Secret {secret_name} does not exist in namespace {view.namespace}.", remedy)
-    data = get_mapping(secret, "data")
-    missing = [key for key in keys if not data.get(key)]
+        return wrong(f"Secret {name} does not exist in namespace {view.namespace}.", remedy)
+    missing = [key for key in keys if not get_mapping(secret, "data").get(key)]
     if missing:
-        return wrong(f"Secret {secret_name} does not have {' and '.join(missing)}.", remedy)
-    return ok(f"Secret {secret_name} has {' and '.join(keys)}.")
-
-
-def _apply_secret_advice(view: ClusterView) -> str:
-    # Not `kubectl create secret --from-literal`, which leaves the key in the shell's history.
-    return (
-        "`imagekiln manifests cluster` writes cluster/base/secrets.example.yaml. Fill in a copy "
-        f"for namespace {view.namespace}, and apply it: `kubectl apply -f COPY`."
-    )
+        return wrong(f"Secret {name} does not have {' and '.join(missing)}.", remedy)
+    return ok(f"Secret {name} has {' and '.join(keys)}.")
 
 
 def _runs_on_aws(view: ClusterView) -> bool:
-    """Whether nodes are AWS's, which may give pods rights that no object of the namespace shows."""
-    try:
-        nodes = view.list_objects(NODES)
-    except Unreadable:
-        return False
-    provider_ids = [str(get_mapping(node, "spec").get("providerID", "")) for node in nodes]
-    return any(provider_id.startswith("aws:") for provider_id in provider_ids)
+    """Return whether nodes are AWS's, which may give pods rights that no object here shows."""
+    with suppress(Unreadable):
+        providers = [
+            get_mapping(node, "spec").get("providerID") for node in view.list_objects(NODES)
+        ]
+        return any(str(provider).startswith("aws:") for provider in providers)
+    return False

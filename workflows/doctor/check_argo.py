@@ -1,7 +1,8 @@
 """Kubernetes and Argo: whether they answer, are installed, run, and are new enough."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.workflows.client.api import ARGO_KINDS
@@ -20,8 +21,6 @@ from imagekiln.workflows.objects import (
 
 MIN_ARGO_VERSION = (3, 6)
 DEPLOYMENTS = ResourceKind("apis/apps/v1", "deployments", namespaced=True)
-PODS = ResourceKind("api/v1", "pods", namespaced=True)
-OWN_PODS = "labelSelector=app.kubernetes.io/part-of=imagekiln"
 # The controller's Deployment by Argo's own manifests, and by its Helm chart.
 CONTROLLERS = ("workflow-controller", "argo-workflows-workflow-controller")
 # Arguments of the controller.
@@ -36,7 +35,7 @@ INSTALL_ARGO = (
 
 @doctor_check("kubernetes")
 def check_kubernetes(view: ClusterView) -> Finding:
-    """The Kubernetes API answers. Raises TryAgain where it does not."""
+    """The Kubernetes API answers. Raises TryAgain if it does not."""
     return ok(f"Kubernetes {view.version()} answers at {view.url}.")
 
 
@@ -81,8 +80,13 @@ def check_server(server: ApiConnection) -> Finding:
 
 @doctor_check("argo-version")
 def check_argo_version(view: ClusterView, server: ApiConnection | None) -> Finding:
-    """Argo is new enough for the templates."""
-    for source, version in _argo_versions(view, server):
+    """Argo is new enough for the templates, by its controller's image or its server."""
+    sources = {"its controller's image": _controller_version(view)}
+    if server is not None:
+        with suppress(KilnError):  # which argo-server reports
+            answer = server.request("GET", "api/v1/version")
+            sources["its server"] = str(answer.get("version", ""))
+    for source, version in sources.items():
         match = re.match(r"v?(\d+)\.(\d+)", version)
         if match is None:
             continue
@@ -99,8 +103,17 @@ def check_argo_version(view: ClusterView, server: ApiConnection | None) -> Findi
     )
 
 
+def _controller_version(view: ClusterView) -> str:
+    """Return the tag of the image of the controller that watches the namespace, if any."""
+    for controller in _list_controllers(view):
+        if _watches_namespace(controller, view.namespace):
+            for container in _controller_containers(controller):
+                return str(container.get("image", "")).partition("@")[0].rpartition(":")[2]
+    return ""
+
+
 def _list_controllers(view: ClusterView) -> list[Json]:
-    """Every controller on the cluster, or none where the user may not read Deployments."""
+    """Return every controller, or none if the user may not read Deployments."""
     controllers: list[Json] = []
     try:
         for name in CONTROLLERS:
@@ -112,7 +125,7 @@ def _list_controllers(view: ClusterView) -> list[Json]:
 
 
 def _watches_namespace(controller: Json, namespace: str) -> bool:
-    """Whether a controller runs the workflows of a namespace; its arguments may restrict it."""
+    """Return whether a controller, by its arguments, runs the workflows of a namespace."""
     containers = _controller_containers(controller)
     arguments = [str(item) for container in containers for item in get_list(container, "args")]
     words = " ".join(arguments).replace("=", " ").split()
@@ -140,32 +153,5 @@ def _describe(controller: Json) -> str:
     return f"Deployment {object_name(controller)} in namespace {object_namespace(controller)}"
 
 
-def _argo_versions(view: ClusterView, server: ApiConnection | None) -> Iterator[tuple[str, str]]:
-    """Where Argo's version shows, and as what; the most reliable source first."""
-    for controller in _list_controllers(view):
-        if _watches_namespace(controller, view.namespace):
-            yield "its controller's image", _image_version(_controller_containers(controller))
-    if server is not None:
-        yield "its server", _server_version(server)
-    for pod in view.list_objects(PODS, OWN_PODS):
-        yield "its container in a pod", _image_version(get_mappings(pod, "spec", "initContainers"))
-
-
 def _controller_containers(controller: Json) -> list[Json]:
     return get_mappings(controller, "spec", "template", "spec", "containers")
-
-
-def _server_version(server: ApiConnection) -> str:
-    try:
-        return str(server.request("GET", "api/v1/version").get("version", ""))
-    except KilnError:
-        return ""  # argo-server reports that; other sources may show the version
-
-
-def _image_version(containers: Iterable[Json]) -> str:
-    """The tag of the image of Argo's among the containers; empty where there is none."""
-    for container in containers:
-        image = str(container.get("image", ""))
-        if "argo" in image or "workflow-c" in image:
-            return image.partition("@")[0].rpartition(":")[2]
-    return ""

@@ -1,6 +1,6 @@
 """Argo's artifact repository: whether Argo can store the report that its page shows."""
 
-from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.job.settings_file import YAML_ERRORS, load_yaml
@@ -48,93 +48,61 @@ def check_artifact_repository(view: ClusterView) -> Finding:
             f"ConfigMap {REPOSITORIES_CONFIG_MAP} does not exist in namespace {view.namespace}.",
             APPLY_ARTIFACTS,
         )
-    repositories = get_texts(config_map, "data")
-    annotations = get_texts(config_map, "metadata", "annotations")
-    key = annotations.get(DEFAULT_REPOSITORY_ANNOTATION)
-    if key not in repositories:
+    repository = _read_repository(config_map)
+    s3 = get_mapping(repository, "s3")
+    if not s3:
         return wrong(
-            f"ConfigMap {REPOSITORIES_CONFIG_MAP} does not have the repository that its "
+            f"ConfigMap {REPOSITORIES_CONFIG_MAP} has no S3 repository under the key that its "
             f"annotation {DEFAULT_REPOSITORY_ANNOTATION} names.",
             APPLY_ARTIFACTS,
         )
-    repository = get_mapping(_parse_yaml(repositories[key]), "s3")
-    if not repository:
-        return wrong(
-            f"{REPOSITORIES_CONFIG_MAP}/{key} is not an S3 repository, which the report needs.",
-            APPLY_ARTIFACTS,
-        )
-    problem = _find_missing_secrets(view, repository)
+    problem = _find_missing_secrets(view, s3)
     if problem is not None:
         return problem
-    says = f"Argo stores reports in {REPOSITORIES_CONFIG_MAP}/{key}."
-    if get_mapping(_parse_yaml(repositories[key])).get("archiveLogs"):
+    if repository.get("archiveLogs"):
         # Argo then ignores what the workflow says.
-        return ok(f"{says} Its archiveLogs: true stores the logs of all pods too.", LOGS_ADVICE)
-    return ok(says)
+        return ok(
+            "Argo stores reports. Its archiveLogs: true stores the logs of all pods too.",
+            LOGS_ADVICE,
+        )
+    return ok(f"Argo stores reports in bucket {s3.get('bucket')}.")
 
 
-def read_s3_repository(view: ClusterView) -> Json:
-    """The S3 repository that Argo stores reports in; empty where there is none."""
-    config_map = view.get(CONFIG_MAPS, REPOSITORIES_CONFIG_MAP)
+def _read_repository(config_map: Json | None) -> Json:
+    """Return the artifact repository that Argo uses by default; empty without one."""
     annotations = get_texts(config_map, "metadata", "annotations")
     key = annotations.get(DEFAULT_REPOSITORY_ANNOTATION, "")
-    return get_mapping(_parse_yaml(get_texts(config_map, "data").get(key, "")), "s3")
+    with suppress(*YAML_ERRORS):
+        return get_mapping(load_yaml(get_texts(config_map, "data").get(key, "")))
+    return {}
 
 
-def _find_missing_secrets(view: ClusterView, repository: Json) -> Finding | None:
-    """What is wrong, or unknown, about the Secrets that a repository names."""
-    has_identity = account_identity(view) is not None
-    names = set(_secret_names(repository))
-    if not has_identity:
-        # The pods themselves need this one then: store-credentials reports it.
-        names.discard(STORAGE_SECRET)
-
-    if view.is_allowed(READ_SECRETS):
-        missing = sorted(name for name in names if view.get(SECRETS, name) is None)
-        if not missing:
-            return None
-        return wrong(
-            f"Argo reads its key for reports from Secret {' and '.join(missing)}, which does not "
-            f"exist in namespace {view.namespace}: publish-report's pod would not start.",
-            _keyless_advice(view, missing),
-        )
-    if names and has_identity:
-        return unknown(
-            "The pods' ServiceAccount has a cloud identity, but Argo reads its key for reports "
-            f"from Secret {' and '.join(sorted(names))}. Without it, publish-report's pod does "
-            "not start.",
-            _keyless_advice(view, sorted(names)),
-        )
-    return None
-
-
-def _keyless_advice(view: ClusterView, names: Sequence[str]) -> str:
-    return (
-        f"Create Secret {names[0]} with the keys that the repository names: fill in a copy of "
-        "cluster/base/secrets.example.yaml, which `imagekiln manifests cluster` writes, for "
-        f"namespace {view.namespace}, and apply it: `kubectl apply -f COPY`. Or write "
-        "useSDKCreds: true instead of the Secrets, as cluster/base/artifacts.yaml explains."
-    )
-
-
-def _secret_names(repository: Json) -> Iterator[str]:
-    for field in SECRET_FIELDS:
-        name = get_mapping(repository, field).get("name")
-        if name:
-            yield str(name)
-
-
-def _parse_yaml(text: str) -> object:
-    try:
-        return load_yaml(text)
-    except YAML_ERRORS:
+def _find_missing_secrets(view: ClusterView, s3: Json) -> Finding | None:
+    """Report Secrets of the repository that do not exist, or perhaps do not."""
+    names = {str(get_mapping(s3, field).get("name", "")) for field in SECRET_FIELDS} - {""}
+    if account_identity(view) is None:
+        names.discard(STORAGE_SECRET)  # pods need it themselves: store-credentials reports it
+    can_read = view.is_allowed(READ_SECRETS)
+    missing = sorted(name for name in names if not can_read or view.get(SECRETS, name) is None)
+    if not missing:
         return None
+    says = (
+        f"Argo reads its key for reports from Secret {' and '.join(missing)} of namespace "
+        f"{view.namespace}, without which publish-report's pod does not start"
+    )
+    remedy = (
+        f"Create Secret {missing[0]} with the keys that the repository names, or write "
+        "useSDKCreds: true instead, as cluster/base/artifacts.yaml explains."
+    )
+    if can_read:
+        return wrong(f"{says}: it does not exist.", remedy)
+    return unknown(f"{says}; you cannot read Secrets.", remedy)
 
 
 @doctor_check("artifact-store")
 def check_artifact_store(view: ClusterView) -> Finding:
     """Argo's store takes an object, with this machine's key; it is removed again."""
-    repository = read_s3_repository(view)
+    repository = get_mapping(_read_repository(view.get(CONFIG_MAPS, REPOSITORIES_CONFIG_MAP)), "s3")
     bucket = str(repository.get("bucket", ""))
     endpoint = _store_endpoint(repository)
     where = f"Bucket {bucket} at {endpoint or 'AWS'}"
@@ -164,7 +132,7 @@ def _consequence() -> str:
 
 
 def _store_endpoint(repository: Json) -> str | None:
-    """The URL of a repository's store; None for AWS."""
+    """Return the URL of a repository's store; None for AWS."""
     endpoint = str(repository.get("endpoint", ""))
     if not endpoint or endpoint.partition(":")[0].endswith(AWS_DOMAIN):
         return None

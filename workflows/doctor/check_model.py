@@ -12,11 +12,10 @@ from imagekiln.workflows.profiles.profile import Profile
 
 SHARED_SUFFIX = ".shared"  # of a resource whose GPUs pods share; the label has the GPU's name
 MIB_PER_GIB = 1024
-ADVICE = "See model, and install GPU feature discovery, or compare them yourself."
 
 
 def read_weights(job: Job) -> int | KilnError | None:
-    """What the weights of a job's models take; None where that is not known, or why they fail."""
+    """Return the bytes of the models' weights; None if unknown, or the error of reading them."""
     try:
         return resolve_model(job).weights_bytes
     except KilnError as error:
@@ -29,7 +28,7 @@ def check_model(job: Job, weights: int | KilnError | None) -> Finding:
     if not isinstance(weights, KilnError):
         return ok(f"{job.model.id} can be read.")
     says, remedy = split_remedy(weights)
-    # What only pods can reach, or have a token for, is not judged here.
+    # Pods may reach more, or have another token.
     if isinstance(weights, TryAgain | Missing) or weights.__cause__ is not None:
         return unknown(says, f"{remedy} Pods may reach it, even if this machine does not.".strip())
     return wrong(says, remedy)
@@ -46,7 +45,10 @@ def check_gpu_memory(
     labels = [(node.labels.get(label, ""), node.name) for node in nodes]
     sizes = [(int(mib) / MIB_PER_GIB, name) for mib, name in labels if mib.isdecimal()]
     if not sizes or not isinstance(weights, int):
-        return unknown("The size of the weights, or of the GPUs' memory, is not known.", ADVICE)
+        return unknown(
+            "The size of the weights, or of the GPUs' memory, is not known.",
+            "See model, and install GPU feature discovery, or compare them yourself.",
+        )
     gib, name = min(sizes)
     try:
         require_room(job, weights, gib, f"a GPU of node {name}")

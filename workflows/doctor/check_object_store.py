@@ -59,6 +59,18 @@ def check_output(job: Job) -> Finding:
     return ok(f"{store.uri} takes new objects{conditions}, {WHOSE_CREDENTIALS}.{leftover}")
 
 
+@doctor_check("export")
+def check_export(uri: str) -> Finding:
+    """A destination of the job's `export` takes an object, and lets it be removed."""
+    if not is_remote_uri(uri):
+        return unknown(f"{uri} is a path on this machine.", "Write a URI, as paths says.")
+    try:
+        leftover = probe_store(open_store(uri), careful=False)
+    except KilnError as error:
+        return storage_finding(error)
+    return ok(f"{uri} takes new objects, {WHOSE_CREDENTIALS}.{leftover}")
+
+
 @doctor_check("prompts")
 def check_prompts(job: Job) -> Finding:
     """There are prompts, and the first file that each of the job's patterns matches can be read."""
@@ -156,6 +168,6 @@ def storage_finding(error: KilnError) -> Finding:
 
 
 def split_remedy(error: KilnError) -> tuple[str, str]:
-    """What is wrong, and what the error says to do about it; the latter may be empty."""
+    """Split an error into what is wrong and what to do about it; the latter may be empty."""
     says, separator, remedy = str(error).rpartition(". ")
     return (f"{says}.", remedy) if separator else (str(error), "")

@@ -1,17 +1,18 @@
-"""What a profile and a job name on the cluster: the template, classes, claims and the semaphore."""
+"""Objects that a profile and a job name: template, classes, claims, queue and semaphore."""
 
 import re
-from collections.abc import Mapping
-from typing import cast
 
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
-from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
-from imagekiln.workflows.objects import Json, get_list, get_mapping, get_mappings, get_texts
+from imagekiln.workflows.objects import get_list, get_mapping, get_mappings, get_texts
 from imagekiln.workflows.profiles.profile import Profile
-from imagekiln.workflows.templates.workflow_template import build_job_template, job_template_name
+from imagekiln.workflows.templates.workflow_template import (
+    build_job_template,
+    job_template_name,
+    template_digest,
+)
 
 WORKFLOW_TEMPLATES = ResourceKind(ARGO_API_PATH, "workflowtemplates", namespaced=True)
 CONFIG_MAPS = ResourceKind("api/v1", "configmaps", namespaced=True)
@@ -22,55 +23,22 @@ PRIORITY_CLASSES = ResourceKind("apis/scheduling.k8s.io/v1", "priorityclasses")
 SEMAPHORE_CONFIG_MAP = "imagekiln-gpus"
 IMAGE_VOLUMES_SINCE = (1, 33)  # behind the feature gate ImageVolume
 IMAGE_VOLUMES_BY_DEFAULT = (1, 35)
-EMPTY_VALUES: tuple[object, ...] = ({}, [], "", None)
 SHARED_ACCESS_MODES = {"ReadWriteMany", "ReadOnlyMany"}
 
 
 @doctor_check("template")
 def check_template(view: ClusterView, job: Job, profile: Profile) -> Finding:
-    """The job's WorkflowTemplate is registered, and applying it would change nothing."""
+    """The job's WorkflowTemplate, if registered, is that of this version and profile."""
     name = job_template_name(job, profile)
     registered = view.get(WORKFLOW_TEMPLATES, name)
     if registered is None:
         return ok(f"WorkflowTemplate {name} is not registered yet; `imagekiln submit` does that.")
-    try:
-        applied = view.dry_run_apply(build_job_template(job, profile))
-    except Unreadable:
-        raise
-    except BadInput as error:
-        return wrong(
-            f"The cluster would reject WorkflowTemplate {name}: {error}",
-            "Check that Argo's version is supported: see argo-version.",
-        )
-    if _normalized_template(registered) != _normalized_template(applied):
+    if template_digest(registered) != template_digest(build_job_template(job, profile)):
         return wrong(
             f"WorkflowTemplate {name} differs from what this version of Imagekiln registers.",
             "Run `imagekiln apply JOB`.",
         )
-    says = f"WorkflowTemplate {name} is registered and up to date."
-    own = sorted(set(template_images(registered).values()) - set(template_images(applied).values()))
-    if own:
-        # As kustomize puts them in, by digest.
-        says += f" But its images are not the profile's: {', '.join(own)}."
-    return ok(says)
-
-
-def template_images(template: Json) -> dict[str, str]:
-    """The container images of a WorkflowTemplate, by the names of the steps."""
-    containers = {
-        str(part.get("name")): get_mapping(part, "container")
-        for part in get_mappings(template, "spec", "templates")
-    }
-    return {name: str(each["image"]) for name, each in containers.items() if "image" in each}
-
-
-def registered_images(view: ClusterView, job: Job, profile: Profile) -> dict[str, str]:
-    """The images of the registered template, by step; none where it is missing or unreadable."""
-    try:
-        registered = view.get(WORKFLOW_TEMPLATES, job_template_name(job, profile))
-    except Unreadable:
-        return {}
-    return template_images(registered) if registered else {}
+    return ok(f"WorkflowTemplate {name} is registered and up to date.")
 
 
 @doctor_check("runtime-class")
@@ -191,49 +159,7 @@ def check_queue(view: ClusterView, name: str) -> Finding:
 
 
 def job_priority_classes(job: Job, profile: Profile) -> list[str]:
-    """The PriorityClasses that the pods of a job name."""
+    """Return the PriorityClasses that the pods of a job name."""
     pods = (profile.generate, profile.steps)
     names = {pod.priority_class or job.cluster.priority_class for pod in pods}
     return sorted(name for name in names if name)
-
-
-def _normalized_template(template: Json) -> Json:
-    """What a template says, in one form, but for its images, which may be pinned elsewhere.
-
-    Argo's server writes out empty fields, and repeats podMetadata's labels in each template.
-    """
-    spec = cast("Json", _without_empty(get_mapping(template, "spec")))
-    pod_labels = get_texts(spec, "podMetadata", "labels")
-    templates = [
-        _without_image(_without_labels(each, pod_labels))
-        for each in get_mappings(spec, "templates")
-    ]
-    return {
-        "labels": get_mapping(template, "metadata", "labels"),
-        "annotations": get_mapping(template, "metadata", "annotations"),
-        "spec": spec | {"templates": templates},
-    }
-
-
-def _without_empty(value: object) -> object:
-    """A value without what is empty, at any depth."""
-    if isinstance(value, list):
-        return [_without_empty(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    fields = {key: _without_empty(item) for key, item in value.items()}
-    return {key: item for key, item in fields.items() if item not in EMPTY_VALUES}
-
-
-def _without_image(template: Json) -> Json:
-    if "container" not in template:
-        return template
-    return {**template, "container": {**get_mapping(template, "container"), "image": ""}}
-
-
-def _without_labels(template: Json, repeated: Mapping[str, str]) -> Json:
-    """A template without the labels that podMetadata gives it anyway."""
-    labels = get_texts(template, "metadata", "labels")
-    own = {key: value for key, value in labels.items() if repeated.get(key) != value}
-    metadata = {**get_mapping(template, "metadata"), "labels": own}
-    return cast("Json", _without_empty({**template, "metadata": metadata}))

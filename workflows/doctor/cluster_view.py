@@ -7,7 +7,6 @@ from urllib.parse import quote
 from imagekiln.steps.errors import Missing
 from imagekiln.workflows.client.failures import Forbidden
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.client.kubernetes import KubernetesApi
 from imagekiln.workflows.doctor.check import Unreadable
 from imagekiln.workflows.objects import Json, get_mapping, get_mappings
 
@@ -56,7 +55,7 @@ class ClusterView:
 
     @property
     def submitter_advice(self) -> str:
-        """How the user gets the rights of a submitter in the namespace."""
+        """Explain how the user gets the rights of a submitter in the namespace."""
         return (
             "Ask an administrator for the Role imagekiln-submitter: "
             f"`kubectl create rolebinding NAME -n {self.namespace} "
@@ -103,27 +102,17 @@ class ClusterView:
         return self._lists[key]
 
     def is_allowed(self, right: AccessRight) -> bool:
-        """Whether the user has a right in the namespace."""
+        """Return whether the user has a right in the namespace."""
         body = self._review("SelfSubjectAccessReview", right)
         return self._send_review(f"{AUTHORIZATION_API}/selfsubjectaccessreviews", body)
 
     def is_account_allowed(self, account: str, right: AccessRight) -> bool:
-        """Whether a ServiceAccount of the namespace has a right there."""
+        """Return whether a ServiceAccount of the namespace has a right there."""
         body = self._review("LocalSubjectAccessReview", right)
         body["metadata"] = {"namespace": self.namespace}
         body["spec"] = _account_spec(self.namespace, account) | cast("Json", body["spec"])
         path = f"{AUTHORIZATION_API}/namespaces/{self.namespace}/localsubjectaccessreviews"
         return self._send_review(path, body)
-
-    def dry_run_apply(self, manifest: Json) -> Json:
-        """The object that applying a manifest of Argo's would result in. Nothing is written."""
-        try:
-            return KubernetesApi(self._connection).apply(manifest, dry_run=True)
-        except Forbidden as error:
-            raise Unreadable(
-                f"You cannot apply a {manifest['kind']}, not even as a dry run.",
-                self.submitter_advice,
-            ) from error
 
     def _path(self, kind: ResourceKind) -> str:
         if kind.namespaced:
@@ -131,7 +120,7 @@ class ClusterView:
         return f"{kind.api}/{kind.plural}"
 
     def _get_public(self, path: str) -> Json:
-        """What Kubernetes shows to every authenticated user by default."""
+        """Read what Kubernetes shows to every authenticated user by default."""
         try:
             return self._connection.request("GET", path)
         except Forbidden as error:

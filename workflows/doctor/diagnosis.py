@@ -14,7 +14,6 @@ from imagekiln.workflows.doctor import (
     check_argo,
     check_artifacts,
     check_gpus,
-    check_images,
     check_model,
     check_nodes,
     check_object_store,
@@ -47,10 +46,10 @@ class Diagnosis:
 def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None = None) -> Checks:
     """Make every check that the job needs, one by one.
 
-    Nothing is changed on the cluster; an object is written to the job's output and one to Argo's
-    artifact store, and both are removed. Where the Kubernetes API does not answer, or refuses this
-    user, the checks that need none are made all the same. Raises TryAgain after them where it does
-    not answer.
+    Nothing is changed on the cluster; an object is written to the job's output, to each of its
+    exports and to Argo's artifact store, and removed. If the Kubernetes API refuses this user or
+    does not answer, the checks that need none are still made; TryAgain is raised after them if it
+    does not answer.
     """
     view = ClusterView(kubernetes, job.cluster.namespace)
     profile = load_profile(job.cluster.profile)
@@ -111,13 +110,12 @@ def _namespace_checks(
     yield check_access.check_store_credentials(view, job.output)
     yield check_profile.check_template(view, job, profile)
     yield check_quota.check_resource_quota(view, profile, job.cluster.parallelism)
-    yield check_quota.check_limit_range(view, profile)
     for name in check_profile.job_priority_classes(job, profile):
         yield check_profile.check_priority_class(view, name)
 
 
 def _profile_checks(view: ClusterView, profile: Profile) -> Checks:
-    """What only some profiles name."""
+    """Check objects that only some profiles name."""
     if profile.sharing.semaphore:
         yield check_profile.check_semaphore(
             view, profile.sharing.semaphore, profile.sharing.namespace
@@ -131,7 +129,7 @@ def _profile_checks(view: ClusterView, profile: Profile) -> Checks:
 
 
 def _artifact_checks(view: ClusterView, profile: Profile) -> Checks:
-    """What Argo needs to show reports, and to keep logs."""
+    """Check what Argo needs to show reports, and to keep logs."""
     if profile.report_artifact or profile.archive_logs:
         repository = check_artifacts.check_artifact_repository(view)
         yield repository
@@ -142,31 +140,26 @@ def _artifact_checks(view: ClusterView, profile: Profile) -> Checks:
 def _node_checks(
     view: ClusterView, job: Job, profile: Profile, weights: int | KilnError | None
 ) -> Checks:
-    images = check_profile.registered_images(view, job, profile)
-    gpu_image = job.cluster.gpu_image or images.get("generate", profile.generate.image)
-    cpu_image = job.cluster.cpu_image or images.get("plan", profile.steps.image)
     if profile.gpu.claim:
         yield check_gpus.check_gpu_claim(view, profile.gpu.claim)
-        yield check_nodes.check_claim_nodes(view, profile)
-    else:
-        yield check_nodes.check_gpu_nodes(view, profile)
+    yield check_nodes.check_gpu_nodes(view, profile)
     yield check_model.check_gpu_memory(view, job, profile, weights)
     if profile.gpu.device == "cuda":
-        yield check_gpus.check_driver(view, profile, gpu_image)
+        image = job.cluster.gpu_image or profile.generate.image
+        yield check_gpus.check_driver(view, profile, image)
     yield check_nodes.check_cpu_nodes(view, profile)
     runtime_classes = {profile.generate.runtime_class, profile.steps.runtime_class}
     for name in sorted(name for name in runtime_classes if name):
         yield check_profile.check_runtime_class(view, name)
-    yield check_images.check_gpu_image(view, gpu_image, profile)
-    yield check_images.check_cpu_image(view, cpu_image, profile)
-    yield check_gpus.check_gpu_metrics(view)
 
 
 def _local_checks(job: Job, weights: int | KilnError | None) -> Checks:
-    """What can be checked without a cluster."""
+    """Check what needs no cluster."""
     yield check_model.check_model(job, weights)
     yield check_object_store.check_paths(job)
     yield check_object_store.check_output(job)
+    for destination in job.export:
+        yield check_object_store.check_export(destination.to)
     yield check_object_store.check_prompts(job)
     if job.batch.tuning is not None:
         yield check_object_store.check_tuning(job)

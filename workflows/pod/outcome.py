@@ -1,4 +1,4 @@
-"""How it ended: a pod's termination message, and what the workflow's exit handler reports."""
+"""The end of a workflow: a pod's termination message, and the exit handler's report."""
 
 import base64
 import json
@@ -72,7 +72,7 @@ def _unquote(escape: re.Match[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOutcome:
-    """How a workflow ended.
+    """Tell how a workflow ended.
 
     `run` is None where it ended before planning finished, and so is `images`, how many were
     planned; `ok` is None where aggregation counted nothing. Then `images` are without those that
@@ -94,7 +94,7 @@ class WorkflowOutcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the workflow ended as it should."""
+        """Return whether the workflow ended as it should."""
         return self.status == "Succeeded"
 
 
@@ -136,7 +136,7 @@ def ended_run(environment: Mapping[str, str]) -> str | None:
 
 
 def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> WorkflowOutcome:
-    """How a workflow ended: its facts, and what the environment has of texts, without secrets."""
+    """Return how a workflow ended, with texts of the environment, without secrets."""
     from imagekiln.workflows.pod.run_metrics import count_images, is_variable
 
     secrets = secret_values(environment)
@@ -260,7 +260,7 @@ def _commonest(failures: list[StepFailure]) -> list[StepFailure]:
 
 
 def _to_failure(node: dict[str, object], step_name: str, attempts: int) -> StepFailure:
-    """What the last of so many attempts left."""
+    """Return the failure of the last of so many attempts."""
     step = str(node["templateName"])
     # A pod that rewrites prompts has a number too, and no shard.
     shard = SHARD_PATTERN.search(step_name) if step == "generate" else None

@@ -31,7 +31,7 @@ DECIMALS = 3
 
 @dataclass(frozen=True, slots=True)
 class EndedWorkflow:
-    """What the template of the exit handler tells of its workflow, as text.
+    """Facts of a workflow that has ended, as text of the exit handler's template.
 
     `workflow` is NAMESPACE/NAME. An output that no step has set is Argo's own variable.
     """
@@ -131,7 +131,7 @@ def _job_name(ended: EndedWorkflow) -> str:
 
 
 def _parse_figures(text: str) -> dict[str, float]:
-    """What aggregation counted; nothing where it did not get that far."""
+    """Return the counts of the aggregation; none if it did not get that far."""
     figures: object = {}
     with suppress(ValueError):  # Argo leaves its own variable where no step has set it
         figures = json.loads(text)
@@ -149,5 +149,5 @@ def _number(text: str) -> float:
 
 
 def is_variable(text: str) -> bool:
-    """Whether Argo left its own variable in place, since no step has set the output."""
+    """Return whether Argo left its own variable in place, since no step has set the output."""
     return text.startswith("{{")

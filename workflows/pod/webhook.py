@@ -110,7 +110,7 @@ def _fill(value: object, values: Mapping[str, str]) -> object:
 
 
 def _leads_nowhere(item: object, values: Mapping[str, str]) -> bool:
-    """Whether a text of this object is nothing but the URL of a page that is not known."""
+    """Return whether a text of this object is nothing but the URL of a page that is not known."""
     if not isinstance(item, dict):
         return False
     unknown = {f"{{{name}}}" for name in PAGES if not values[name]}

@@ -116,12 +116,6 @@ def test_job_submitted_twice_runs_once(argo: Memory, phase: str) -> None:
     assert argo.workflows() == [first.name]
 
 
-def test_other_dates_are_other_workflows(argo: Memory) -> None:
-    dates = ("2026-11-20", "2026-11-21")
-    names = {submit(postcards(), date, "UTC", argo).name for date in dates}
-    assert len(names) == 2
-
-
 @pytest.mark.parametrize(
     ("prompts", "date"), [("s3://p/{date}/*.parquet", ""), ("s3://p/*.parquet", "tomorrow")]
 )
@@ -160,10 +154,10 @@ def test_stop_that_broke_off_is_finished_by_the_next(
     children = [child_workflow(argo, name, number, "Running") for number in (1, 2)]
     shut = argo.stop
 
-    def refuse(namespace: str, stopped: str) -> None:
+    def refuse(namespace: str, stopped: str, *, at_once: bool) -> None:
         if stopped == children[0]:
             raise TryAgain("no answer.")
-        shut(namespace, stopped)
+        shut(namespace, stopped, at_once=at_once)
 
     monkeypatch.setattr(argo, "stop", refuse)
     with pytest.raises(TryAgain):

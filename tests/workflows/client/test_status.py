@@ -379,14 +379,6 @@ def test_canary_counts_with_its_sample_alone() -> None:
     assert read_status(parent, [child]).made == 24 + 1000 + 100
 
 
-def test_canary_that_ended_before_argo_read_its_progress_counts_as_the_job_says() -> None:
-    parent = workflow(plan(300, 3, canary="1"), *shard(0, pod("Succeeded", "1/1")))
-    job = {"name": "job", "value": "name: a\ncluster: {canary: 24}\n"}
-    with_job = parent | {"spec": {"arguments": {"parameters": [job]}}}
-    status = read_status(with_job)
-    assert (status.made, status.rate, status.seconds_left) == (24, None, None)
-
-
 def test_compressed_nodes_are_read() -> None:
     whole = workflow(plan(90, 3), *shard(0, pod("Running", "7/30")))
     nodes = whole["status"]["nodes"]  # type: ignore[index]

@@ -10,7 +10,7 @@ from imagekiln.workflows.doctor.check_argo import (
     check_kubernetes,
     check_server,
 )
-from tests.kube import CORE, Kube
+from tests.kube import Kube
 
 DEPLOYMENTS = "apis/apps/v1/namespaces/imagekiln/deployments"
 
@@ -119,14 +119,6 @@ def test_version_is_read_from_the_controllers_image(kube: Kube) -> None:
     _controller(kube, 1, "registry:5000/argoproj/workflow-controller:v3.4.1@sha256:00")
     finding = check_argo_version(kube.view(), None)
     assert (finding.verdict, finding.says[:13]) == ("wrong", "Argo is v3.4.")
-
-
-def test_version_is_read_from_a_pod(kube: Kube) -> None:
-    about = {"labels": {"app.kubernetes.io/part-of": "imagekiln"}}
-    spec = {"initContainers": [{"image": "quay.io/argoproj/argoexec:v3.7.2"}]}
-    kube.put(f"{CORE}/pods", "shapes-plan", metadata=about, spec=spec)
-    finding = check_argo_version(kube.view(), None)
-    assert finding.says == "Argo is v3.7.2, according to its container in a pod."
 
 
 def test_version_that_nothing_shows_is_unknown(kube: Kube) -> None:

@@ -2,12 +2,7 @@
 
 import pytest
 
-from imagekiln.workflows.doctor.check_gpus import (
-    EXPORTER_LABELS,
-    check_driver,
-    check_gpu_claim,
-    check_gpu_metrics,
-)
+from imagekiln.workflows.doctor.check_gpus import check_driver, check_gpu_claim
 from imagekiln.workflows.profiles.loader import load_profile
 from tests.kube import Kube
 
@@ -45,9 +40,7 @@ def test_image_of_the_user_may_bring_an_older_cuda(kube: Kube) -> None:
     kube.node("gpu-0", {"nvidia.com/cuda.driver.major": "550"}, has={WHOLE: "1"})
     finding = check_driver(kube.view(), GPU, "registry.example.com/mine:1")
     assert finding.verdict == "unknown"
-    assert finding.says == (
-        "registry.example.com/mine:1 is not Imagekiln's own image, and gpu-0 has 550."
-    )
+    assert "registry.example.com/mine:1 is not Imagekiln's own" in str(finding.remedy)
 
 
 def _claim(kube: Kube, devices: int = 2) -> None:
@@ -85,18 +78,3 @@ def test_missing_device_class_is_wrong(kube: Kube) -> None:
 def test_driver_that_publishes_no_device_is_wrong(kube: Kube) -> None:
     _claim(kube, devices=0)
     assert "No driver publishes a device" in check_gpu_claim(kube.view(), "imagekiln-gpu").says
-
-
-@pytest.mark.parametrize("label", EXPORTER_LABELS[:2])
-def test_dcgm_exporter_is_found_in_any_namespace(kube: Kube, label: str) -> None:
-    key, _, value = label.partition("=")
-    kube.put(
-        "apis/apps/v1/namespaces/imagekiln/daemonsets",
-        "x",
-        metadata={"labels": {key: value}, "namespace": "gpus"},
-    )
-    assert check_gpu_metrics(kube.view()).says == "DCGM exporter runs in namespace gpus."
-
-
-def test_missing_dcgm_exporter_is_unknown_not_wrong(kube: Kube) -> None:
-    assert check_gpu_metrics(kube.view()).verdict == "unknown"

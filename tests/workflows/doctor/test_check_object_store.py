@@ -9,6 +9,7 @@ from imagekiln.steps.job.tuning_file import add_tuning_entry
 from imagekiln.steps.storage import filesystem, open_store
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
 from imagekiln.workflows.doctor.check_object_store import (
+    check_export,
     check_output,
     check_paths,
     check_prompts,
@@ -33,6 +34,12 @@ def test_bucket_that_refuses_to_overwrite_is_ok_and_left_empty(s3_bucket: str) -
         "with this machine's credentials."
     )
     assert fsspec.filesystem("s3").find(s3_bucket) == []
+
+
+def test_destination_of_an_export_must_take_an_object(s3_bucket: str) -> None:
+    assert check_export(f"{s3_bucket}/copy").verdict == "ok"
+    assert fsspec.filesystem("s3").find(s3_bucket) == []
+    assert "no such bucket" in check_export(f"{s3_bucket}-not").says
 
 
 @pytest.mark.parametrize(("risk", "verdict"), [("refuse", "wrong"), ("accept", "ok")])

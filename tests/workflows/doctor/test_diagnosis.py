@@ -22,8 +22,8 @@ from tests.kube import H100, Kube, put_repository
 EVERY_CHECK = [
     "kubernetes", "argo-crds", "argo-controller", "argo-version",
     "namespace", "your-rights", "service-accounts", "pod-rights", "store-credentials",
-    "template", "quota", "limit-range", "artifact-repository", "artifact-store",
-    "gpu-nodes", "gpu-memory", "driver", "cpu-nodes", "gpu-image", "cpu-image", "gpu-metrics",
+    "template", "quota", "artifact-repository", "artifact-store",
+    "gpu-nodes", "gpu-memory", "driver", "cpu-nodes",
     "model", "paths", "output", "prompts",
 ]  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_missing_prerequisite_is_printed_with_its_remedy_and_exits_with_2(
     done = _doctor(job)
     assert done.exit_code == 2
     assert (
-        "wrong    gpu-nodes: Node cpu-0 does not advertise nvidia.com/gpu.\n"
+        "wrong    gpu-nodes: No node advertises nvidia.com/gpu.\n"
         "         -> Install the NVIDIA GPU Operator, "
     ) in done.stdout
     assert "1 wrong" in done.stdout
@@ -150,7 +150,7 @@ def test_what_the_user_cannot_read_is_never_wrong(job: str, kube: Kube) -> None:
     kube.unreadable |= {"workflows", "workflowtemplates", "deployments", "daemonsets", "pods"}
     done = _doctor(job, "--format", "json")
     assert done.exit_code == 0
-    assert sum(verdict == "unknown" for verdict in _verdicts(done).values()) >= 14
+    assert sum(verdict == "unknown" for verdict in _verdicts(done).values()) >= 8
 
 
 def test_right_to_read_nodes_is_had_by_what_every_installation_has(job: str, kube: Kube) -> None:
@@ -161,11 +161,7 @@ def test_right_to_read_nodes_is_had_by_what_every_installation_has(job: str, kub
 
 def test_nothing_is_written_to_the_cluster(job: str, kube: Kube) -> None:
     _doctor(job)
-    assert all(
-        "accessreviews" in each or "dryRun" in each
-        for each in kube.requests
-        if not each.startswith("GET")
-    )
+    assert all("accessreviews" in each for each in kube.requests if not each.startswith("GET"))
 
 
 def test_argo_server_reports_its_version(job: str, kube: Kube) -> None:
@@ -205,8 +201,7 @@ def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -
 def test_gpu_by_claim_is_checked_by_claim(job: str, kube: Kube) -> None:
     checks = diagnose(read_job(job, ["cluster.profile=dra"]), kube.connection())
     verdicts = {each.name: each.verdict for each in checks}
-    assert "gpu-nodes" not in verdicts
-    assert (verdicts["gpu-claim"], verdicts["claim-nodes"]) == ("wrong", "ok")
+    assert (verdicts["gpu-claim"], verdicts["gpu-nodes"]) == ("wrong", "ok")
 
 
 def test_profile_that_draws_on_the_cpu_needs_no_driver(job: str, kube: Kube) -> None:
@@ -214,18 +209,7 @@ def test_profile_that_draws_on_the_cpu_needs_no_driver(job: str, kube: Kube) -> 
     assert "driver" not in [each.name for each in checks]
 
 
-def test_images_of_the_job_are_checked_rather_than_those_of_its_profile(
-    job: str, kube: Kube
-) -> None:
-    images = ["cluster.cpu_image=r.io/cpu:1", "cluster.gpu_image=r.io/gpu:1"]
-    says = {check.name: check.says for check in diagnose(read_job(job, images), kube.connection())}
-    assert "r.io/gpu:1" in says["gpu-image"]
-    assert "r.io/cpu:1" in says["cpu-image"]
-
-
-def test_address_that_nothing_listens_at_is_named_with_where_it_is_from(
-    job: str, tmp_path: Path
-) -> None:
+def test_address_that_nothing_listens_at_is_named(job: str, tmp_path: Path) -> None:
     with socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"https://127.0.0.1:{unused.getsockname()[1]}"
@@ -233,15 +217,9 @@ def test_address_that_nothing_listens_at_is_named_with_where_it_is_from(
     done = _doctor(job)
     assert done.exit_code == 75
     assert [line.split(":")[0].split()[1] for line in done.stdout.splitlines()] == LOCAL_CHECKS
-    source = f"from {tmp_path / 'kubeconfig'}, context here"
-    assert f"{address}, {source}: did not answer (" in done.stderr
+    assert f"{address}: did not answer (" in done.stderr
     assert "host=" not in done.stderr
     assert "Check the address and the network" in done.stderr
-
-
-def test_file_that_kubeconfig_names_in_vain_is_named(job: str, tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").unlink()
-    assert f"names no cluster ({tmp_path / 'kubeconfig'}: no such file)" in _doctor(job).stdout
 
 
 @pytest.mark.parametrize(

@@ -85,15 +85,6 @@ def test_default_body_is_a_chat_message() -> None:
     assert bodies == [{"text": text}]
 
 
-@pytest.mark.parametrize("status", [302, 307])
-def test_redirect_is_not_followed_and_no_message_called_posted(status: int) -> None:
-    with _webhook(status, 200) as (url, bodies):
-        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
-    assert result.exit_code == 0
-    assert len(bodies) == 1
-    assert f"the webhook answered {status}. " in result.output
-
-
 def test_body_is_a_template_whose_texts_are_filled_in() -> None:
     template = '{"a": ["{status} of {workflow}", 3], "b": {"c": "{failures}|{other}"}}'
     assert fill_body(template, OUTCOME) == {
@@ -276,15 +267,7 @@ def test_rejected_outcome_changes_nothing_and_says_why() -> None:
     assert "Correct Secret imagekiln-webhook." in result.stderr
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "file:///etc/passwd",
-        "https://[secret",
-        "http://secret:port/",
-        f"http://{'secret' * 11}/",
-    ],
-)
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "https://[secret", "http://secret:port/"])
 def test_url_that_is_not_valid_changes_nothing_and_is_not_shown(url: str) -> None:
     result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
     assert result.exit_code == 0
@@ -299,9 +282,3 @@ def test_webhook_that_does_not_answer_changes_nothing_and_its_url_stays_secret()
     assert result.exit_code == 0
     assert "the webhook did not answer (" in result.stderr
     assert "secret" not in result.output
-
-
-def test_misspelled_when_is_reported() -> None:
-    result = _run_exit_handler(IMAGEKILN_WEBHOOK="http://x/", IMAGEKILN_WEBHOOK_WHEN="fail")
-    assert result.exit_code == 0
-    assert "neither always nor failure" in result.stderr
