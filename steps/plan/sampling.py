@@ -5,6 +5,7 @@ shape short and long prompts. Of two images alike, the hash of the image decides
 """
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.plan.catalog import Catalog, ImageGroup
 from imagekiln.steps.plan.existing_images import candidate_group_sql
 from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 
 CANDIDATES_PER_IMAGE = 8  # whose prompts are looked at, at random
 Int64Array = npt.NDArray[np.int64]
@@ -60,60 +62,40 @@ def divide_sample(group_images: Sequence[int], images: int) -> list[int]:
     of its share.
     """
     quotas = [0] * len(group_images)
-    largest_first = sorted(
-        range(len(group_images)),
-        key=lambda index: -group_images[index],
-    )
-    waiting: list[tuple[float, int]] = []
-    for index in largest_first[:images]:
-        quotas[index] = 1
-        waiting.append((-group_images[index] / 2, index))
+    waiting = [(-math.inf, -size, index) for index, size in enumerate(group_images)]
     heapq.heapify(waiting)
-
-    left = images - len(waiting)
-    while waiting and left:
-        _, index = heapq.heappop(waiting)
-        if quotas[index] == group_images[index]:
-            continue
+    for _ in range(min(images, sum(group_images))):
+        _, size, index = heapq.heappop(waiting)
         quotas[index] += 1
-        left -= 1
-        priority = -group_images[index] / (quotas[index] + 1)
-        heapq.heappush(waiting, (priority, index))
+        if quotas[index] < -size:
+            heapq.heappush(waiting, (size / (quotas[index] + 1), size, index))
     return quotas
 
 
 def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[int]]:
     """Numbers of images of each group, a multiple of what it has in the sample."""
     most = CANDIDATES_PER_IMAGE * max(1, *quotas)
-    columns = ", ".join(SHAPE_COLUMNS)
     groups = catalog.database.fetch_table(
         f"""
         SELECT arg_min(number, image_hash, {most}) AS numbers
         FROM planned_images
         WHERE number = {candidate_group_sql(catalog.candidates)}
-        GROUP BY {columns}
+        GROUP BY {", ".join(SHAPE_COLUMNS)}
         ORDER BY min(number)
         """
     )
-    candidates = []
-    for quota, numbers in zip(quotas, groups["numbers"].to_pylist(), strict=True):
-        count = CANDIDATES_PER_IMAGE * quota
-        candidates.append(numbers[:count])
-    return candidates
+    pairs = zip(quotas, groups["numbers"].to_pylist(), strict=True)
+    return [numbers[: CANDIDATES_PER_IMAGE * quota] for quota, numbers in pairs]
 
 
 def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) -> dict[int, int]:
     """The length of the prompt of each candidate, in characters."""
-    numbers = np.array(
-        sorted(chain.from_iterable(candidates)),
-        np.int64,
-    )
+    numbers = np.array(sorted(chain.from_iterable(candidates)), np.int64)
     lengths: dict[int, int] = {}
     for batch in catalog.iter_columns(["number", "prompt"], numbers):
-        batch_numbers = batch["number"].to_pylist()
         characters = pc.utf8_length(batch["prompt"])
         pairs = zip(
-            batch_numbers,
+            batch["number"].to_pylist(),
             characters.to_pylist(),
             strict=True,
         )
@@ -124,8 +106,7 @@ def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) 
 def _spread(by_length: Sequence[int], quota: int) -> list[int]:
     """So many of the numbers, from the first to the last of them, in the order of rows."""
     if quota == 1:
-        middle = len(by_length) // 2
-        return [by_length[middle]]
+        return [by_length[len(by_length) // 2]]
     last = len(by_length) - 1
     positions = np.linspace(0, last, quota).round()
     spread = [by_length[int(position)] for position in positions]
@@ -136,10 +117,6 @@ def _spread(by_length: Sequence[int], quota: int) -> list[int]:
 def read_sample(catalog: Catalog, sample: PlanSample) -> pa.Table:
     """The rows of the sample, in its order."""
     numbers = np.sort(sample.numbers)
-    batches = catalog.iter_sampled(numbers)
-    rows = pa.Table.from_batches(batches)
-    order = pc.index_in(
-        pa.array(sample.numbers),
-        pa.array(numbers),
-    )
-    return rows.take(order)
+    columns = [*IMAGE_ROW_SCHEMA.names, *catalog.passthrough]
+    rows = pa.Table.from_batches(catalog.iter_columns(columns, numbers))
+    return rows.take(pa.array(np.searchsorted(numbers, sample.numbers)))
