@@ -14,8 +14,8 @@ from imagekiln.steps.job.user_checks import find_untried_entries, hash_entries
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.models.weights_size import require_room
-from imagekiln.steps.plan.batch_sizes import TuningEntries, load_tuning
-from imagekiln.steps.plan.draft import PlanInputs, make_draft
+from imagekiln.steps.plan.batch_sizes import load_tuning
+from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.estimate import (
     expect_run_time,
     make_expectation,
@@ -25,7 +25,7 @@ from imagekiln.steps.plan.estimate import (
 from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns, input_fingerprint
 from imagekiln.steps.plan.rejected_rows import RejectionCause
-from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, RewrittenInput, rewrite_input
+from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, rewrite_input
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.template_recipes import TEMPLATE_SETTING
 from imagekiln.steps.plan.template_rows import read_prompts
@@ -101,80 +101,100 @@ def make_plan(
     """
     terms = terms_of(job)
     _require_folders(job)
-    if sample_images is None:
-        sample_images = job.cluster.canary or 0
+    samples = (job.cluster.canary or 0) if sample_images is None else sample_images
     job = job.without_cluster()
     find_untried_entries(job)  # one that can be tried and is wrong is refused
-    if job.run_id is not None:
-        store = _open_run_store(job, job.run_id)
-        existing = _read_plan(store)
-        if existing is not None:
-            planned_model = resolve_model(job, existing.revisions)
-            adopted = _adopt_plan(store, existing, job, planned_model, terms)
-            return adopted if must_exist else _with_input_change(adopted, job)
+    named = _adopt_named_run(job, terms)
+    if named is not None:
+        return named if must_exist else _with_input_change(named, job)
     model = resolve_model(job)
     require_room(job, model.weights_bytes, gpu_memory)
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
-        rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)
-        files = rewritten.files
-        tuning = load_tuning(job, model.facts, files)
-        run_id = job.run_id or _derive_run_id(job, rewritten, model, tuning)
+        inputs = replace(_read_inputs(job, model, scratch, rewriter), sample_images=samples)
+        run_id = job.run_id or _derive_run_id(job, inputs)
         store = _open_run_store(job, run_id)
-        names = guessed_columns(job, files)
-        unused_columns = find_unused_columns(files)
-        existing = _read_plan(store)
-        if existing is not None:
-            adopted = _adopt_plan(store, existing, job, model, terms)
-            return replace(
-                adopted,
-                guessed_columns=names,
-                unused_columns=unused_columns,
-            )
+        adopted = _adopt_equal_run(store, job, inputs, terms)
+        if adopted is not None:
+            return adopted
         if must_exist:
-            raise Missing(
-                f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. "
-                "Run the job first."
-            )
+            raise Missing(f"{store.uri}: there is no such run to retry. Run the job first.")
         read_present_head(store)
-        inputs = PlanInputs(
-            job=model.job,
-            model=model,
-            files=files,
-            tuning=tuning,
-            existing_runs=successful_runs(job, run_id),
-            sample_images=sample_images,
-            rewrite=rewritten.facts,
-        )
-        store_rejected = partial(write_rejected, store, scratch)
+        inputs = replace(inputs, existing_runs=successful_runs(job, run_id))
         store_image = partial(store_input_image, store)
+        store_rejected = partial(write_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
-            time = expect_run_time(model, draft)
-            over_budget = require_within_budget(job, time, terms)
-            expected = make_expectation(time, terms)
-            plan = write_plan(store, run_id, inputs, draft, scratch, expected)
-            if plan is None:  # of two planners, the first has the say
-                adopted = _adopt_plan(
-                    store,
-                    load_plan(store),
-                    job,
-                    model,
-                    terms,
-                )
-                return _with_input_change(adopted, job)
-            set_terms(store, plan, terms)
-            return PlanResult(
-                plan,
-                store.uri,
-                adopted=False,
-                time=time,
-                guessed_columns=names,
-                unused_columns=unused_columns,
-                notes=draft.notes,
-                rejection_causes=draft.rejection_causes,
-                over_budget=over_budget,
-                made_prompts=files[0].made_prompts,
-            )
+            result = _write_draft(store, run_id, inputs, draft, scratch, terms)
+            return result or _adopt_first_plan(store, job, model, terms)
+
+
+def _adopt_named_run(job: Job, terms: Terms) -> PlanResult | None:
+    """Adopt the plan of the run that the job names; None if there is none yet."""
+    if job.run_id is None:
+        return None
+    store = _open_run_store(job, job.run_id)
+    plan = _read_plan(store)
+    if plan is None:
+        return None
+    return _adopt_plan(store, plan, job, resolve_model(job, plan.revisions), terms)
+
+
+def _read_inputs(
+    job: Job, model: ResolvedModel, scratch: Path, rewriter: PromptRewriter | None
+) -> PlanInputs:
+    """Read the footers of the prompt files, the rewritten prompts and the tuning."""
+    rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)
+    return PlanInputs(
+        job=model.job,
+        model=model,
+        files=rewritten.files,
+        tuning=load_tuning(job, model.facts, rewritten.files),
+        rewrite=rewritten.facts,
+    )
+
+
+def _adopt_equal_run(store: Store, job: Job, inputs: PlanInputs, terms: Terms) -> PlanResult | None:
+    """Adopt the plan of an earlier run with the same name and inputs; None if there is none."""
+    plan = _read_plan(store)
+    if plan is None:
+        return None
+    return replace(
+        _adopt_plan(store, plan, job, inputs.model, terms),
+        guessed_columns=guessed_columns(job, inputs.files),
+        unused_columns=find_unused_columns(inputs.files),
+    )
+
+
+def _write_draft(
+    store: Store, run_id: str, inputs: PlanInputs, draft: PlanDraft, scratch: Path, terms: Terms
+) -> PlanResult | None:
+    """Write a draft within its budget as the run's plan; None if another process was first."""
+    job = inputs.job
+    time = expect_run_time(inputs.model, draft)
+    over_budget = require_within_budget(job, time, terms)
+    expected = make_expectation(time, terms)
+    plan = write_plan(store, run_id, inputs, draft, scratch, expected)
+    if plan is None:
+        return None
+    set_terms(store, plan, terms)
+    return PlanResult(
+        plan,
+        store.uri,
+        adopted=False,
+        time=time,
+        guessed_columns=guessed_columns(job, inputs.files),
+        unused_columns=find_unused_columns(inputs.files),
+        notes=draft.notes,
+        rejection_causes=draft.rejection_causes,
+        over_budget=over_budget,
+        made_prompts=inputs.files[0].made_prompts,
+    )
+
+
+def _adopt_first_plan(store: Store, job: Job, model: ResolvedModel, terms: Terms) -> PlanResult:
+    """Adopt the plan of the process that was first to write it."""
+    adopted = _adopt_plan(store, load_plan(store), job, model, terms)
+    return _with_input_change(adopted, job)
 
 
 def _with_input_change(adopted: PlanResult, job: Job) -> PlanResult:
@@ -230,15 +250,13 @@ def is_planned(job: Job) -> bool:
     return _read_plan(store) is not None
 
 
-def _derive_run_id(
-    job: Job, rewritten: RewrittenInput, model: ResolvedModel, tuning: TuningEntries
-) -> str:
+def _derive_run_id(job: Job, inputs: PlanInputs) -> str:
     """The name of a run that has none: the job's, and a hash of all that decides the plan.
 
     It stays the same when a branch or tag moves, so that a job that names one resumes and retries
     the run that it began. What was tuned for a commit of the model is then no part of it either.
     """
-    is_named = any(revision.setting == "model" for revision in model.revisions)
+    is_named = any(revision.setting == "model" for revision in inputs.model.revisions)
     # The shares decide whether a run is accepted, and none of its images.
     defaults = JobLimits()
     shares = {name: getattr(defaults, name) for name in ACCEPTED_SHARES}
@@ -246,10 +264,10 @@ def _derive_run_id(
     named_job = job.model_copy(update={"limits": limits})
     content = [
         named_job.model_dump_json(exclude=UNNAMED_SETTINGS),
-        input_fingerprint(rewritten.files),
-        model.fixed_digest,
-        "" if is_named else tuning.key,
-        "" if rewritten.facts is None else rewritten.facts.sha256,
+        input_fingerprint(inputs.files),
+        inputs.model.fixed_digest,
+        "" if is_named else inputs.tuning.key,
+        "" if inputs.rewrite is None else inputs.rewrite.sha256,
     ]
     return f"{job.name}-{hashlib.sha256(''.join(content).encode()).hexdigest()[:12]}"
 
