@@ -128,7 +128,10 @@ def decode_dictionary(array: pa.Array) -> pa.Array:
 def uuid_texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
     """UUIDs of 16 bytes as text, such as 123e4567-e89b-12d3-a456-426614174000."""
     cells = storage.to_pylist()
-    texts = [None if cell is None else str(UUID(bytes=cell)) for cell in cells]
+    texts = []
+    for cell in cells:
+        text = None if cell is None else str(UUID(bytes=cell))
+        texts.append(text)
     return pa.array(texts, pa.string())
 
 

@@ -175,7 +175,8 @@ class PromptLengths:
             batch = words[start : start + WORDS_PER_BATCH]
             encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
             lengths.extend(map(len, encodings))
-        if len(self._words) + len(words) > MAX_CACHED_WORDS:
+        cached = len(self._words) + len(words)
+        if cached > MAX_CACHED_WORDS:
             self._words.clear()
         for word, length in zip(words, lengths, strict=True):
             if len(word) <= MAX_CACHED_WORD_CHARS:

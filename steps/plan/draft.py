@@ -153,7 +153,8 @@ class PlanDraft:
             while waiting.num_rows < size:
                 batch = next(batches)
                 rows = pa.Table.from_batches([batch])
-                rows = rows.rename_columns(schema.names).cast(schema)
+                rows = rows.rename_columns(schema.names)
+                rows = rows.cast(schema)
                 waiting = pa.concat_tables([waiting, rows])
             yield waiting.slice(0, size).combine_chunks()
             waiting = waiting.slice(size)

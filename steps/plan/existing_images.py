@@ -90,8 +90,9 @@ def _iter_existing_numbers(buckets: IdBuckets, runs: list[Store]) -> Iterator[pa
     heads = list(map_ordered(lambda run: read_head(runs[run]), len(runs), HEAD_READERS))
     for bucket in range(buckets.count):
         chunks = _iter_overlapping_chunks(runs, heads, bucket, buckets.count)
-        numbers = _match_numbers(buckets.read(bucket), chunks)
-        yield pa.RecordBatch.from_arrays([pa.array(numbers)], schema=NUMBER_SCHEMA)
+        records = buckets.read(bucket)
+        numbers = pa.array(_match_numbers(records, chunks))
+        yield pa.RecordBatch.from_arrays([numbers], schema=NUMBER_SCHEMA)
 
 
 def _iter_overlapping_chunks(
@@ -122,9 +123,11 @@ def _match_numbers(records: RecordArray, chunks: Iterator[IdArray]) -> npt.NDArr
         # Integers are found in a fifth of the time that texts take, so they exclude most ids.
         chunk_halves = _first_halves(chunk)
         nearest = np.searchsorted(halves, chunk_halves).clip(max=last)
-        candidates = chunk[halves[nearest] == chunk_halves]
+        may_be_held = halves[nearest] == chunk_halves
+        candidates = chunk[may_be_held]
         nearest = np.searchsorted(ids, candidates).clip(max=last)
-        is_held[nearest[ids[nearest] == candidates]] = True
+        is_found = ids[nearest] == candidates
+        is_held[nearest[is_found]] = True
     numbers: npt.NDArray[np.int64] = records["number"][is_held]
     return numbers
 

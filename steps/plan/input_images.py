@@ -116,9 +116,11 @@ class InputImages:
 
     def _read_structs(self, array: pa.Array, table: str) -> DigestsOrFaults:
         """Cells of bytes and a path, of which the path counts only where there are no bytes."""
-        by_bytes = self._digests_or_faults(pc.struct_field(array, "bytes"), table)
+        contents = pc.struct_field(array, "bytes")
+        by_bytes = self._digests_or_faults(contents, table)
         without_bytes = [result is None for result in by_bytes]
-        paths = pc.if_else(without_bytes, pc.struct_field(array, "path"), None)
+        names = pc.struct_field(array, "path")
+        paths = pc.if_else(without_bytes, names, None)
         by_path = self._digests_or_faults(paths, table)
         return [first or second for first, second in zip(by_bytes, by_path, strict=True)]
 

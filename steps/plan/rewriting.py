@@ -159,8 +159,13 @@ class Rewriting:
 
     def commit_part(self, part: RewritePart, texts: Sequence[RewrittenText]) -> None:
         """Commit the texts of a part. The first writer wins."""
-        columns = [part.prompts, [text.text for text in texts], [text.end for text in texts]]
-        self._store.create(part.key, to_parquet(pa.table(columns, PART_SCHEMA)))
+        columns = {
+            "prompt": part.prompts,
+            "text": [text.text for text in texts],
+            "end": [text.end for text in texts],
+        }
+        content = to_parquet(pa.table(columns, PART_SCHEMA))
+        self._store.create(part.key, content)
 
     def read_part(self, part: RewritePart) -> list[RewrittenText] | None:
         """The texts of a part in the order of its prompts; None if it is not committed.

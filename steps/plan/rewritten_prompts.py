@@ -70,7 +70,8 @@ def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInp
     digest = hashlib.sha256()
     for prompt in sorted(texts):  # whatever the order of rows
         rewritten = texts[prompt]
-        digest.update(json.dumps([prompt, rewritten.text, rewritten.end]).encode())
+        line = json.dumps([prompt, rewritten.text, rewritten.end])
+        digest.update(line.encode())
     prompt_texts = PromptTexts(texts, sha256=digest.hexdigest(), appends=settings.append)
     columns = [pa.field(name, pa.string()) for name in REWRITE_COLUMNS]
     schema = pa.schema([*files[0].passthrough, *columns])
@@ -90,7 +91,8 @@ def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
         where = f"{file.source.uri}: column {name!r}"
         for batch in iter_file_columns(file, [name]):
             cells = read_texts(batch.column(name), where)
-            prompts.update(_drawable_prompts(cells.values).to_pylist())
+            drawable = _drawable_prompts(cells.values)
+            prompts.update(drawable.to_pylist())
         if len(prompts) > MAX_PROMPTS:
             raise BadInput(
                 f"{file.source.uri}: rewrite takes at most {MAX_PROMPTS} different prompts of a "
@@ -113,6 +115,8 @@ def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, Rewritte
 def _drawable_prompts(cells: pa.Array) -> pa.Array:
     """The distinct texts that are neither null nor blank nor too long."""
     texts = pc.unique(cells.drop_null())
-    has_content = pc.not_equal(pc.utf8_trim_whitespace(texts), "")
-    fits = pc.less_equal(pc.utf8_length(texts), MAX_PROMPT_CHARS)
+    trimmed = pc.utf8_trim_whitespace(texts)
+    has_content = pc.not_equal(trimmed, "")
+    lengths = pc.utf8_length(texts)
+    fits = pc.less_equal(lengths, MAX_PROMPT_CHARS)
     return texts.filter(pc.and_(has_content, fits))

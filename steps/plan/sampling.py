@@ -48,7 +48,8 @@ def choose_sample(catalog: Catalog, images: int) -> PlanSample:
     for group, quota, numbers in zip(catalog.groups, quotas, candidates, strict=True):
         numbers.sort(key=lambda number: (lengths[number], number))
         for number in _spread(numbers, quota):
-            sampled += range(number, number + together)
+            end = number + together
+            sampled += range(number, end)
         images_left = group.images - quota * together
         if images_left:
             rest.append(replace(group, images=images_left))
@@ -68,7 +69,9 @@ def divide_sample(group_images: Sequence[int], images: int) -> list[int]:
         _, size, index = heapq.heappop(waiting)
         quotas[index] += 1
         if quotas[index] < -size:
-            heapq.heappush(waiting, (size / (quotas[index] + 1), size, index))
+            priority = size / (quotas[index] + 1)
+            place = (priority, size, index)
+            heapq.heappush(waiting, place)
     return quotas
 
 
@@ -84,7 +87,8 @@ def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[i
         ORDER BY min(number)
         """
     )
-    pairs = zip(quotas, groups["numbers"].to_pylist(), strict=True)
+    numbers_by_group = groups["numbers"].to_pylist()
+    pairs = zip(quotas, numbers_by_group, strict=True)
     return [numbers[: CANDIDATES_PER_IMAGE * quota] for quota, numbers in pairs]
 
 
@@ -106,7 +110,8 @@ def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) 
 def _spread(by_length: Sequence[int], quota: int) -> list[int]:
     """So many of the numbers, from the first to the last of them, in the order of rows."""
     if quota == 1:
-        return [by_length[len(by_length) // 2]]
+        middle = len(by_length) // 2
+        return [by_length[middle]]
     last = len(by_length) - 1
     positions = np.linspace(0, last, quota).round()
     spread = [by_length[int(position)] for position in positions]
@@ -119,4 +124,5 @@ def read_sample(catalog: Catalog, sample: PlanSample) -> pa.Table:
     numbers = np.sort(sample.numbers)
     columns = [*IMAGE_ROW_SCHEMA.names, *catalog.passthrough]
     rows = pa.Table.from_batches(catalog.iter_columns(columns, numbers))
-    return rows.take(pa.array(np.searchsorted(numbers, sample.numbers)))
+    order = np.searchsorted(numbers, sample.numbers)
+    return rows.take(pa.array(order))

@@ -68,8 +68,10 @@ def _choose_part_images(
     images = _count_images(groups)
     work = sum(group.images * work_per_image(group) for group in groups)
     seconds_per_image = work * seconds_per_work / images
-    batches = int(DEFAULT_PART_SECONDS / (seconds_per_image * batch))
-    return min(default, max(1, batches) * batch)
+    seconds_per_batch = seconds_per_image * batch
+    batches = int(DEFAULT_PART_SECONDS / seconds_per_batch)
+    batches = max(1, batches)
+    return min(default, batches * batch)
 
 
 def _cut(
@@ -105,7 +107,8 @@ def _part_costs(
     work = [0.0, *(group.images * work_per_image(group) for group in groups)]
     group_ends = np.cumsum(images)
     group_seconds = seconds_per_work * np.cumsum(work)
-    starts = np.array([*range(0, sum(images), part), sum(images)])
+    total = sum(images)
+    starts = np.array([*range(0, total, part), total])
     elapsed = np.interp(starts, group_ends, group_seconds)
     sizes = np.diff(starts)
     costs = np.diff(elapsed)
@@ -120,7 +123,9 @@ def _default_most_images(job: Job, images: int) -> int:
     """
     if job.shard.seconds_per_image is None and job.batch.tuning is None:
         return DEFAULT_SHARD_IMAGES
-    return min(max(images // MIN_DEFAULT_SHARDS, DEFAULT_SHARD_IMAGES), MAX_SHARD_IMAGES)
+    share = images // MIN_DEFAULT_SHARDS
+    share = max(share, DEFAULT_SHARD_IMAGES)
+    return min(share, MAX_SHARD_IMAGES)
 
 
 def work_per_image(group: ImageGroup) -> float:

@@ -173,7 +173,14 @@ def _write_draft(
     time = expect_run_time(inputs.model, draft)
     over_budget = require_within_budget(job, time, terms)
     expected = make_expectation(time, terms)
-    plan = write_plan(store, run_id, inputs, draft, scratch, expected)
+    plan = write_plan(
+        store,
+        run_id,
+        inputs,
+        draft,
+        scratch,
+        expected,
+    )
     if plan is None:
         return None
     set_terms(store, plan, terms)
