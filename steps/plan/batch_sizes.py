@@ -6,12 +6,7 @@ from dataclasses import dataclass, replace
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.tuning_file import (
-    TuningEntry,
-    TuningFile,
-    forward_pixels,
-    read_tuning_file,
-)
+from imagekiln.steps.job.tuning_file import TuningEntry, forward_pixels, read_tuning_file
 from imagekiln.steps.models.facts import ModelFacts, default_image_size
 from imagekiln.steps.models.image_defaults import default_guidance
 from imagekiln.steps.models.performance import TimeFigure, floor_power_of_two
@@ -39,9 +34,10 @@ class TuningEntries:
         Where none asks more, the one that asks most.
         """
         pixels = forward_pixels(width, height, guided=guided)
-        candidates = self._exact_entries(width, height, guided=guided)
-        if not candidates:
-            candidates = [entry for entry in self.entries if entry.forward_pixels >= pixels]
+        shape = (width, height, guided)
+        candidates = [
+            entry for entry in self.entries if (entry.width, entry.height, entry.guided) == shape
+        ] or [entry for entry in self.entries if entry.forward_pixels >= pixels]
         # Of two that ask as much, such as those of a GPU's slices by the same name, the smaller
         # batch fits in both.
         if candidates:
@@ -49,12 +45,6 @@ class TuningEntries:
         return max(
             self.entries, key=lambda entry: (entry.forward_pixels, -entry.batch), default=None
         )
-
-    def _exact_entries(self, width: int, height: int, *, guided: bool) -> list[TuningEntry]:
-        shape = (width, height, guided)
-        return [
-            entry for entry in self.entries if (entry.width, entry.height, entry.guided) == shape
-        ]
 
     def batch_size_for(self, width: int, height: int, *, guided: bool) -> int | None:
         """The batch size for a shape, with no more pixels or work than a measured batch had."""
@@ -70,41 +60,25 @@ def load_tuning(job: Job, model: ModelFacts, files: tuple[InputFile, ...]) -> Tu
     """The job's tuning entries for its model and GPU. Raises BadInput, Missing, TryAgain."""
     if job.batch.tuning is None:
         return TuningEntries()
-    entries = [
-        entry
-        for entry in _read_tuning(job.batch.tuning).entries
-        if _entry_matches(entry, job, model.digest)
-    ]
-    _require_one_gpu(entries, job.batch.tuning)
-    tuning = TuningEntries(tuple(entries))
-    return replace(tuning, key=_tuning_key(job, model, tuning, files))
-
-
-def _require_one_gpu(entries: list[TuningEntry], name: str) -> None:
-    """Raise BadInput if the entries are of several GPUs."""
-    gpus = sorted({entry.gpu for entry in entries})
-    if len(gpus) > 1:
-        listed = ", ".join(gpus)
-        raise BadInput(
-            f"{name}: has entries for several GPUs ({listed}). Tune each into a file of its own."
-        )
-
-
-def _read_tuning(name: str) -> TuningFile:
+    name = job.batch.tuning
     try:
-        return read_tuning_file(name)
+        file = read_tuning_file(name)
     except Missing as error:
         raise Missing(
             f"{name}: there is no such tuning file. Run `imagekiln tune`, or correct batch.tuning."
         ) from error
-
-
-def _entry_matches(entry: TuningEntry, job: Job, digest: str) -> bool:
-    if entry.digest != digest:
-        return False
-    if entry.dtype != job.model.dtype:
-        return False
-    return entry.speed == job.speed
+    wanted = (model.digest, job.model.dtype, job.speed)
+    entries = tuple(
+        entry for entry in file.entries if (entry.digest, entry.dtype, entry.speed) == wanted
+    )
+    gpus = sorted({entry.gpu for entry in entries})
+    if len(gpus) > 1:
+        raise BadInput(
+            f"{name}: has entries for several GPUs ({', '.join(gpus)}). Tune each into a file of "
+            "its own."
+        )
+    tuning = TuningEntries(entries)
+    return replace(tuning, key=_tuning_key(job, model, tuning, files))
 
 
 def _tuning_key(
@@ -146,13 +120,12 @@ def tuned_figure(job: Job, model: ModelFacts, tuning: TuningEntries) -> TimeFigu
         return None
     seconds_per_forward_pixel = entry.seconds_per_image / entry.forward_pixels / entry.steps
     forwards = forward_pixels(1, 1, guided=_is_guided(job, model))
-    source = tuning_source(entry)
-    return TimeFigure(seconds_per_forward_pixel * forwards, source, device=entry.gpu)
-
-
-def tuning_source(entry: TuningEntry) -> str:
-    """Where and when an entry was measured."""
-    return f"measured by `imagekiln tune` on {entry.gpu}, {entry.when:%Y-%m-%d}"
+    source = f"measured by `imagekiln tune` on {entry.gpu}, {entry.when:%Y-%m-%d}"
+    return TimeFigure(
+        seconds_per_forward_pixel * forwards,
+        source,
+        device=entry.gpu,
+    )
 
 
 def _is_guided(job: Job, model: ModelFacts) -> bool:

@@ -328,13 +328,15 @@ def create_repeated_table(
     database.execute(f"CREATE TABLE {name} (hash UBIGINT)")
     count = _fetch_count(database, f"SELECT count(*) FROM ({hashes_sql})")
     ranges = count // hashes_per_range + 1
-    bounds = [2**64 * number // ranges for number in range(ranges + 1)]
+    numbers = range(ranges + 1)
+    bounds = [2**64 * number // ranges for number in numbers]
     for low, high in pairwise(bounds):
         hashes = _fetch_sorted_hashes(database, hashes_sql, low, high)
         later = hashes[1:]
         repeated = later[later == hashes[:-1]]
         rows = pa.table({"hash": repeated})
-        database.register("repeated_hashes", rows.to_reader())
+        reader = rows.to_reader()
+        database.register("repeated_hashes", reader)
         database.execute(f"INSERT INTO {name} FROM repeated_hashes")
 
 
@@ -369,7 +371,9 @@ def _register_texts(database: Database, images_file: Path, column: str, suspects
 def _iter_texts(images_file: Path, column: str, numbers: SortedStream) -> Iterator[pa.RecordBatch]:
     """The images with these numbers, as `number` and `column`."""
     for batch in arrow_stream_reader(images_file, ["number", column]):
-        yield batch.filter(pa.array(numbers.contains(batch["number"].to_numpy())))
+        batch_numbers = batch["number"].to_numpy()
+        is_wanted = numbers.contains(batch_numbers)
+        yield batch.filter(pa.array(is_wanted))
 
 
 def _group_by_shape(database: Database) -> tuple[ImageGroup, ...]:

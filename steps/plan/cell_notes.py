@@ -85,18 +85,12 @@ class CellNotes:
                     f"Column {name!r} has {cells} -1, none or the like: read as empty, so that "
                     f"each such row has {value}, the same each time."
                 )
-        counts = []
-        remedies = []
-        for label, _, remedy in SYNTAX:
-            if self._syntax[label]:
-                texts = pluralize(self._syntax[label], "text")
-                counts.append(f"{label} ({texts})")
-                remedies.append(remedy)
-        if counts:
-            listed = ", ".join(counts)
-            advice = "; ".join(filter(None, remedies))
+        found = {label: remedy for label, _, remedy in SYNTAX if self._syntax[label]}
+        if found:
+            counts = (f"{label} ({pluralize(self._syntax[label], 'text')})" for label in found)
+            advice = "; ".join(filter(None, found.values()))
             notes.append(
-                f"Drawn as plain text, without the meaning that it has in other tools: {listed}."
-                + (f" Instead, {advice}." if advice else "")
+                "Drawn as plain text, without the meaning that it has in other tools: "
+                f"{', '.join(counts)}." + (f" Instead, {advice}." if advice else "")
             )
         return tuple(notes)

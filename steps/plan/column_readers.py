@@ -5,6 +5,7 @@ They are converted column by column, never row by row.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,10 +19,8 @@ from imagekiln.steps.runs.tables import can_be_carried
 INTEGER_PATTERN = r"^\s*[+-]?0*([0-9]{1,19}|[0-8]?[0-9]{1,15}\.0*)\s*$"
 INT64_RANGE = pa.scalar(-(2**63)), pa.scalar(2**63 - 1)
 NUMBER_PATTERN = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?\s*$"
-MAX_EXACT_INTEGER = 2**53  # of those that a float distinguishes
-MAX_EXACT_FLOAT = float(MAX_EXACT_INTEGER)
+MAX_EXACT_FLOAT = 2.0**53  # of integers that a float distinguishes
 UINT64_LIMIT = pa.scalar(2**63, pa.uint64())  # of what fits 64 bits with a sign
-UUID_GROUPS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))  # of its digits
 # Arrow selects no rows of views, which some writers of Parquet prefer.
 PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 MAX_LISTED_COLUMNS = 12
@@ -128,13 +127,11 @@ def decode_dictionary(array: pa.Array) -> pa.Array:
 
 def uuid_texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
     """UUIDs of 16 bytes as text, such as 123e4567-e89b-12d3-a456-426614174000."""
+    cells = storage.to_pylist()
     texts = []
-    for cell in storage.to_pylist():
-        digits = None if cell is None else cell.hex()
-        if digits is not None:
-            groups = [digits[start:end] for start, end in UUID_GROUPS]
-            digits = "-".join(groups)
-        texts.append(digits)
+    for cell in cells:
+        text = None if cell is None else str(UUID(bytes=cell))
+        texts.append(text)
     return pa.array(texts, pa.string())
 
 

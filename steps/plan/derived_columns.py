@@ -120,7 +120,7 @@ class PromptLengths:
         tokenizers = [
             _load_tokenizer(folder)
             for folder in sorted(model.glob("tokenizer*"))
-            if _has_tokenizer(folder)
+            if (folder / "tokenizer.json").is_file() or (folder / "merges.txt").is_file()
         ]
         if tokenizers:
             self._limit, self._tokenizer = max(tokenizers, key=lambda loaded: loaded[0])
@@ -175,7 +175,8 @@ class PromptLengths:
             batch = words[start : start + WORDS_PER_BATCH]
             encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
             lengths.extend(map(len, encodings))
-        if len(self._words) + len(words) > MAX_CACHED_WORDS:
+        cached = len(self._words) + len(words)
+        if cached > MAX_CACHED_WORDS:
             self._words.clear()
         for word, length in zip(words, lengths, strict=True):
             if len(word) <= MAX_CACHED_WORD_CHARS:
@@ -217,11 +218,6 @@ def _load_tokenizer(folder: Path) -> tuple[int, Tokenizer]:
     return limit - tokenizer.num_special_tokens_to_add(is_pair=False), tokenizer
 
 
-def _has_tokenizer(folder: Path) -> bool:
-    files = (folder / "tokenizer.json", folder / "merges.txt")
-    return any(file.is_file() for file in files)
-
-
 def _load_clip_tokenizer(folder: Path) -> Tokenizer:
     """CLIP's tokenizer from its vocabulary and merges, which is all that many older models ship."""
     vocabulary = str(folder / "vocab.json")
@@ -229,7 +225,11 @@ def _load_clip_tokenizer(folder: Path) -> Tokenizer:
     tokenizer = Tokenizer(BPE.from_file(vocabulary, merges, end_of_word_suffix="</w>"))
     steps = [normalizers.NFC(), normalizers.Lowercase()]
     tokenizer.normalizer = normalizers.Sequence(steps)
-    words = pre_tokenizers.Split(Regex(CLIP_WORD_PATTERN), behavior="removed", invert=True)
+    words = pre_tokenizers.Split(
+        Regex(CLIP_WORD_PATTERN),
+        behavior="removed",
+        invert=True,
+    )
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, as_bytes])
     return tokenizer

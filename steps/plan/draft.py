@@ -21,11 +21,7 @@ from imagekiln.steps.models.performance import time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.models.samplers import fitting_samplers
 from imagekiln.steps.models.single_file import scheduler_changes
-from imagekiln.steps.plan.batch_sizes import (
-    TuningEntries,
-    choose_batch_sizes,
-    tuned_figure,
-)
+from imagekiln.steps.plan.batch_sizes import TuningEntries, choose_batch_sizes, tuned_figure
 from imagekiln.steps.plan.catalog import Catalog, catalog_images, write_images
 from imagekiln.steps.plan.cell_notes import CellNotes
 from imagekiln.steps.plan.column_names import describe_unread
@@ -35,18 +31,14 @@ from imagekiln.steps.plan.existing_images import count_split_groups
 from imagekiln.steps.plan.image_sql import images_sql, model_key
 from imagekiln.steps.plan.input_files import COLUMN_KINDS, InputFile, input_fingerprint
 from imagekiln.steps.plan.input_images import ImageSink, InputImages
-from imagekiln.steps.plan.prompt_batches import (
-    empty_columns,
-    iter_prompt_batches,
-    prompt_schema,
-)
+from imagekiln.steps.plan.prompt_batches import empty_columns, iter_prompt_batches, prompt_schema
 from imagekiln.steps.plan.rejected_rows import (
     RejectionCause,
     find_rejection_causes,
     locate_rejected_rows,
 )
 from imagekiln.steps.plan.rules import NOT_UTF8, first_violation_sql, rejection_rules
-from imagekiln.steps.plan.run_time import RunTime, run_time
+from imagekiln.steps.plan.run_time import SECONDS_PER_HOUR, RunTime
 from imagekiln.steps.plan.sampling import PlanSample, choose_sample, read_sample
 from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
 from imagekiln.steps.runs.drawn_sizes import with_final_sizes
@@ -144,16 +136,9 @@ class PlanDraft:
         for rows in self._iter_drawn_shards():
             yield with_final_sizes(rows, self.sizes)
 
-    @property
-    def _schema(self) -> pa.Schema:
-        fields = [*IMAGE_ROW_SCHEMA]
-        for field in self.files[0].passthrough:
-            name = dataset_name(field.name)
-            fields.append(field.with_name(name))
-        return pa.schema(fields)
-
     def _iter_drawn_shards(self) -> Iterator[pa.Table]:
-        schema = self._schema
+        carried = [field.with_name(dataset_name(field.name)) for field in self.files[0].passthrough]
+        schema = pa.schema([*IMAGE_ROW_SCHEMA, *carried])
         sizes = self.sharding.shard_images
         batches = self.catalog.iter_images()
         if self.sample is not None:
@@ -168,7 +153,8 @@ class PlanDraft:
             while waiting.num_rows < size:
                 batch = next(batches)
                 rows = pa.Table.from_batches([batch])
-                rows = rows.rename_columns(schema.names).cast(schema)
+                rows = rows.rename_columns(schema.names)
+                rows = rows.cast(schema)
                 waiting = pa.concat_tables([waiting, rows])
             yield waiting.slice(0, size).combine_chunks()
             waiting = waiting.slice(size)
@@ -194,8 +180,7 @@ def make_draft(
         _refuse_too_many_rejected(inputs, catalog, store_rejected)
         _refuse_split_groups(inputs, catalog)
         conversion = [note for file in inputs.files for note in file.source.notes]
-        draft = _cut(inputs, catalog)
-        yield replace(draft, notes=(*conversion, *notes.describe()))
+        yield replace(_cut(inputs, catalog), notes=(*conversion, *notes.describe()))
 
 
 def _make_images(
@@ -218,17 +203,29 @@ def _make_images(
     if inputs.has_loras_by_row:
         require_quantizable_loras(job)
     fused = () if inputs.fused_loras is None else (FUSED_LORAS,)
-    key = model_key(model.common_digest, job.model.dtype, *model.key_extras, *fused)
+    key = model_key(
+        model.common_digest,
+        job.model.dtype,
+        *model.key_extras,
+        *fused,
+    )
     violation = first_violation_sql(rules)
     empty = empty_columns(inputs.files)
     sql = images_sql(job, model.facts, key, violation, passthrough, empty)
     schema = pa.schema([*prompt_schema(inputs.files), *DERIVED_FIELDS])
     images_file = scratch / "images.arrow"
-    with closing(InputImages(scratch, store_image)) as input_images:
-        write_images(database, schema, _read_rows(inputs, input_images, notes), sql, images_file)
+    rows = _read_rows(inputs, InputImages(store_image), notes)
+    write_images(database, schema, rows, sql, images_file)
     output = job.output.rstrip("/")
     runs = [f"{output}/{run_id}" for run_id in inputs.existing_runs]
-    return catalog_images(database, images_file, rules, passthrough, runs, job.candidates)
+    return catalog_images(
+        database,
+        images_file,
+        rules,
+        passthrough,
+        runs,
+        job.candidates,
+    )
 
 
 def _read_rows(
@@ -247,26 +244,29 @@ def _refuse_too_many_rejected(
     inputs: PlanInputs, catalog: Catalog, store_rejected: RejectedSink | None
 ) -> None:
     rejected = catalog.counts.rejected_rows
-    rows = _count_rows(inputs.files)
     if not rejected:
         return
-    if rejected < rows and rejected / rows <= inputs.job.limits.rejected_share:
+    rows = _count_rows(inputs.files)
+    share = rejected / rows
+    limit = inputs.job.limits.rejected_share
+    if rejected < rows and share <= limit:
         return
-    listing = ""
-    if store_rejected is not None:
-        uri = store_rejected(locate_rejected_rows(inputs.files, catalog.iter_rejected()))
-        listing = f" All are listed in {uri}."
     causes = find_rejection_causes(inputs.files, catalog)
     remedy = ""
     if any(cause.reason != NOT_UTF8 for cause in causes):
-        remedy = f" {describe_excess(rejected, rows, inputs.job.limits.rejected_share)}"
-    subject = f"{causes[0].file}: {_describe_share(rejected, rows)} rejected:"
+        remedy = (
+            f" {100 * share:.3g} % of the rows are rejected, and the limit is {100 * limit:.3g} %. "
+            "Correct the input, or raise limits.rejected_share."
+        )
+    if store_rejected is not None:
+        uri = store_rejected(locate_rejected_rows(inputs.files, catalog.iter_rejected()))
+        remedy += f" All are listed in {uri}."
+    were = "was" if rejected == 1 else "were"
+    subject = f"{causes[0].file}: {rejected} of {pluralize(rows, 'row')} {were} rejected:"
     *clauses, advice = describe_causes(causes)
     advice += remedy
-    advice += listing
     if len(clauses) == 1:
-        sentence = f"{subject} {clauses[0]}. {advice}"
-        raise BadInput(sentence)
+        raise BadInput(f"{subject} {clauses[0]}. {advice}")
     lines = [f"  {clause}" for clause in clauses]
     raise BadInput(subject, *lines, advice)
 
@@ -282,18 +282,6 @@ def _refuse_split_groups(inputs: PlanInputs, catalog: Catalog) -> None:
             f"{cause.file}: {cause.describe()}. Rows are counted from 0, without a header. Leave "
             f"the seed empty and give each row an id, or set seeds at least {candidates} apart."
         )
-
-
-def describe_excess(rejected: int, rows: int, limit: float) -> str:
-    """The share of rejected rows and the limit that it exceeds, and the remedy, as sentences."""
-    remedy = "Correct the input, or raise limits.rejected_share."
-    share = rejected / rows
-    if share <= limit:  # all rows, which no limit allows
-        return remedy
-    return (
-        f"{100 * share:.3g} % of the rows are rejected, and the limit is {100 * limit:.3g} %. "
-        f"{remedy}"
-    )
 
 
 def describe_causes(causes: tuple[RejectionCause, ...]) -> list[str]:
@@ -314,18 +302,16 @@ def describe_causes(causes: tuple[RejectionCause, ...]) -> list[str]:
     return [*clauses, f"Rows are counted from 0, without a header.{remedy}"]
 
 
-def _describe_share(rejected: int, rows: int) -> str:
-    """How many of the rows, with the verb, such as `1 of 10 rows was`."""
-    noun = "row" if rows == 1 else "rows"
-    verb = "was" if rejected == 1 else "were"
-    return f"{rejected} of {rows} {noun} {verb}"
-
-
 def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
     """Choose the batch sizes, and cut the images into parts and shards."""
     job = inputs.job
     facts = inputs.model.facts
-    catalog = _with_pass_work(catalog, inputs.model)
+    passes = inputs.model.pass_sizes
+    groups = (
+        replace(group, pass_work=passes.work((group.width, group.height), group.steps))
+        for group in catalog.groups
+    )
+    catalog = replace(catalog, groups=tuple(groups))
     batch_sizes = choose_batch_sizes(job, facts, catalog.groups, inputs.tuning)
     figure = time_figure(job, facts, tuned_figure(job, facts, inputs.tuning))
     seconds = None if figure is None else figure.seconds_per_work
@@ -340,7 +326,14 @@ def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
     if figure is not None:
         # What a step of another model takes is not known.
         is_firm = not inputs.model.pass_configurations
-        time = replace(run_time(figure, work, len(sharding.shard_images)), is_firm=is_firm)
+        time = RunTime(
+            figure.seconds_per_work * work / SECONDS_PER_HOUR,
+            figure.source,
+            len(sharding.shard_images),
+            is_measured=figure.is_measured,
+            device=figure.device,
+            is_firm=is_firm,
+        )
     return PlanDraft(
         files=inputs.files,
         catalog=catalog,
@@ -349,19 +342,9 @@ def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
         sharding=sharding,
         work=work,
         time=time,
-        sizes=inputs.model.pass_sizes,
+        sizes=passes,
         sample=sample,
     )
-
-
-def _with_pass_work(catalog: Catalog, model: ResolvedModel) -> Catalog:
-    """The catalog with what passes of diffusion add to the work of each image."""
-    sizes = model.pass_sizes
-    groups = (
-        replace(group, pass_work=sizes.work((group.width, group.height), group.steps))
-        for group in catalog.groups
-    )
-    return replace(catalog, groups=tuple(groups))
 
 
 def _count_rows(files: tuple[InputFile, ...]) -> int:

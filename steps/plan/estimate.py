@@ -68,8 +68,8 @@ class Estimate:
     shards: int
     parts: int
     gigabytes: float
-    gpu_hours: float | None
-    cost: float | None
+    gpu_hours: float | None = None
+    cost: float | None = None
     price_per_hour: float | None = None
     hours: float | None = None
     gpus: int | None = None
@@ -123,9 +123,26 @@ def estimate(
             existing_runs=successful_runs(job),
         )
         with make_draft(inputs, scratch) as draft:
-            gpus = job.cluster.parallelism * gpus_per_pod
-            counted = replace(
-                _count(draft, job),
+            counts = draft.counts
+            shards = draft.sharding.shard_images
+            part = draft.sharding.part_images
+            time = expect_run_time(model, draft, gpu)
+            device = gpu or (None if time is None else time.device)
+            price = find_price_or_highest(terms.price_per_hour, device)
+            counted = Estimate(
+                rows=draft.input.rows,
+                rejected_rows=counts.rejected_rows,
+                duplicate_images=counts.duplicate_images,
+                existing_images=counts.existing_images,
+                truncated_prompts=counts.truncated_prompts,
+                images=counts.images,
+                shards=len(shards),
+                parts=sum(-(-images // part) for images in shards),
+                gigabytes=_estimate_bytes(draft, job) / BYTES_PER_GIGABYTE,
+                price_per_hour=None if price is None else price.per_hour,
+                price_source=None if price is None else price.source,
+                is_highest_price=price is not None and price.is_highest,
+                stored_size=draft.sizes.final(draft.default_size) if job.passes else None,
                 guessed_columns=guessed_columns(job, files),
                 unused_columns=find_unused_columns(files),
                 notes=draft.notes,
@@ -137,10 +154,8 @@ def estimate(
                 planned_run=_describe_named_plan(job),
                 weights_bytes=model.weights_bytes,
             )
-            time = expect_run_time(model, draft, gpu)
-            device = gpu or (None if time is None else time.device)
-            price = find_price_or_highest(terms.price_per_hour, device)
-            return _add_time(counted, time, gpus, price, terms)
+            gpus = job.cluster.parallelism * gpus_per_pod
+            return _add_time(counted, time, gpus, _cost_of(time, price), terms)
 
 
 def _describe_named_plan(job: Job) -> str | None:
@@ -160,26 +175,6 @@ def _describe_named_plan(job: Job) -> str | None:
     return None
 
 
-def _count(draft: PlanDraft, job: Job) -> Estimate:
-    counts = draft.counts
-    shards = draft.sharding.shard_images
-    part = draft.sharding.part_images
-    return Estimate(
-        rows=draft.input.rows,
-        rejected_rows=counts.rejected_rows,
-        duplicate_images=counts.duplicate_images,
-        existing_images=counts.existing_images,
-        truncated_prompts=counts.truncated_prompts,
-        images=counts.images,
-        shards=len(shards),
-        parts=sum(-(-images // part) for images in shards),
-        gigabytes=_estimate_bytes(draft, job) / BYTES_PER_GIGABYTE,
-        gpu_hours=None,
-        cost=None,
-        stored_size=draft.sizes.final(draft.default_size) if job.passes else None,
-    )
-
-
 def _estimate_bytes(draft: PlanDraft, job: Job) -> float:
     """The bytes of the images of a draft that are stored, as far as they can be estimated."""
     pixels = 0
@@ -194,18 +189,10 @@ def _estimate_bytes(draft: PlanDraft, job: Job) -> float:
 
 
 def _add_time(
-    counted: Estimate, time: RunTime | None, gpus: int, price: Price | None, terms: Terms
+    counted: Estimate, time: RunTime | None, gpus: int, cost: float | None, terms: Terms
 ) -> Estimate:
-    if price is not None:
-        counted = replace(
-            counted,
-            price_per_hour=price.per_hour,
-            price_source=price.source,
-            is_highest_price=price.is_highest,
-        )
     if time is None:
         return counted
-    cost = _cost_of(time, price)
     return replace(
         counted,
         gpu_hours=time.gpu_hours,
@@ -220,8 +207,8 @@ def _add_time(
     )
 
 
-def _cost_of(time: RunTime, price: Price | None) -> float | None:
-    return None if price is None else time.gpu_hours * price.per_hour
+def _cost_of(time: RunTime | None, price: Price | None) -> float | None:
+    return None if time is None or price is None else time.gpu_hours * price.per_hour
 
 
 def expect_run_time(

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runs.commits import read_head
+from imagekiln.steps.runs.commits import Head, read_head
 from imagekiln.steps.runs.image_id_index import (
     NUMBERED_ID_DTYPE,
     IdArray,
@@ -72,7 +72,11 @@ def create_existing_table(
 def _bucket_ids(database: Database, folder: Path, ids_per_bucket: int) -> IdBuckets:
     """The ids of the unique images, each with the image's number."""
     (count,) = database.fetch_table("SELECT count(*) FROM unique_images").columns[0].to_pylist()
-    buckets = IdBuckets(folder, max(1, -(-count // ids_per_bucket)), NUMBERED_ID_DTYPE)
+    buckets = IdBuckets(
+        folder,
+        max(1, -(-count // ids_per_bucket)),
+        NUMBERED_ID_DTYPE,
+    )
     for batch in database.fetch_batches("SELECT unhex(image_id) AS id, number FROM unique_images"):
         records = np.empty(len(batch), NUMBERED_ID_DTYPE)
         records["id"] = ids_from_bytes(batch["id"])
@@ -83,11 +87,30 @@ def _bucket_ids(database: Database, folder: Path, ids_per_bucket: int) -> IdBuck
 
 def _iter_existing_numbers(buckets: IdBuckets, runs: list[Store]) -> Iterator[pa.RecordBatch]:
     """The numbers of the images that the runs hold, a batch for each bucket."""
-    indexes = _RunIndexes(runs)
+    heads = list(map_ordered(lambda run: read_head(runs[run]), len(runs), HEAD_READERS))
     for bucket in range(buckets.count):
-        chunks = indexes.iter_overlapping_chunks(bucket, buckets.count)
-        numbers = _match_numbers(buckets.read(bucket), chunks)
-        yield pa.RecordBatch.from_arrays([pa.array(numbers)], schema=NUMBER_SCHEMA)
+        chunks = _iter_overlapping_chunks(runs, heads, bucket, buckets.count)
+        records = buckets.read(bucket)
+        numbers = pa.array(_match_numbers(records, chunks))
+        yield pa.RecordBatch.from_arrays([numbers], schema=NUMBER_SCHEMA)
+
+
+def _iter_overlapping_chunks(
+    runs: list[Store], heads: list[Head], bucket: int, count: int
+) -> Iterator[IdArray]:
+    """Every chunk of the runs' indexes that shares ids with one of `count` ranges."""
+    places = [
+        (store, head.commit.image_ids, chunk)
+        for store, head in zip(runs, heads, strict=True)
+        for chunk in overlapping_buckets(bucket, count, len(head.commit.image_ids) or 1)
+    ]
+    chunks = map_ordered(
+        lambda place: read_index_chunk(*places[place]),
+        len(places),
+        READERS,
+    )
+    for ids, _ in chunks:
+        yield ids
 
 
 def _match_numbers(records: RecordArray, chunks: Iterator[IdArray]) -> npt.NDArray[np.int64]:
@@ -100,9 +123,11 @@ def _match_numbers(records: RecordArray, chunks: Iterator[IdArray]) -> npt.NDArr
         # Integers are found in a fifth of the time that texts take, so they exclude most ids.
         chunk_halves = _first_halves(chunk)
         nearest = np.searchsorted(halves, chunk_halves).clip(max=last)
-        candidates = chunk[halves[nearest] == chunk_halves]
+        may_be_held = halves[nearest] == chunk_halves
+        candidates = chunk[may_be_held]
         nearest = np.searchsorted(ids, candidates).clip(max=last)
-        is_held[nearest[ids[nearest] == candidates]] = True
+        is_found = ids[nearest] == candidates
+        is_held[nearest[is_found]] = True
     numbers: npt.NDArray[np.int64] = records["number"][is_held]
     return numbers
 
@@ -110,44 +135,6 @@ def _match_numbers(records: RecordArray, chunks: Iterator[IdArray]) -> npt.NDArr
 def _first_halves(ids: IdArray) -> npt.NDArray[np.uint64]:
     """The first eight bytes of each id as an integer, of the same order."""
     return ids.view(">u8")[::2].astype(np.uint64)
-
-
-class _RunIndexes:
-    """The indexes of some runs, as their highest commits name the chunks."""
-
-    def __init__(self, runs: list[Store]) -> None:
-        self._runs = runs
-        self._chunk_counts: list[int] = []
-        heads = map_ordered(lambda run: read_head(runs[run]), len(runs), HEAD_READERS)
-        self._keys = [head.commit.image_ids for head in heads]
-
-    def iter_overlapping_chunks(self, bucket: int, count: int) -> Iterator[IdArray]:
-        """Every chunk that shares ids with one of `count` ranges.
-
-        The first call gives the first chunk of each run too, whatever it shares.
-        """
-        is_first_call = not self._chunk_counts
-        if is_first_call:
-            yield from self._read_first_chunks()
-        places = [
-            (run, chunk)
-            for run, chunks in enumerate(self._chunk_counts)
-            for chunk in overlapping_buckets(bucket, count, chunks)
-        ]
-        if is_first_call:
-            places = [(run, chunk) for run, chunk in places if chunk != 0]
-        chunks = map_ordered(lambda index: self._read(*places[index]), len(places), READERS)
-        for ids, _ in chunks:
-            yield ids
-
-    def _read_first_chunks(self) -> Iterator[IdArray]:
-        first_chunks = map_ordered(lambda run: self._read(run, 0), len(self._runs), READERS)
-        for ids, chunk_count in first_chunks:
-            self._chunk_counts.append(chunk_count)
-            yield ids
-
-    def _read(self, run: int, chunk: int) -> tuple[IdArray, int]:
-        return read_index_chunk(self._runs[run], self._keys[run], chunk)
 
 
 def candidate_group_sql(candidates: int) -> str:

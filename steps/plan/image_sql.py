@@ -98,6 +98,9 @@ def images_sql(
     """
     carried = "".join(f", {name}" for name in passthrough)
     shortcuts = shortcuts_label(job.speed)
+    # What rows with the same id must agree on: all but the id itself.
+    names = [column.name for column in PROMPT_COLUMNS if column.name != "id"]
+    row_content = ["row_seed" if name == "seed" else name for name in names]
     return f"""
         WITH filled AS ({_filled_sql(job, facts, carried, empty_columns)}),
         judged AS (SELECT *, {violation_sql} AS rule FROM filled),
@@ -105,7 +108,7 @@ def images_sql(
             SELECT *,
                    unnest(range(CASE WHEN rule IS NULL THEN images ELSE 1 END)) AS image_index,
                    CASE WHEN id IS NOT NULL THEN
-                       hash({", ".join(_row_content())})
+                       hash({", ".join(row_content)})
                    END AS row_hash
             FROM judged),
         seeded AS (SELECT *, {seed_sql(job.defaults.seed)} AS seed FROM expanded),
@@ -117,12 +120,6 @@ def images_sql(
                CASE WHEN id IS NOT NULL THEN hash(id) END AS id_hash,
                hash(image_id) AS image_hash
         FROM named"""
-
-
-def _row_content() -> list[str]:
-    """What rows with the same id must agree on: all but the id itself."""
-    names = [column.name for column in PROMPT_COLUMNS if column.name != "id"]
-    return ["row_seed" if name == "seed" else name for name in names]
 
 
 def _planned_columns() -> list[str]:

@@ -313,10 +313,12 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
 def _iter_batches(parquet: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Every row of these columns. Raises what reading a damaged file raises."""
     most = BATCH_ROWS
-    types = [parquet.schema_arrow.field(name).type for name in columns]
+    schema = parquet.schema_arrow
+    types = [schema.field(name).type for name in columns]
     if any(map(_may_be_image, types)):
         most = IMAGE_BATCH_ROWS
-    groups = map(parquet.metadata.row_group, range(parquet.metadata.num_row_groups))
+    metadata = parquet.metadata
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
     rows = [
         BATCH_BYTES * int(group.num_rows) // max(1, int(group.total_byte_size)) for group in groups
     ]

@@ -1,18 +1,17 @@
 """The input images of prompt rows, as their hashes: each distinct one is read and checked once."""
 
 import hashlib
-import json
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.errors import BadInput, NotInstalled, TryAgain, cut_name
+from imagekiln.steps.errors import BadInput, NotInstalled, cut_name
 from imagekiln.steps.imaging.input_images import MAX_INPUT_BYTES, ImageInspector, RejectedImage
+from imagekiln.steps.plan.column_readers import decode_dictionary, is_text
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import is_remote_uri
@@ -21,6 +20,7 @@ ALLOWED_SCHEMES = {"s3", "s3a", "gs", "gcs"}
 MAX_KEY_BYTES = 1024  # S3's limit
 READERS = 16
 DIGEST_CHARS = 64
+MAX_KNOWN = 250_000  # images that are not read again
 
 ImageSink = Callable[[str, bytes], None]
 ImageReader = Callable[[str, str, int], bytes]
@@ -69,50 +69,6 @@ def _resolve_object(name: str) -> tuple[str, str]:
     return f"{scheme}://{folder}", key
 
 
-class DiskCache:
-    """Texts by key, in a database on disk. For one thread at a time."""
-
-    def __init__(self, path: Path, max_pages: int | None = None) -> None:
-        """Create it empty at `path`, of at most `max_pages` pages of SQLite's. Raises TryAgain."""
-        # DuckDB asks for rows from threads of its own, one after the other.
-        with _translate_sqlite_errors():
-            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            self._connection.execute("PRAGMA journal_mode = OFF")
-            self._connection.execute("PRAGMA synchronous = OFF")
-            self._connection.execute(
-                "CREATE TABLE known (key TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID"
-            )
-            if max_pages is not None:
-                self._connection.execute(f"PRAGMA max_page_count = {max_pages}")
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, str]:
-        """The texts of those keys that have one. Raises TryAgain."""
-        sql = "SELECT key, text FROM known WHERE key IN (SELECT value FROM json_each(?))"
-        with _translate_sqlite_errors():
-            return dict(self._connection.execute(sql, [json.dumps(list(keys))]))
-
-    def add_many(self, texts: Mapping[str, str]) -> None:
-        """Store texts under new keys. Raises TryAgain where the disk is full."""
-        with _translate_sqlite_errors():
-            self._connection.execute("BEGIN")
-            self._connection.executemany("INSERT INTO known VALUES (?, ?)", texts.items())
-            self._connection.execute("COMMIT")
-
-    def close(self) -> None:
-        """Close the database."""
-        self._connection.close()
-
-
-@contextmanager
-def _translate_sqlite_errors() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise TryAgain(
-            f"planning ran out of disk ({error}). Free some space and run the command again."
-        ) from error
-
-
 @dataclass(frozen=True, slots=True)
 class ImageDigests:
     """The SHA-256 of each cell's image, null where there is none; of a rejected one, its fault."""
@@ -126,26 +82,14 @@ class ImageDigests:
 
 
 class InputImages:
-    """Reads the images of one input. Close it after use."""
+    """Reads the images of one input."""
 
-    def __init__(
-        self,
-        folder: Path,
-        sink: ImageSink | None = None,
-        read: ImageReader = read_input_image,
-    ) -> None:
-        """Take what receives the hash and the bytes of each accepted image, once or a few times.
-
-        `folder` is for a working file.
-        """
+    def __init__(self, sink: ImageSink | None = None, read: ImageReader = read_input_image) -> None:
+        """Take what receives the hash and the bytes of each accepted image, once or a few times."""
         self._inspector = ImageInspector()
-        self._cache = DiskCache(folder / "pictures.sqlite")
+        self._known: dict[str, str] = {}  # hashes or faults, by kind and hash of the cell
         self._sink = sink
         self._read = read
-
-    def close(self) -> None:
-        """Close the working file."""
-        self._cache.close()
 
     def digest_column(self, array: pa.Array, table: str) -> ImageDigests:
         """The images of a column of the table at a path or URI. Raises TryAgain."""
@@ -159,14 +103,10 @@ class InputImages:
 
     def _digests_or_faults(self, array: pa.Array, table: str) -> DigestsOrFaults:
         """The hash of each cell's image, or its fault."""
-        kind = array.type
-        if pa.types.is_dictionary(kind):
-            results = self._digests_or_faults(array.dictionary, table)
-            indices = array.indices.to_pylist()
-            return [None if index is None else results[index] for index in indices]
-        if pa.types.is_struct(kind):
+        array = decode_dictionary(array)
+        if pa.types.is_struct(array.type):
             return self._read_structs(array, table)
-        if _is_bytes_type(kind):
+        if _is_bytes_type(array.type):
             contents = array.to_pylist()
             keys = [_cache_key("bytes", content) for content in contents]
             return self._look_up(keys, lambda index: self._inspect(contents[index]))
@@ -176,9 +116,11 @@ class InputImages:
 
     def _read_structs(self, array: pa.Array, table: str) -> DigestsOrFaults:
         """Cells of bytes and a path, of which the path counts only where there are no bytes."""
-        by_bytes = self._digests_or_faults(pc.struct_field(array, "bytes"), table)
+        contents = pc.struct_field(array, "bytes")
+        by_bytes = self._digests_or_faults(contents, table)
         without_bytes = [result is None for result in by_bytes]
-        paths = pc.if_else(without_bytes, pc.struct_field(array, "path"), None)
+        names = pc.struct_field(array, "path")
+        paths = pc.if_else(without_bytes, names, None)
         by_path = self._digests_or_faults(paths, table)
         return [first or second for first, second in zip(by_bytes, by_path, strict=True)]
 
@@ -190,15 +132,15 @@ class InputImages:
         for index, key in enumerate(keys):
             if key is not None:
                 first_index.setdefault(key, index)
-        results = self._cache.get_many(first_index)
-        new_keys = [key for key in first_index if key not in results]
+        new_keys = [key for key in first_index if key not in self._known]
         computed = map_ordered(
             lambda number: compute(first_index[new_keys[number]]), len(new_keys), READERS
         )
-        new = dict(zip(new_keys, computed, strict=True))
-        self._cache.add_many(new)
-        results |= new
-        return [None if key is None else results[key] for key in keys]
+        self._known.update(zip(new_keys, computed, strict=True))
+        results = [None if key is None else self._known[key] for key in keys]
+        if len(self._known) > MAX_KNOWN:
+            self._known.clear()
+        return results
 
     def _fetch(self, name: bytes, table: str) -> str:
         try:
@@ -231,30 +173,21 @@ def _is_bytes_type(kind: pa.DataType) -> bool:
 
 
 def require_image_type(kind: pa.DataType, where: str) -> None:
-    """Raise BadInput where a column of this type cannot be one of images."""
+    """Raise BadInput if a column of this type cannot be one of images."""
     if pa.types.is_dictionary(kind):
-        require_image_type(kind.value_type, where)
-    elif pa.types.is_struct(kind):
+        kind = kind.value_type
+    if pa.types.is_struct(kind):
         fields = {field.name: field.type for field in kind}
         has_bytes = _is_bytes_type(fields.get("bytes", pa.null()))
-        has_path = _is_text_type(fields.get("path", pa.null()))
-        if not (has_bytes and has_path):
-            raise BadInput(
-                f"{where} is {cut_name(str(kind))}, no picture. "
-                "Write its bytes, or a struct of bytes and path."
-            )
-    elif not (_is_bytes_type(kind) or _is_text_type(kind)):
+        is_image = has_bytes and _is_text_type(fields.get("path", pa.null()))
+    else:
+        is_image = _is_bytes_type(kind) or _is_text_type(kind)
+    if not is_image:
         raise BadInput(
             f"{where} is {cut_name(str(kind))}, no picture. "
-            "Write its bytes, or the URI where it lies as a string."
+            "Write its bytes, its URI as a string, or a struct of bytes and path."
         )
 
 
 def _is_text_type(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_null(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_string_view(kind)
-    )
+    return is_text(kind) or pa.types.is_null(kind) or pa.types.is_string_view(kind)

@@ -39,7 +39,8 @@ def order_by_group(
     buckets = _assign_buckets([*groups.values()])
     numbers = {key: number for number, key in enumerate(groups)}
     batches_of: list[list[int]] = [[] for _ in range(buckets[-1] + 1)]
-    windows = (_with_group_numbers(window, columns, numbers) for window in _merge(batches))
+    merged = _merge(batches)
+    windows = (_with_group_numbers(window, columns, numbers) for window in merged)
     pieces = _distribute(windows, buckets, batches_of)
     with closing(prefetch(pieces, PREFETCH_BATCHES, QueueWaits())) as ahead:
         write_arrow_file(path, ahead)
@@ -57,8 +58,10 @@ def _order_bucket(
     ordered = bucket
     if not is_one_group:
         rows = _concat([*bucket])
-        order = np.argsort(rows[GROUP_COLUMN].to_numpy(), kind="stable")
-        ordered = iter([rows.take(pa.array(order))])
+        groups = rows[GROUP_COLUMN].to_numpy()
+        order = np.argsort(groups, kind="stable")
+        sorted_rows = rows.take(pa.array(order))
+        ordered = iter([sorted_rows])
     for batch in ordered:
         yield batch.drop_columns([GROUP_COLUMN])
 
@@ -83,7 +86,8 @@ def _distribute(
     """Cut each window by bucket. The number of each piece is added to its bucket's `batches_of`."""
     count = 0
     for window in windows:
-        buckets = bucket_of[window[GROUP_COLUMN].to_numpy()]
+        groups = window[GROUP_COLUMN].to_numpy()
+        buckets = bucket_of[groups]
         order = np.argsort(buckets, kind="stable")
         present, starts = np.unique(buckets[order], return_index=True)
         ends = [*starts[1:], len(order)]
@@ -126,7 +130,8 @@ def _with_group_numbers(
     highest = np.maximum.accumulate(codes)
     steps_up = np.diff(highest, prepend=-1)
     first_rows = np.flatnonzero(steps_up)
-    keys = window.select([*columns]).take(pa.array(first_rows))
+    keys = window.select([*columns])
+    keys = keys.take(pa.array(first_rows))
     number_of_code = [numbers[tuple(key.values())] for key in keys.to_pylist()]
     numbers_by_code = np.array(number_of_code, dtype=np.int64)
     group = numbers_by_code[codes]

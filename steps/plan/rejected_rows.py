@@ -149,7 +149,8 @@ class _Window:
         """Take the rows before the row `end`."""
         while self._waiting is not None and self.has_rows_before(end):
             batch = self._waiting
-            count = int(np.searchsorted(batch["row"].to_numpy(), end))
+            numbers = batch["row"].to_numpy()
+            count = int(np.searchsorted(numbers, end))
             yield batch.slice(0, count)
             is_used_up = count == batch.num_rows
             self._waiting = next(self._batches, None) if is_used_up else batch.slice(count)

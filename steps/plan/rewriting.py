@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import pyarrow as pa
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import Missing, TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.runs.keys import rewrite_key
@@ -25,6 +25,7 @@ from imagekiln.steps.storage.store import Store, require_conditional_writes
 
 LIST_PROMPTS = 65_536
 DIGEST_DIGITS = 16
+MODEL_NAME = "rewrite.json"
 # Whole: the model ended it. Cut: at the most tokens. Unread: the prompt is too long for the model.
 Ending = Literal["whole", "cut", "unread"]
 LIST_SCHEMA = pa.schema([pa.field("prompt", pa.string())])
@@ -68,8 +69,7 @@ def digest_settings(settings: RewriteSettings) -> str:
 
     So what was rewritten stays where a branch moves, and is read where the model is not.
     """
-    values = settings.model_dump(mode="json")
-    content = json.dumps(values, sort_keys=True)
+    content = json.dumps(settings.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_DIGITS]
 
 
@@ -88,27 +88,22 @@ class Rewriting:
         return self._store.uri_of(self.folder)
 
     def read_model(self) -> FrozenModel | None:
-        """The model that was frozen; None where nothing was rewritten yet. Raises BadInput."""
-        key = self._key("rewrite.json")
-        where = self._store.uri_of(key)
+        """The model that was frozen; None if nothing was rewritten yet."""
         try:
-            return FROZEN_MODEL_TYPE_ADAPTER.validate_json(self._store.read(key))
+            return FROZEN_MODEL_TYPE_ADAPTER.validate_json(self._store.read(self._key(MODEL_NAME)))
         except Missing:
             return None
-        except ValidationError as error:
-            raise BadInput(f"{where}: is damaged. Restore it.") from error
 
     def freeze_model(self, model: FrozenModel, *, check_store: bool) -> None:
         """Write the model, unless it is frozen. Raises TryAgain where another was meanwhile.
 
         With `check_store`, a store that ignores conditional writes is refused.
         """
-        key = self._key("rewrite.json")
+        key = self._key(MODEL_NAME)
         content = FROZEN_MODEL_TYPE_ADAPTER.dump_json(model) + b"\n"
         if self._store.create(key, content) and check_store:
             require_conditional_writes(self._store, key, content)
-        frozen = self.read_model()
-        if frozen != model:
+        if self.read_model() != model:
             raise TryAgain(
                 f"{self._store.uri_of(key)}: another process began at the same time with other "
                 "files of the model. Run the command again."
@@ -181,25 +176,21 @@ class Rewriting:
             table = read_table(self._store, part.key)
         except Missing:
             return None
-        where = self._store.uri_of(part.key)
-        if table.schema != PART_SCHEMA:
-            raise damage_error(where, ValueError("it has other columns"))
-        if tuple(table["prompt"].to_pylist()) != part.prompts:
-            raise damage_error(where, ValueError("it has other prompts"))
-        ends = table["end"].to_pylist()
-        if table["text"].null_count or not set(ends) <= {*get_args(Ending)}:
-            raise damage_error(where, ValueError("it lacks texts"))
-        pairs = zip(table["text"].to_pylist(), ends, strict=True)
+        if table.schema != PART_SCHEMA or tuple(table["prompt"].to_pylist()) != part.prompts:
+            where = self._store.uri_of(part.key)
+            raise damage_error(where, ValueError("it has other columns or prompts"))
+        pairs = zip(
+            table["text"].to_pylist(),
+            table["end"].to_pylist(),
+            strict=True,
+        )
         return [RewrittenText(text, end) for text, end in pairs]
 
     def _read_list(self, number: int) -> tuple[str, ...] | None:
-        key = self._list_key(number)
         try:
-            table = read_table(self._store, key)
+            table = read_table(self._store, self._list_key(number))
         except Missing:
             return None
-        if table.schema != LIST_SCHEMA or table["prompt"].null_count:
-            raise damage_error(self._store.uri_of(key), ValueError("it is no list of prompts"))
         return tuple(table["prompt"].to_pylist())
 
     def _list_key(self, number: int) -> str:

@@ -6,7 +6,7 @@ them made first by whoever calls it.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
+from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
 from imagekiln.steps.plan.column_readers import read_texts
 from imagekiln.steps.plan.input_files import InputFile, PromptTexts, iter_file_columns
 from imagekiln.steps.plan.rewriting import Rewriting, RewrittenText, open_rewriting
@@ -27,16 +27,11 @@ MAX_PROMPTS = 1_000_000  # distinct ones of a job, which are held in memory with
 PromptRewriter: TypeAlias = Callable[[Job, set[str]], None]
 
 
-class NotRewritten(BadInput):
-    """Prompts that the job wants rewritten are not, and planning does not do it."""
-
-
 @dataclass(frozen=True, slots=True)
 class RewrittenInput:
     """The files with the prompts as they are drawn, and what the plan says of their texts.
 
-    `missing` counts the prompts that are still to be
-    rewritten, which no plan has.
+    `missing` counts the prompts that are still to be rewritten, which no plan has.
     """
 
     files: tuple[InputFile, ...]
@@ -47,32 +42,21 @@ class RewrittenInput:
 def rewrite_input(
     job: Job, files: tuple[InputFile, ...], rewriter: PromptRewriter | None = None
 ) -> RewrittenInput:
-    """The files with rewritten prompts, where the job asks for them.
+    """The files with rewritten prompts, if the job asks for them.
 
-    What is not rewritten yet is made by `rewriter`. Without one, it raises NotRewritten.
+    What is not rewritten yet is made by `rewriter`. Without one, it raises BadInput.
     """
-    settings = job.rewrite
-    if settings is None:
-        return RewrittenInput(files)
-    prompts = collect_prompts(files)
-    rewriting = open_rewriting(job, settings)
-    texts = read_texts_of(rewriting, prompts)
-    if rewriter is not None and len(texts) < len(prompts):
-        rewriter(job, prompts)
-        texts = read_texts_of(rewriting, prompts)
-    if len(texts) < len(prompts):
-        raise NotRewritten(
-            f"{rewriting.uri}: has {len(texts)} of the job's {len(prompts)} prompts, and planning "
+    rewritten = rewrite_for_estimate(job, files)
+    if rewritten.missing and rewriter is not None:
+        rewriter(job, collect_prompts(files))
+        rewritten = rewrite_for_estimate(job, files)
+    if rewritten.missing:
+        raise BadInput(
+            f"{job.output}: lacks {rewritten.missing} rewritten prompts of the job, and planning "
             "rewrites none. First type `imagekiln rewrite JOB` where the language model can run, "
             "or `imagekiln submit JOB`, whose workflow does it."
         )
-    prompt_texts = _gather_texts(settings, texts)
-    rewritten_files = _replace_prompts(files, prompt_texts)
-    model = rewriting.read_model()
-    if model is None:  # of no prompts: planning says why all rows are rejected
-        return RewrittenInput(rewritten_files)
-    facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), prompt_texts.sha256)
-    return RewrittenInput(rewritten_files, facts)
+    return rewritten
 
 
 def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInput:
@@ -81,9 +65,22 @@ def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInp
     if settings is None:
         return RewrittenInput(files)
     prompts = collect_prompts(files)
-    texts = read_texts_of(open_rewriting(job, settings), prompts)
-    rewritten = _replace_prompts(files, _gather_texts(settings, texts))
-    return RewrittenInput(rewritten, missing=len(prompts) - len(texts))
+    rewriting = open_rewriting(job, settings)
+    texts = read_texts_of(rewriting, prompts)
+    digest = hashlib.sha256()
+    for prompt in sorted(texts):  # whatever the order of rows
+        rewritten = texts[prompt]
+        line = json.dumps([prompt, rewritten.text, rewritten.end])
+        digest.update(line.encode())
+    prompt_texts = PromptTexts(texts, sha256=digest.hexdigest(), appends=settings.append)
+    columns = [pa.field(name, pa.string()) for name in REWRITE_COLUMNS]
+    schema = pa.schema([*files[0].passthrough, *columns])
+    files = tuple(replace(file, passthrough=schema, prompt_texts=prompt_texts) for file in files)
+    model = rewriting.read_model()
+    facts = None
+    if model is not None:
+        facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), prompt_texts.sha256)
+    return RewrittenInput(files, facts, missing=len(prompts) - len(texts))
 
 
 def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
@@ -115,16 +112,6 @@ def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, Rewritte
     return texts
 
 
-def _gather_texts(settings: RewriteSettings, texts: Mapping[str, RewrittenText]) -> PromptTexts:
-    """The texts with their hash, which does not depend on the order of rows."""
-    digest = hashlib.sha256()
-    for prompt in sorted(texts):
-        rewritten = texts[prompt]
-        line = json.dumps([prompt, rewritten.text, rewritten.end])
-        digest.update(line.encode())
-    return PromptTexts(texts, sha256=digest.hexdigest(), appends=settings.append)
-
-
 def _drawable_prompts(cells: pa.Array) -> pa.Array:
     """The distinct texts that are neither null nor blank nor too long."""
     texts = pc.unique(cells.drop_null())
@@ -133,16 +120,3 @@ def _drawable_prompts(cells: pa.Array) -> pa.Array:
     lengths = pc.utf8_length(texts)
     fits = pc.less_equal(lengths, MAX_PROMPT_CHARS)
     return texts.filter(pc.and_(has_content, fits))
-
-
-def _replace_prompts(files: tuple[InputFile, ...], texts: PromptTexts) -> tuple[InputFile, ...]:
-    """The files with these texts, and with the columns that say of what they were made."""
-    columns = [pa.field(name, pa.string()) for name in REWRITE_COLUMNS]
-    return tuple(
-        replace(
-            file,
-            passthrough=pa.schema([*file.passthrough, *columns]),
-            prompt_texts=texts,
-        )
-        for file in files
-    )

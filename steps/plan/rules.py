@@ -18,7 +18,7 @@ from imagekiln.steps.job.columns import (
     PROMPT_COLUMNS,
 )
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.output import MAX_SIDES, Encoding
+from imagekiln.steps.job.output import MAX_SIDES
 from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
@@ -84,11 +84,9 @@ def rejection_rules(
     fit = fit or SamplerFit()
     _check_defaults(job, model)
     _check_few_step_loras(job)
-    _check_default_sampler(job, fit)
-    _check_pass_samplers(job, fit, pass_fits)
+    _check_samplers(job, fit, pass_fits)
     return (
-        *_invalid_value_rules(len(job.carry)),
-        *_text_rules(),
+        *_cell_rules(len(job.carry)),
         *_size_rules(job, model.size_multiple),
         *_setting_rules(fit),
         *_guidance_rules(model, sizes),
@@ -133,13 +131,10 @@ def _check_few_step_loras(job: Job) -> None:
             )
 
 
-def _check_default_sampler(job: Job, fit: SamplerFit) -> None:
-    sampler = job.defaults.sampler
-    if sampler not in fit.samplers:
-        raise BadInput(f"defaults.sampler is {sampler}; {_describe_fit(fit)}. Set one of these.")
-
-
-def _check_pass_samplers(job: Job, fit: SamplerFit, pass_fits: Mapping[str, SamplerFit]) -> None:
+def _check_samplers(job: Job, fit: SamplerFit, pass_fits: Mapping[str, SamplerFit]) -> None:
+    default = job.defaults.sampler
+    if default not in fit.samplers:
+        raise BadInput(f"defaults.sampler is {default}; {_describe_fit(fit)}. Set one of these.")
     for name, settings in job.passes.items():
         if not isinstance(settings, RefinePass):
             continue
@@ -149,7 +144,6 @@ def _check_pass_samplers(job: Job, fit: SamplerFit, pass_fits: Mapping[str, Samp
             raise BadInput(
                 f"{setting} is {settings.sampler}; {_describe_fit(pass_fit)}. Set one of these."
             )
-        default = job.defaults.sampler
         if settings.sampler is None and default not in pass_fit.samplers:
             raise BadInput(
                 f"defaults.sampler is {default}, which the pass {name} would take over; "
@@ -161,21 +155,30 @@ def _describe_fit(fit: SamplerFit) -> str:
     return f"with the model's {fit.scheduler} work {', '.join(fit.samplers)}"
 
 
-def _invalid_value_rules(carried: int) -> Iterator[RejectionRule]:
+def _cell_rules(carried: int) -> Iterator[RejectionRule]:
     for column in PROMPT_COLUMNS:
         if column.kind != "image":
             reason = INVALID_VALUE_REASONS[column.kind]
-            yield RejectionRule(column.name, f"wrong = '{column.name}'", reason)
+            yield RejectionRule(
+                column.name,
+                f"wrong = '{column.name}'",
+                reason,
+            )
     for name in passthrough_names(carried):
         yield RejectionRule(name, f"wrong = '{name}'", NOT_UTF8)
-
-
-def _text_rules() -> Iterator[RejectionRule]:
     yield RejectionRule("prompt", "prompt IS NULL", IS_NULL)
-    yield RejectionRule("prompt", r"NOT regexp_matches(prompt, '[^\s\p{Z}]')", "is blank")
+    yield RejectionRule(
+        "prompt",
+        r"NOT regexp_matches(prompt, '[^\s\p{Z}]')",
+        "is blank",
+    )
     for name in ("prompt", "negative_prompt"):
         condition = f"length({name}) > {MAX_PROMPT_CHARS}"
-        yield RejectionRule(name, condition, f"is over {MAX_PROMPT_CHARS} characters")
+        yield RejectionRule(
+            name,
+            condition,
+            f"is over {MAX_PROMPT_CHARS} characters",
+        )
 
 
 def _size_rules(job: Job, multiple: int) -> Iterator[RejectionRule]:
@@ -185,18 +188,17 @@ def _size_rules(job: Job, multiple: int) -> Iterator[RejectionRule]:
             f"({name} NOT BETWEEN {multiple} AND {MAX_SIDE} OR {name} % {multiple} <> 0)",
             f"is not a positive multiple of {multiple}, which this model needs",
         )
-    yield from _encoding_rules(job.encoding)
+    limit = MAX_SIDES.get(job.encoding.kind, MAX_SIDE)
+    if limit < MAX_SIDE:
+        reason = f"is over {limit} pixels, the most that {job.encoding.kind} holds"
+        yield RejectionRule("width", f"width > {limit}", reason)
+        yield RejectionRule("height", f"height > {limit}", reason)
     reason = f"times height is over {MAX_IMAGE_PIXELS} pixels"
-    yield RejectionRule("width", f"width * height > {MAX_IMAGE_PIXELS}", reason)
-
-
-def _encoding_rules(encoding: Encoding) -> Iterator[RejectionRule]:
-    limit = MAX_SIDES.get(encoding.kind, MAX_SIDE)
-    if limit >= MAX_SIDE:
-        return
-    reason = f"is over {limit} pixels, the most that {encoding.kind} holds"
-    for name in ("width", "height"):
-        yield RejectionRule(name, f"{name} > {limit}", reason)
+    yield RejectionRule(
+        "width",
+        f"width * height > {MAX_IMAGE_PIXELS}",
+        reason,
+    )
 
 
 def _setting_rules(fit: SamplerFit) -> Iterator[RejectionRule]:
@@ -208,10 +210,18 @@ def _setting_rules(fit: SamplerFit) -> Iterator[RejectionRule]:
     yield _bounds_rule("images")
     yield _bounds_rule("seed", expression="row_seed")
     known = ", ".join(SAMPLERS)
-    yield RejectionRule("sampler", _is_none_of(SAMPLERS), f"is none of {known}")
+    yield RejectionRule(
+        "sampler",
+        _is_none_of(SAMPLERS),
+        f"is none of {known}",
+    )
     if fit.samplers != SAMPLERS:
         reason = f"does not fit the model: {_describe_fit(fit)}"
-        yield RejectionRule("sampler", _is_none_of(fit.samplers), reason)
+        yield RejectionRule(
+            "sampler",
+            _is_none_of(fit.samplers),
+            reason,
+        )
 
 
 def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[RejectionRule]:
@@ -230,17 +240,24 @@ def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[Reje
     reason = NO_EFFECT
     if call.takes_negative_prompt and call.guided_above is not None:
         condition += f" AND guidance <= {call.guided_above}"
-        reason = reason.replace(":", f" with guidance up to {call.guided_above:g}:", 1)
+        reason = reason.replace(
+            ":",
+            f" with guidance up to {call.guided_above:g}:",
+            1,
+        )
     if call is not UNKNOWN_CALL:
-        yield RejectionRule("negative_prompt", condition, reason)
+        yield RejectionRule(
+            "negative_prompt",
+            condition,
+            reason,
+        )
 
 
 def _pass_rules(job: Job, sizes: PassSizes | None) -> Iterator[RejectionRule]:
     """Rules for the size that passes give, and for what they leave of the steps."""
     if sizes is None or not sizes.alters_images:
         return
-    limit_of_encoding = MAX_SIDES.get(job.encoding.kind, MAX_SIDE)
-    limit = min(limit_of_encoding, MAX_SIDE)
+    limit = min(MAX_SIDES.get(job.encoding.kind, MAX_SIDE), MAX_SIDE)
     final = {name: sizes.final_side_sql(name) for name in ("width", "height")}
     for name, side in final.items():
         reason = f"is over {limit} pixels after the passes"
@@ -251,7 +268,11 @@ def _pass_rules(job: Job, sizes: PassSizes | None) -> Iterator[RejectionRule]:
     for name, settings in job.passes.items():
         if isinstance(settings, RefinePass) and settings.steps is None:
             reason = f"times the strength of the pass {name} is under 1, which leaves nothing"
-            yield RejectionRule("steps", f"floor(steps * {settings.strength!r}) < 1", reason)
+            yield RejectionRule(
+                "steps",
+                f"floor(steps * {settings.strength!r}) < 1",
+                reason,
+            )
 
 
 def _pass_sampler_rules(job: Job, pass_fits: Mapping[str, SamplerFit]) -> Iterator[RejectionRule]:
@@ -287,7 +308,11 @@ def _input_image_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]:
     for name in ("mask_image", "strength"):
         condition = f"{name} IS NOT NULL AND source_image IS NULL"
         yield RejectionRule(name, condition, "is given without a source_image")
-    yield RejectionRule("strength", "strength <= 0 OR strength > 1", "is not over 0 and up to 1")
+    yield RejectionRule(
+        "strength",
+        "strength <= 0 OR strength > 1",
+        "is not over 0 and up to 1",
+    )
     yield RejectionRule(
         "strength", "strength * steps < 1", "times steps is under 1, which leaves nothing to draw"
     )

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from imagekiln.steps.models.performance import TimeFigure
 from imagekiln.steps.runtime.figures import format_device_hours, format_duration, pluralize
 
 HOW_TO_MEASURE = "run `imagekiln tune JOB` on its GPU or CPU, or set shard.seconds_per_image"
@@ -37,21 +36,18 @@ class RunTime:
 
     def describe(self, gpus: int) -> str:
         """The time on so many GPUs, in a sentence, with the source of the figure."""
-        hours = format_hours(self.hours_on(gpus), self.usable_gpus(gpus), self._device_noun)
-        return self._describe_hours(hours)
+        noun = device_noun(self.device)
+        return self._describe_hours(format_hours(self.hours_on(gpus), self.usable_gpus(gpus), noun))
 
     def describe_both(self, cluster_gpus: int) -> str:
         """The time on one GPU and on those of a cluster, with the source of the figure."""
         gpus = self.usable_gpus(cluster_gpus)
         hours = self.hours_on(gpus)
-        return self._describe_hours(format_both(self.gpu_hours, hours, gpus, self._device_noun))
-
-    @property
-    def _device_noun(self) -> str:
-        return device_noun(self.device)
+        noun = device_noun(self.device)
+        return self._describe_hours(format_both(self.gpu_hours, hours, gpus, noun))
 
     def _describe_hours(self, hours: str) -> str:
-        total = format_device_hours(self.gpu_hours, self._device_noun)
+        total = format_device_hours(self.gpu_hours, device_noun(self.device))
         return f"About {hours} ({total}, {self.source})."
 
 
@@ -78,9 +74,3 @@ def format_both(gpu_hours: float, hours: float, cluster_gpus: int, noun: str = "
 def _format_time(hours: float) -> str:
     days = hours / HOURS_PER_DAY
     return format_duration(hours * SECONDS_PER_HOUR) if days < 3 else f"{days:,.1f} days"
-
-
-def run_time(figure: TimeFigure, work: float, shards: int) -> RunTime:
-    """The time of so much work, in pixels times steps."""
-    gpu_hours = figure.seconds_per_work * work / SECONDS_PER_HOUR
-    return RunTime(gpu_hours, figure.source, shards, figure.is_measured, figure.device)

@@ -5,6 +5,7 @@ shape short and long prompts. Of two images alike, the hash of the image decides
 """
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.plan.catalog import Catalog, ImageGroup
 from imagekiln.steps.plan.existing_images import candidate_group_sql
 from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 
 CANDIDATES_PER_IMAGE = 8  # whose prompts are looked at, at random
 Int64Array = npt.NDArray[np.int64]
@@ -46,7 +48,8 @@ def choose_sample(catalog: Catalog, images: int) -> PlanSample:
     for group, quota, numbers in zip(catalog.groups, quotas, candidates, strict=True):
         numbers.sort(key=lambda number: (lengths[number], number))
         for number in _spread(numbers, quota):
-            sampled += range(number, number + together)
+            end = number + together
+            sampled += range(number, end)
         images_left = group.images - quota * together
         if images_left:
             rest.append(replace(group, images=images_left))
@@ -60,60 +63,43 @@ def divide_sample(group_images: Sequence[int], images: int) -> list[int]:
     of its share.
     """
     quotas = [0] * len(group_images)
-    largest_first = sorted(
-        range(len(group_images)),
-        key=lambda index: -group_images[index],
-    )
-    waiting: list[tuple[float, int]] = []
-    for index in largest_first[:images]:
-        quotas[index] = 1
-        waiting.append((-group_images[index] / 2, index))
+    waiting = [(-math.inf, -size, index) for index, size in enumerate(group_images)]
     heapq.heapify(waiting)
-
-    left = images - len(waiting)
-    while waiting and left:
-        _, index = heapq.heappop(waiting)
-        if quotas[index] == group_images[index]:
-            continue
+    for _ in range(min(images, sum(group_images))):
+        _, size, index = heapq.heappop(waiting)
         quotas[index] += 1
-        left -= 1
-        priority = -group_images[index] / (quotas[index] + 1)
-        heapq.heappush(waiting, (priority, index))
+        if quotas[index] < -size:
+            priority = size / (quotas[index] + 1)
+            place = (priority, size, index)
+            heapq.heappush(waiting, place)
     return quotas
 
 
 def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[int]]:
     """Numbers of images of each group, a multiple of what it has in the sample."""
     most = CANDIDATES_PER_IMAGE * max(1, *quotas)
-    columns = ", ".join(SHAPE_COLUMNS)
     groups = catalog.database.fetch_table(
         f"""
         SELECT arg_min(number, image_hash, {most}) AS numbers
         FROM planned_images
         WHERE number = {candidate_group_sql(catalog.candidates)}
-        GROUP BY {columns}
+        GROUP BY {", ".join(SHAPE_COLUMNS)}
         ORDER BY min(number)
         """
     )
-    candidates = []
-    for quota, numbers in zip(quotas, groups["numbers"].to_pylist(), strict=True):
-        count = CANDIDATES_PER_IMAGE * quota
-        candidates.append(numbers[:count])
-    return candidates
+    numbers_by_group = groups["numbers"].to_pylist()
+    pairs = zip(quotas, numbers_by_group, strict=True)
+    return [numbers[: CANDIDATES_PER_IMAGE * quota] for quota, numbers in pairs]
 
 
 def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) -> dict[int, int]:
     """The length of the prompt of each candidate, in characters."""
-    numbers = np.array(
-        sorted(chain.from_iterable(candidates)),
-        np.int64,
-    )
+    numbers = np.array(sorted(chain.from_iterable(candidates)), np.int64)
     lengths: dict[int, int] = {}
     for batch in catalog.iter_columns(["number", "prompt"], numbers):
-        batch_numbers = batch["number"].to_pylist()
         characters = pc.utf8_length(batch["prompt"])
         pairs = zip(
-            batch_numbers,
+            batch["number"].to_pylist(),
             characters.to_pylist(),
             strict=True,
         )
@@ -136,10 +122,7 @@ def _spread(by_length: Sequence[int], quota: int) -> list[int]:
 def read_sample(catalog: Catalog, sample: PlanSample) -> pa.Table:
     """The rows of the sample, in its order."""
     numbers = np.sort(sample.numbers)
-    batches = catalog.iter_sampled(numbers)
-    rows = pa.Table.from_batches(batches)
-    order = pc.index_in(
-        pa.array(sample.numbers),
-        pa.array(numbers),
-    )
-    return rows.take(order)
+    columns = [*IMAGE_ROW_SCHEMA.names, *catalog.passthrough]
+    rows = pa.Table.from_batches(catalog.iter_columns(columns, numbers))
+    order = np.searchsorted(numbers, sample.numbers)
+    return rows.take(pa.array(order))

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import lcm
 
+import numpy as np
+
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES, MAX_SHARD_IMAGES
 from imagekiln.steps.job.job import Job
@@ -63,17 +65,12 @@ def _choose_part_images(
     if seconds_per_work is None or not groups:
         return default
 
-    images = 0
-    work = 0.0
-    for group in groups:
-        images += group.images
-        work += group.images * work_per_image(group)
+    images = _count_images(groups)
+    work = sum(group.images * work_per_image(group) for group in groups)
     seconds_per_image = work * seconds_per_work / images
     seconds_per_batch = seconds_per_image * batch
-
     batches = int(DEFAULT_PART_SECONDS / seconds_per_batch)
-    if batches == 0:
-        return batch
+    batches = max(1, batches)
     return min(default, batches * batch)
 
 
@@ -90,17 +87,32 @@ def _cut(
             "shard.minutes needs shard.seconds_per_image for this model; write it, or shard.images."
         )
     if seconds_per_work is None or shard is not None:
-        shard = shard or DEFAULT_SHARD_IMAGES
-        yield from _cut_by_count(images, _round_up(shard, part))
+        size = _round_up(shard or DEFAULT_SHARD_IMAGES, part)
+        yield from (min(size, images - start) for start in range(0, images, size))
         return
 
     most_images = MAX_SHARD_IMAGES
     if minutes is None:
         minutes = DEFAULT_SHARD_MINUTES
-        most_images = _default_most_images(job, images)
-        most_images = _round_up(most_images, part)
+        most_images = _round_up(_default_most_images(job, images), part)
     costs = _part_costs(groups, part, seconds_per_work)
     yield from _cut_by_time(costs, minutes * 60, most_images)
+
+
+def _part_costs(
+    groups: tuple[ImageGroup, ...], part: int, seconds_per_work: float
+) -> Iterator[tuple[int, float]]:
+    """The images and the seconds of each part of `part` images, in the order of groups."""
+    images = [0, *(group.images for group in groups)]
+    work = [0.0, *(group.images * work_per_image(group) for group in groups)]
+    group_ends = np.cumsum(images)
+    group_seconds = seconds_per_work * np.cumsum(work)
+    total = sum(images)
+    starts = np.array([*range(0, total, part), total])
+    elapsed = np.interp(starts, group_ends, group_seconds)
+    sizes = np.diff(starts)
+    costs = np.diff(elapsed)
+    return zip(sizes.tolist(), costs.tolist(), strict=True)
 
 
 def _default_most_images(job: Job, images: int) -> int:
@@ -109,14 +121,10 @@ def _default_most_images(job: Job, images: int) -> int:
     The table of models is for one kind of GPU, and another may be ten times slower: only what was
     measured makes shards larger, and never so large that pods run out of shards.
     """
-    is_measured = job.shard.seconds_per_image is not None
-    is_tuned = job.batch.tuning is not None
-    if not is_measured and not is_tuned:
+    if job.shard.seconds_per_image is None and job.batch.tuning is None:
         return DEFAULT_SHARD_IMAGES
-
     share = images // MIN_DEFAULT_SHARDS
-    if share < DEFAULT_SHARD_IMAGES:
-        return DEFAULT_SHARD_IMAGES
+    share = max(share, DEFAULT_SHARD_IMAGES)
     return min(share, MAX_SHARD_IMAGES)
 
 
@@ -124,12 +132,6 @@ def work_per_image(group: ImageGroup) -> float:
     """What an image of the group costs, as pixels times steps."""
     drawing = group.width * group.height * group.steps * (group.strength or 1.0)
     return float(drawing + group.pass_work)
-
-
-def _cut_by_count(images: int, shard: int) -> Iterator[int]:
-    yield from [shard] * (images // shard)
-    if images % shard:
-        yield images % shard
 
 
 def _cut_by_time(
@@ -148,28 +150,6 @@ def _cut_by_time(
         shard_seconds += seconds
     if shard_images:
         yield shard_images
-
-
-def _part_costs(
-    groups: tuple[ImageGroup, ...], part: int, seconds_per_work: float
-) -> Iterator[tuple[int, float]]:
-    """The images and the seconds of each part of `part` images, group after group."""
-    part_images = 0
-    part_seconds = 0.0
-    for group in groups:
-        seconds_per_image = seconds_per_work * work_per_image(group)
-        remaining = group.images
-        while remaining:
-            images = min(remaining, part - part_images)
-            remaining -= images
-            part_images += images
-            part_seconds += images * seconds_per_image
-            if part_images == part:
-                yield part_images, part_seconds
-                part_images = 0
-                part_seconds = 0.0
-    if part_images:
-        yield part_images, part_seconds
 
 
 def _count_images(groups: tuple[ImageGroup, ...]) -> int:

@@ -2,10 +2,10 @@
 
 import glob
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 from urllib.parse import unquote
 
 from imagekiln.steps.errors import BadInput, Missing
@@ -41,8 +41,8 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 class SourceFile:
     """One input file: the name that the user knows, its path on this disk, its content's hash.
 
-    The path is that of a converted copy where the file's format, `kind`, is not Parquet. `notes`
-    say what was found when it was converted.
+    The path is that of a converted copy if the file's format, `kind`, is not Parquet. `notes` say
+    what was found when it was converted.
     """
 
     uri: str
@@ -98,13 +98,10 @@ def expand_pattern(pattern: str) -> list[str]:
 def _expand_local(pattern: str) -> list[str]:
     path = resolve_path(pattern.removeprefix("file://"))
     with translate_errors(pattern):
-        if Path(path).is_dir():
-            names = _files_below(path, pattern)
-            _refuse_folder_without_data(names, pattern)
-        elif Path(path).exists():
-            names = [path]
-        else:
-            names = _match_local(path, pattern)
+        if not Path(path).is_dir():
+            return [path] if Path(path).exists() else _match_local(path, pattern)
+        names = _files_below(path, pattern)
+    _refuse_folder_without_data(names, pattern)
     return names
 
 
@@ -132,9 +129,6 @@ def _describe_absence(pattern: str) -> str:
             'prompts={"texts": [...]}.'
         )
     path = resolve_path(pattern.removeprefix("file://"))
-    if Path(path).is_absolute():
-        place = f" as {path}" if pattern.startswith("~") else ""
-        return f"no such file{place}. Check `prompts`."
     return (
         f"no such file as {Path(path).absolute()}. Check `prompts`: "
         "it is relative to the working directory, not to the job file."
@@ -149,21 +143,16 @@ def _choose_data_files(names: Iterable[str], folder: str, pattern: str) -> list[
     chosen = []
     for name in names:
         parts = PurePosixPath(name.removeprefix(folder).lstrip("/")).parts
-        _refuse_table_log(parts, pattern)
+        if label := next(filter(None, map(TABLE_LOGS.get, parts)), None):
+            raise BadInput(
+                f"{pattern}: is a {label} table, whose folder also holds deleted rows. "
+                "Export its rows as Parquet."
+            )
         is_hidden = any(part.startswith((".", "_")) for part in parts)
         if not is_hidden and suffix_of(name) in DATA_SUFFIXES:
             chosen.append(name)
     certain = [name for name in chosen if suffix_of(name) not in AMBIGUOUS_SUFFIXES]
     return sorted(certain or chosen)
-
-
-def _refuse_table_log(parts: tuple[str, ...], pattern: str) -> None:
-    for log, label in TABLE_LOGS.items():
-        if log in parts:
-            raise BadInput(
-                f"{pattern}: is a {label} table, whose folder also holds deleted rows. "
-                "Export its rows as Parquet."
-            )
 
 
 def _refuse_folder_without_data(names: list[str], pattern: str) -> None:
@@ -177,7 +166,8 @@ def _refuse_folder_without_data(names: list[str], pattern: str) -> None:
 def _expand_remote(pattern: str) -> list[str]:
     filesystem, path = open_filesystem(pattern)
     if is_web_uri(pattern):
-        _refuse_web_folder(pattern)
+        if pattern.endswith("/") or "*" in pattern.partition("?")[0]:
+            raise BadInput(f"{pattern}: folders cannot be listed over HTTP. Name each file.")
         return [pattern]
     with translate_errors(pattern):
         if any(character in path for character in "*?["):
@@ -192,12 +182,6 @@ def _expand_remote(pattern: str) -> list[str]:
     return names
 
 
-def _refuse_web_folder(uri: str) -> None:
-    """Raise BadInput where somebody's pages would have to be searched, which may have no end."""
-    if uri.endswith("/") or "*" in uri.partition("?")[0]:
-        raise BadInput(f"{uri}: folders cannot be listed over HTTP. Name each file.")
-
-
 def _match_remote(pattern: str) -> list[str]:
     filesystem, path = open_filesystem(pattern)
     names: set[str] = set()
@@ -207,11 +191,6 @@ def _match_remote(pattern: str) -> list[str]:
         else:
             names.add(name)
     return [_uri_of(name, pattern) for name in sorted(names)]
-
-
-def _list_folder_of(uri: str) -> list[str]:
-    """The files of data below a remote folder that is named like a file; none for a file."""
-    return [] if is_web_uri(uri) else _list_remote_folder(uri)
 
 
 def _list_remote_folder(pattern: str) -> list[str]:
@@ -236,28 +215,22 @@ def is_web_uri(uri: str) -> bool:
 def _hash_file(path: str) -> SourceFile:
     digest = hashlib.sha256()
     with translate_errors(path), open_file(Path(path)) as file:
-        for chunk in _read_chunks(file):
+        while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
     return SourceFile(path, Path(path), digest.hexdigest())
 
 
 def _download_all(uri: str, folder: Path, number: int) -> list[SourceFile]:
     """Download a file, or the files of a folder that is named like one, as Spark's are."""
-    try:
+    with suppress(Missing):
         source = _download(uri, folder / f"{number:05d}.download")
-    except Missing:
-        names = _list_folder_of(uri)
-        if not names:
-            raise
-    else:
-        # s3fs opens what is only the beginning of names as a file without a byte.
-        is_empty = source.path.stat().st_size == 0
-        names = _list_folder_of(uri) if is_empty else []
-        if not names:
+        if source.path.stat().st_size:
             return [source]
+    # s3fs opens what is only the beginning of names as a file without a byte.
+    names = [] if is_web_uri(uri) else _list_remote_folder(uri)
     return [
         _download(name, folder / f"{place:05d}.download")
-        for place, name in enumerate(names, start=number)
+        for place, name in enumerate(names or [uri], start=number)
     ]
 
 
@@ -270,12 +243,7 @@ def _download(uri: str, path: Path) -> SourceFile:
         open_object(uri, block_bytes) as source,
         path.open("wb") as copy,
     ):
-        for chunk in _read_chunks(source):
+        while chunk := source.read(CHUNK_BYTES):
             digest.update(chunk)
             copy.write(chunk)
     return SourceFile(uri, path, digest.hexdigest())
-
-
-def _read_chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(CHUNK_BYTES):
-        yield chunk

@@ -1,12 +1,10 @@
 """The plan step: prompt rows become image rows, these become shards, and plan.json freezes them."""
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 from pydantic.main import IncEx
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing
@@ -16,8 +14,8 @@ from imagekiln.steps.job.user_checks import find_untried_entries, hash_entries
 from imagekiln.steps.models.performance import require_room
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
-from imagekiln.steps.plan.batch_sizes import TuningEntries, load_tuning
-from imagekiln.steps.plan.draft import PlanInputs, describe_excess, make_draft
+from imagekiln.steps.plan.batch_sizes import load_tuning
+from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.estimate import (
     expect_run_time,
     make_expectation,
@@ -25,23 +23,15 @@ from imagekiln.steps.plan.estimate import (
     require_within_budget,
 )
 from imagekiln.steps.plan.existing_images import successful_runs
-from imagekiln.steps.plan.input_files import (
-    find_unused_columns,
-    guessed_columns,
-    input_fingerprint,
-)
+from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns, input_fingerprint
 from imagekiln.steps.plan.rejected_rows import RejectionCause
-from imagekiln.steps.plan.rewritten_prompts import (
-    PromptRewriter,
-    RewrittenInput,
-    rewrite_input,
-)
+from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, rewrite_input
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.template_recipes import TEMPLATE_SETTING
 from imagekiln.steps.plan.template_rows import read_prompts
-from imagekiln.steps.plan.writing import write_plan, write_rejected
+from imagekiln.steps.plan.writing import store_input_image, write_plan, write_rejected
 from imagekiln.steps.runs.commits import read_present_head
-from imagekiln.steps.runs.keys import PLAN_KEY, input_image_key, rejected_key
+from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.plan import Plan, load_plan, parse_plan
 from imagekiln.steps.runs.run import set_terms
 from imagekiln.steps.runs.terms import Terms, terms_of
@@ -49,7 +39,7 @@ from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import local_path, temporary_folder
-from imagekiln.steps.storage.store import Store, create_once
+from imagekiln.steps.storage.store import Store
 from imagekiln.steps.storage.uri import is_remote_uri
 
 # What a run may be resumed with other values of: no image depends on it.
@@ -57,7 +47,9 @@ UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
     "output": True,
     "price_per_hour": True,
     "budget": True,
+    "cluster": True,
 }
+ACCEPTED_SHARES = ("rejected_share", "failed_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,70 +101,107 @@ def make_plan(
     """
     terms = terms_of(job)
     _require_folders(job)
-    if sample_images is None:
-        sample_images = job.cluster.canary or 0
+    samples = (job.cluster.canary or 0) if sample_images is None else sample_images
     job = job.without_cluster()
     find_untried_entries(job)  # one that can be tried and is wrong is refused
-    if job.run_id is not None:
-        store = _open_run_store(job, job.run_id)
-        existing = _read_plan(store)
-        if existing is not None:
-            planned_model = resolve_model(job, existing.revisions)
-            adopted = _adopt_plan(store, existing, job, planned_model, terms)
-            return adopted if must_exist else _with_input_change(adopted, job)
+    named = _adopt_named_run(job, terms)
+    if named is not None:
+        return named if must_exist else _with_input_change(named, job)
     model = resolve_model(job)
     require_room(job, model.weights_bytes, gpu_memory)
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
-        rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)
-        files = rewritten.files
-        tuning = load_tuning(job, model.facts, files)
-        run_id = job.run_id or _derive_run_id(job, rewritten, model, tuning)
+        inputs = replace(_read_inputs(job, model, scratch, rewriter), sample_images=samples)
+        run_id = job.run_id or _derive_run_id(job, inputs)
         store = _open_run_store(job, run_id)
-        names = guessed_columns(job, files)
-        unused_columns = find_unused_columns(files)
-        existing = _read_plan(store)
-        if existing is not None:
-            adopted = _adopt_plan(store, existing, job, model, terms)
-            return replace(adopted, guessed_columns=names, unused_columns=unused_columns)
+        adopted = _adopt_equal_run(store, job, inputs, terms)
+        if adopted is not None:
+            return adopted
         if must_exist:
-            raise Missing(
-                f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. "
-                "Run the job first."
-            )
+            raise Missing(f"{store.uri}: there is no such run to retry. Run the job first.")
         read_present_head(store)
-        inputs = PlanInputs(
-            job=model.job,
-            model=model,
-            files=files,
-            tuning=tuning,
-            existing_runs=successful_runs(job, run_id),
-            sample_images=sample_images,
-            rewrite=rewritten.facts,
-        )
-        store_image = partial(_store_input_image, store)
-        store_rejected = partial(_store_rejected, store, scratch)
+        inputs = replace(inputs, existing_runs=successful_runs(job, run_id))
+        store_image = partial(store_input_image, store)
+        store_rejected = partial(write_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
-            time = expect_run_time(model, draft)
-            over_budget = require_within_budget(job, time, terms)
-            expected = make_expectation(time, terms)
-            plan = write_plan(store, run_id, inputs, draft, scratch, expected)
-            if plan is None:  # of two planners, the first has the say
-                adopted = _adopt_plan(store, load_plan(store), job, model, terms)
-                return _with_input_change(adopted, job)
-            set_terms(store, plan, terms)
-            return PlanResult(
-                plan,
-                store.uri,
-                adopted=False,
-                time=time,
-                guessed_columns=names,
-                unused_columns=unused_columns,
-                notes=draft.notes,
-                rejection_causes=draft.rejection_causes,
-                over_budget=over_budget,
-                made_prompts=files[0].made_prompts,
-            )
+            result = _write_draft(store, run_id, inputs, draft, scratch, terms)
+            return result or _adopt_first_plan(store, job, model, terms)
+
+
+def _adopt_named_run(job: Job, terms: Terms) -> PlanResult | None:
+    """Adopt the plan of the run that the job names; None if there is none yet."""
+    if job.run_id is None:
+        return None
+    store = _open_run_store(job, job.run_id)
+    plan = _read_plan(store)
+    if plan is None:
+        return None
+    return _adopt_plan(store, plan, job, resolve_model(job, plan.revisions), terms)
+
+
+def _read_inputs(
+    job: Job, model: ResolvedModel, scratch: Path, rewriter: PromptRewriter | None
+) -> PlanInputs:
+    """Read the footers of the prompt files, the rewritten prompts and the tuning."""
+    rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)
+    return PlanInputs(
+        job=model.job,
+        model=model,
+        files=rewritten.files,
+        tuning=load_tuning(job, model.facts, rewritten.files),
+        rewrite=rewritten.facts,
+    )
+
+
+def _adopt_equal_run(store: Store, job: Job, inputs: PlanInputs, terms: Terms) -> PlanResult | None:
+    """Adopt the plan of an earlier run with the same name and inputs; None if there is none."""
+    plan = _read_plan(store)
+    if plan is None:
+        return None
+    return replace(
+        _adopt_plan(store, plan, job, inputs.model, terms),
+        guessed_columns=guessed_columns(job, inputs.files),
+        unused_columns=find_unused_columns(inputs.files),
+    )
+
+
+def _write_draft(
+    store: Store, run_id: str, inputs: PlanInputs, draft: PlanDraft, scratch: Path, terms: Terms
+) -> PlanResult | None:
+    """Write a draft within its budget as the run's plan; None if another process was first."""
+    job = inputs.job
+    time = expect_run_time(inputs.model, draft)
+    over_budget = require_within_budget(job, time, terms)
+    expected = make_expectation(time, terms)
+    plan = write_plan(
+        store,
+        run_id,
+        inputs,
+        draft,
+        scratch,
+        expected,
+    )
+    if plan is None:
+        return None
+    set_terms(store, plan, terms)
+    return PlanResult(
+        plan,
+        store.uri,
+        adopted=False,
+        time=time,
+        guessed_columns=guessed_columns(job, inputs.files),
+        unused_columns=find_unused_columns(inputs.files),
+        notes=draft.notes,
+        rejection_causes=draft.rejection_causes,
+        over_budget=over_budget,
+        made_prompts=inputs.files[0].made_prompts,
+    )
+
+
+def _adopt_first_plan(store: Store, job: Job, model: ResolvedModel, terms: Terms) -> PlanResult:
+    """Adopt the plan of the process that was first to write it."""
+    adopted = _adopt_plan(store, load_plan(store), job, model, terms)
+    return _with_input_change(adopted, job)
 
 
 def _with_input_change(adopted: PlanResult, job: Job) -> PlanResult:
@@ -228,47 +257,26 @@ def is_planned(job: Job) -> bool:
     return _read_plan(store) is not None
 
 
-def _derive_run_id(
-    job: Job, rewritten: RewrittenInput, model: ResolvedModel, tuning: TuningEntries
-) -> str:
-    """The name of a run that has none. It stays the same when a branch or tag moves.
-
-    So a job that names one resumes and retries the run that it began. What was tuned for a commit
-    of the model is then no part of the name either.
-    """
-    is_named = any(revision.setting == "model" for revision in model.revisions)
-    tuning_key = "" if is_named else tuning.key
-    return derive_run_id(
-        job,
-        input_fingerprint(rewritten.files),
-        model.fixed_digest,
-        tuning_key,
-        "" if rewritten.facts is None else rewritten.facts.sha256,
-    )
-
-
-def derive_run_id(job: Job, *keys: str) -> str:
+def _derive_run_id(job: Job, inputs: PlanInputs) -> str:
     """The name of a run that has none: the job's, and a hash of all that decides the plan.
 
-    That is its settings, and the keys of its input, model and tuning.
+    It stays the same when a branch or tag moves, so that a job that names one resumes and retries
+    the run that it began. What was tuned for a commit of the model is then no part of it either.
     """
-    settings = _without_shares(job).model_dump_json(exclude={**UNNAMED_SETTINGS, "cluster": True})
-    content = "".join([settings, *keys])
-    return f"{job.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-
-
-def _without_shares(job: Job) -> Job:
-    """The job with the default shares of rejected rows and failed images.
-
-    They decide whether a run is accepted, and none of its images.
-    """
+    is_named = any(revision.setting == "model" for revision in inputs.model.revisions)
+    # The shares decide whether a run is accepted, and none of its images.
     defaults = JobLimits()
-    shares = {
-        "rejected_share": defaults.rejected_share,
-        "failed_share": defaults.failed_share,
-    }
+    shares = {name: getattr(defaults, name) for name in ACCEPTED_SHARES}
     limits = job.limits.model_copy(update=shares)
-    return job.model_copy(update={"limits": limits})
+    named_job = job.model_copy(update={"limits": limits})
+    content = [
+        named_job.model_dump_json(exclude=UNNAMED_SETTINGS),
+        input_fingerprint(inputs.files),
+        inputs.model.fixed_digest,
+        "" if is_named else inputs.tuning.key,
+        "" if inputs.rewrite is None else inputs.rewrite.sha256,
+    ]
+    return f"{job.name}-{hashlib.sha256(''.join(content).encode()).hexdigest()[:12]}"
 
 
 def _open_run_store(job: Job, run_id: str) -> Store:
@@ -277,32 +285,15 @@ def _open_run_store(job: Job, run_id: str) -> Store:
 
 def _require_folders(job: Job) -> None:
     """Raise BadInput if a file is where runs or their copies are to be."""
-    _refuse_file("output", job.output)
-    for number, copy in enumerate(job.export):
-        _refuse_file(f"export[{number}].to", copy.to)
-
-
-def _refuse_file(setting: str, folder: str) -> None:
-    if is_remote_uri(folder):
-        return
-    path = local_path(folder)
-    with translate_errors(folder):
-        file = next((place for place in (path, *path.parents) if place.is_file()), None)
-    if file == path:
-        raise BadInput(f"{setting}: {folder} is a file. Name a folder.")
-    if file is not None:
-        raise BadInput(
-            f"{setting}: {folder} is below {file}, which is a file. Name another folder."
-        )
-
-
-def _store_input_image(store: Store, digest: str, content: bytes) -> None:
-    create_once(store, input_image_key(digest), content)
-
-
-def _store_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:
-    sha256 = write_rejected(store, scratch, rows)
-    return store.uri_of(rejected_key(sha256))
+    folders = [("output", job.output)]
+    folders += [(f"export[{number}].to", copy.to) for number, copy in enumerate(job.export)]
+    for setting, folder in folders:
+        if is_remote_uri(folder):
+            continue
+        path = local_path(folder)
+        with translate_errors(folder):
+            if any(place.is_file() for place in (path, *path.parents)):
+                raise BadInput(f"{setting}: {folder} is a file, or lies within one. Name a folder.")
 
 
 def _read_plan(store: Store) -> Plan | None:
@@ -325,7 +316,9 @@ def _adopt_plan(
     moved = tuple(named for named in model.revisions if named not in plan.revisions)
     if moved:
         model = resolve_model(job, plan.revisions)
-    if difference := _first_difference(plan.job, model.job):
+    planned, wanted = fixed_settings(plan.job), fixed_settings(model.job)
+    difference = next((key for key in wanted if planned[key] != wanted[key]), None)
+    if difference is not None:
         raise BadInput(
             f"{store.uri}: holds a plan with another `{difference}`. "
             "Choose another run_id or output."
@@ -337,37 +330,25 @@ def _adopt_plan(
             f"{store.uri}: was planned with other files of {job.model.id} or adapters. "
             "Choose another run_id or output."
         )
-    _refuse_rejected_rows(store, plan, job)
     require_budget_left(set_terms(store, plan, terms))
     change = _describe_code_change(job, plan)
-    return PlanResult(plan, store.uri, adopted=True, moved_revisions=moved, input_change=change)
-
-
-def _refuse_rejected_rows(store: Store, plan: Plan, job: Job) -> None:
-    """Raise BadInput where the plan has more rejected rows than the job accepts now."""
-    rejected = plan.counts.rejected_rows
-    limit = job.limits.rejected_share
-    if rejected > limit * plan.input.rows:
-        raise BadInput(
-            f"{store.uri}: {rejected} of {plan.input.rows} rows were rejected when it was planned. "
-            f"{describe_excess(rejected, plan.input.rows, limit)}"
-        )
-
-
-def _first_difference(planned: Job, job: Job) -> str | None:
-    """The first setting by which two jobs differ; not those that change no image of the run.
-
-    `run_id` names the folder, so that a run is also resumed by the name that was derived for it.
-    """
-    old = fixed_settings(planned)
-    new = fixed_settings(job)
-    return next((key for key in new if old[key] != new[key]), None)
+    return PlanResult(
+        plan,
+        store.uri,
+        adopted=True,
+        moved_revisions=moved,
+        input_change=change,
+    )
 
 
 def fixed_settings(job: Job) -> dict[str, object]:
-    """The settings that must be equal for a run to be resumed, as JSON has them."""
-    free = {**UNNAMED_SETTINGS, "run_id": True, "cluster": True}
-    settings = _without_shares(job).model_dump(mode="json", exclude=free)
+    """The settings that must be equal for a run to be resumed, as JSON has them.
+
+    `run_id` names the folder, so that a run is also resumed by the name that was derived for it.
+    """
+    free: dict[str, IncEx | bool] = {**UNNAMED_SETTINGS, "run_id": True}
+    free["limits"] = dict.fromkeys(ACCEPTED_SHARES, True)
+    settings = job.model_dump(mode="json", exclude=free)
     # The order of passes decides pixels, and that of a mapping is lost in comparing it.
     settings["passes"] = list(settings.get("passes", {}).items())
     return settings

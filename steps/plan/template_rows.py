@@ -86,11 +86,13 @@ def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile
     with translate_errors(str(path)), pq.ParquetWriter(path, schema) as writer:
         for batch in maker.iter_batches():
             writer.write_batch(batch)
-    digest = _hash_content(VERSION, recipes.digest, input_fingerprint(table))
+    fingerprint = input_fingerprint(table)
+    digest = _hash_content(VERSION, recipes.digest, fingerprint)
     source = SourceFile(TEMPLATE_SETTING, path, digest)
     written = {ours: theirs for ours, theirs in names.items() if theirs in schema.names}
     columns = job.columns.model_copy(update=written)
-    (file,) = read_footers((source,), columns, job.read_columns)
+    carry = job.read_columns
+    (file,) = read_footers((source,), columns, carry)
     return _describe_origin(file, settings, table, count)
 
 
@@ -162,8 +164,9 @@ class _RowMaker:
     def iter_batches(self) -> Iterator[pa.RecordBatch]:
         """Every prompt of every row, in the order of rows, templates and combinations."""
         if not self._table:
-            only_row = _TableRow("", None, {})
-            no_columns = pa.record_batch({"": pa.nulls(1)})
+            only_row = _TableRow(key="", id=None, texts={})
+            no_column = pa.nulls(1)
+            no_columns = pa.record_batch({"": no_column})
             yield from self._make_batches([only_row], no_columns)
         for file in self._table:
             names = dict.fromkeys([*file.column_names, *self._copied.names])
@@ -201,7 +204,8 @@ class _RowMaker:
         copied_bytes = copied.nbytes // max(1, copied.num_rows)
         source_chars = max(len(recipe.source) for recipe in self._recipes.prompts)
         row_bytes = copied_bytes + source_chars + 2 * MAX_PROMPT_CHARS
-        most = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
+        most = min(BATCH_ROWS, BATCH_BYTES // row_bytes)
+        most = max(1, most)
         numbered = enumerate(rows)
         prompts = ((index, values) for index, row in numbered for values in self._iter_values(row))
         while batch := [*islice(prompts, most)]:

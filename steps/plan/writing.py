@@ -12,14 +12,14 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import hash_entries
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs
 from imagekiln.steps.runs.commits import digest_of
-from imagekiln.steps.runs.keys import PLAN_KEY, duplicates_key, rejected_key, shard_key
-from imagekiln.steps.runs.plan import (
-    PLAN_SCHEMA_VERSION,
-    Plan,
-    Shard,
-    creation_time,
-    plan_to_json,
+from imagekiln.steps.runs.keys import (
+    PLAN_KEY,
+    duplicates_key,
+    input_image_key,
+    rejected_key,
+    shard_key,
 )
+from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Plan, Shard, creation_time, plan_to_json
 from imagekiln.steps.runs.stats import Expectation
 from imagekiln.steps.runs.tables import (
     DUPLICATE_SCHEMA,
@@ -28,7 +28,7 @@ from imagekiln.steps.runs.tables import (
     to_parquet,
     write_parquet,
 )
-from imagekiln.steps.storage.store import Store, require_conditional_writes
+from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
 
 WRITERS = 4
 
@@ -45,9 +45,15 @@ def write_plan(
     job = inputs.job
     with ThreadPoolExecutor(WRITERS) as pool:
         shards = tuple(_write_shards(store, job, draft, pool))
-    rejected = write_rejected(store, scratch, draft.iter_rejected())
+    rows = draft.iter_rejected()
+    rejected = _write_rows(store, rejected_key, REJECTED_SCHEMA, rows, scratch)
+    rows = draft.catalog.iter_duplicates()
     duplicates = _write_rows(
-        store, duplicates_key, DUPLICATE_SCHEMA, draft.catalog.iter_duplicates(), scratch
+        store,
+        duplicates_key,
+        DUPLICATE_SCHEMA,
+        rows,
+        scratch,
     )
     width, height = draft.default_size
     plan = Plan(
@@ -81,8 +87,14 @@ def write_plan(
 
 
 def write_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:
-    """Write the rejected rows, also of an input that is refused for them; the hash of the list."""
-    return _write_rows(store, rejected_key, REJECTED_SCHEMA, rows, scratch)
+    """Write the rejected rows of an input that is refused for them; the URI of the list."""
+    sha256 = _write_rows(store, rejected_key, REJECTED_SCHEMA, rows, scratch)
+    return store.uri_of(rejected_key(sha256))
+
+
+def store_input_image(store: Store, digest: str, content: bytes) -> None:
+    """Store an input image that no run before has."""
+    create_once(store, input_image_key(digest), content)
 
 
 def _write_rows(
@@ -118,7 +130,12 @@ def _write_shards(
 
 
 def _write_shard(store: Store, number: int, rows: pa.Table, check_store: bool) -> Shard:
-    _require_shard_size(rows)
+    if rows.nbytes > MAX_SHARD_BYTES:  # more than is read back of one
+        most = max(1, rows.num_rows * MAX_SHARD_BYTES // rows.nbytes)
+        raise BadInput(
+            f"the {rows.num_rows} rows of a shard have {rows.nbytes} bytes; at most "
+            f"{MAX_SHARD_BYTES} fit. Set shard.images to less than {most}, or carry fewer columns."
+        )
     content = to_parquet(rows)
     shard = Shard(rows.num_rows, digest_of(content))
     key = shard_key(number, shard.sha256)
@@ -126,13 +143,3 @@ def _write_shard(store: Store, number: int, rows: pa.Table, check_store: bool) -
     if check_store:
         require_conditional_writes(store, key, content)
     return shard
-
-
-def _require_shard_size(rows: pa.Table) -> None:
-    """Raise BadInput where the rows of a shard are more than is read back of one."""
-    if rows.nbytes > MAX_SHARD_BYTES:
-        most = max(1, rows.num_rows * MAX_SHARD_BYTES // rows.nbytes)
-        raise BadInput(
-            f"the {rows.num_rows} rows of a shard have {rows.nbytes} bytes; at most "
-            f"{MAX_SHARD_BYTES} fit. Set shard.images to less than {most}, or carry fewer columns."
-        )

@@ -84,6 +84,6 @@ def test_copies_that_cannot_be_made_are_refused(
 
 def test_a_file_in_the_place_of_copies_is_found_before_planning(tmp_path: Path) -> None:
     (tmp_path / "tars").write_text("mine")
-    with pytest.raises(BadInput, match=r"export\[0\]\.to: .*tars is a file\. Name a folder"):
+    with pytest.raises(BadInput, match=r"export\[0\]\.to: .*tars is a file, or lies within one"):
         run(exporting(tmp_path))
     assert not (tmp_path / "out").exists()

@@ -396,7 +396,7 @@ def test_disk_that_fails_is_not_taken_for_a_damaged_file(
         files = read_footers(sources, ColumnNames(), ())
         monkeypatch.setattr(pq.ParquetFile, "iter_batches", _failing(number))
         with pytest.raises(kind) as caught:
-            list(iter_prompt_batches(files, InputImages(tmp_path), CellNotes()))
+            list(iter_prompt_batches(files, InputImages(), CellNotes()))
     else:
         monkeypatch.setattr(pq, "read_metadata", _failing(number))
         with pytest.raises(kind) as caught:

@@ -2,10 +2,8 @@
 
 import hashlib
 import io
-import sqlite3
 import sys
 import zlib
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +11,16 @@ import pyarrow as pa
 import pytest
 from PIL import Image as Pillow
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging import input_images as pictures
 from imagekiln.steps.plan.estimate import estimate
-from imagekiln.steps.plan.input_images import DiskCache, InputImages, read_input_image
+from imagekiln.steps.plan.input_images import InputImages, read_input_image
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import input_image_key
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.filesystem import open_filesystem
 from tests import jobs, models
 from tests.jobs import image_rows, rejected
-from tests.mounts import fill, small_disk
 from tests.pictures import repeat_scan
 
 ALL = {"limits": {"rejected_share": 1}}
@@ -334,10 +331,10 @@ def test_an_image_is_read_once_however_many_rows_name_it(tmp_path: Path) -> None
         return read_input_image(name, table, limit)
 
     column = pa.array([str(tmp_path / "a.png")] * 1000)
-    with closing(InputImages(tmp_path, read=read)) as images:
-        for _ in range(3):
-            digests = images.digest_column(column, "prompts.parquet").values.to_pylist()
-            assert digests == [_hash(GOOD)] * 1000
+    images = InputImages(read=read)
+    for _ in range(3):
+        digests = images.digest_column(column, "prompts.parquet").values.to_pylist()
+        assert digests == [_hash(GOOD)] * 1000
     assert len(names_read) == 1
 
 
@@ -402,36 +399,3 @@ def test_a_job_without_pictures_has_null_columns_and_no_folder_for_them(tmp_path
         for name in ("strength", "loras", "source_image", "reference_image")
     )
     assert not (Path(planned.uri) / "inputs").exists()
-
-
-def test_what_was_added_is_known_and_nothing_else(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path / "cache.sqlite")
-    assert cache.get_many(["a", "b"]) == {}
-    cache.add_many({"a": "one", "'; DROP TABLE known; --": "two"})
-    cache.add_many({})
-    assert cache.get_many(["a", "b", "'; DROP TABLE known; --"]) == {
-        "a": "one",
-        "'; DROP TABLE known; --": "two",
-    }
-
-
-def test_many_keys_are_asked_for_at_once(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path / "cache.sqlite")
-    cache.add_many({str(number): "x" for number in range(100_000)})
-    assert len(cache.get_many(map(str, range(50_000, 150_000)))) == 50_000
-
-
-def test_a_disk_that_is_full_is_worth_another_try(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path / "cache.sqlite", max_pages=3)
-    with pytest.raises(TryAgain, match="planning ran out of disk"):
-        cache.add_many({str(number): "x" * 1000 for number in range(100)})
-    cache.close()
-    with pytest.raises(sqlite3.ProgrammingError):
-        cache.get_many(["a"])
-
-
-def test_cache_for_which_there_is_no_room_means_try_again(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", kibibytes=64) as disk:
-        fill(disk, kibibytes_left=0)
-        with pytest.raises(TryAgain, match="planning ran out of disk"):
-            DiskCache(disk / "cache.sqlite")

@@ -16,7 +16,6 @@ from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan import input_files, rewriting
 from imagekiln.steps.plan.estimate import estimate
-from imagekiln.steps.plan.rewritten_prompts import NotRewritten
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.rewrite import language_model as language_model_module
 from imagekiln.steps.rewrite import step
@@ -186,7 +185,7 @@ def test_prompts_of_templates_are_rewritten(tmp_path: Path) -> None:
 def test_plan_needs_neither_the_model_nor_a_second_rewrite(tmp_path: Path) -> None:
     folder = shutil.copytree(language_model("gpt2"), tmp_path / "model")
     job = _job(tmp_path, PROMPTS, model=_model(folder))
-    with pytest.raises(NotRewritten, match=r"has 0 of the job's 7 prompts.*imagekiln rewrite JOB"):
+    with pytest.raises(BadInput, match=r"lacks 7 rewritten prompts.*imagekiln rewrite JOB"):
         make_plan(job)
     assert estimate(job).images == estimate(job).prompts_to_rewrite == len(PROMPTS)
     rewrite(job)

@@ -473,10 +473,10 @@ def test_garbage_is_collected_in_an_output_alone() -> None:
 
 def test_file_where_the_output_should_be() -> None:
     Path("out").write_bytes(b"")
-    assert _refused("plan", _job(PROMPTS)) == "output: out is a file. Name a folder."
-    assert _refused("plan", _job(PROMPTS, output="out/sub/a")) == (
-        "output: out/sub/a is below out, which is a file. Name another folder."
-    )
+    for output in ("out", "out/sub/a"):
+        assert _refused("plan", _job(PROMPTS, output=output)) == (
+            f"output: {output} is a file, or lies within one. Name a folder."
+        )
 
 
 @pytest.mark.parametrize("setting", ["output", "prompts"])
