@@ -69,6 +69,16 @@ def test_the_table_of_calls_is_that_of_the_installed_diffusers() -> None:
     assert pipeline_calls.FILE.read_text() == pipeline_calls.pipeline_calls()
 
 
+def test_a_snapshot_in_the_hubs_cache_is_known_by_its_repository(tmp_path: Path) -> None:
+    name = "/cache/models--mirror--SDXL-Turbo/snapshots/462165984030"
+    assert _numbers(_own(tmp_path, name, {"_class_name": SDXL})) == (1, 0.0)
+
+
+def test_one_file_is_known_by_its_name(tmp_path: Path) -> None:
+    own = _own(tmp_path, "./z_image_turbo_bf16.safetensors", {"_class_name": "ZImagePipeline"})
+    assert _numbers(own) == (8, 0.0)
+
+
 def test_a_model_made_from_a_well_known_one_is_drawn_like_it(tmp_path: Path) -> None:
     index: Config = {
         "_class_name": "StableDiffusion3Pipeline",
@@ -195,6 +205,12 @@ def test_a_guidance_that_the_model_does_not_read_is_refused(tmp_path: Path) -> N
     assert "guidance has no effect: the model does not read it; remove it from the job" in message
 
 
+def test_a_guidance_of_zero_means_none_to_a_model_that_reads_none(tmp_path: Path) -> None:
+    model = {"id": str(own_settings.write("FLUX.1-schnell", tmp_path)), "dtype": "float32"}
+    planned = jobs.plan(tmp_path, {"prompt": ["a", "b"], "guidance": [0.0, None]}, model=model)
+    assert jobs.image_rows(planned)["guidance"].to_pylist() == [None, None]
+
+
 @pytest.mark.parametrize("name", ["FLUX.1-dev", "sdxl-turbo", "FLUX.2-klein-4B"])
 def test_a_negative_prompt_without_effect_is_refused_in_one_sentence(
     name: str, tmp_path: Path
@@ -203,6 +219,12 @@ def test_a_negative_prompt_without_effect_is_refused_in_one_sentence(
     message = _refused(tmp_path, name, columns)
     assert "49 of 50 rows were rejected" in message
     assert message.count("negative_prompt: null") == 1
+
+
+def test_a_negative_prompt_counts_again_with_enough_guidance(tmp_path: Path) -> None:
+    model = {"id": str(own_settings.write("sdxl-turbo", tmp_path)), "dtype": "float32"}
+    columns = {"prompt": ["a"], "negative_prompt": ["blurry"], "guidance": [2.0]}
+    assert jobs.plan(tmp_path, columns, model=model).plan.counts.images == 1
 
 
 def test_a_pass_with_a_model_of_its_own_draws_with_that_models_settings(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from imagekiln.workflows.cli.plan_text import format_plan
 from tests.hub import MODEL, REVISION, Hub
 from tests.hub import hub as loopback_hub
-from tests.jobs import plan
+from tests.jobs import image_rows, plan
 
 LATER = "f" * 40
 URLS = "{repo_id}/resolve/{revision}/{filename}"
@@ -48,6 +48,14 @@ def test_a_plan_freezes_the_commit_of_a_branch(tmp_path: Path, revision: str | N
     assert sentence in format_plan(planned)
 
 
+@pytest.mark.usefixtures("server")
+def test_a_commit_gives_the_images_of_its_branch_and_a_plan_without_names(tmp_path: Path) -> None:
+    named = _plan(tmp_path / "named")
+    pinned = _plan(tmp_path / "pinned", REVISION)
+    assert image_rows(named)["image_id"] == image_rows(pinned)["image_id"]
+    assert "revisions" not in json.loads((Path(pinned.uri) / "plan.json").read_bytes())
+
+
 @pytest.mark.parametrize("run_id", [None, "mine"])
 def test_a_plan_is_reused_after_its_branch_moved(
     server: Hub, tmp_path: Path, run_id: str | None
@@ -63,6 +71,17 @@ def test_a_branch_that_moved_is_named_with_both_commits(server: Hub, tmp_path: P
     server.names["main"] = LATER
     text = format_plan(_plan(tmp_path))
     assert f"was commit {REVISION} when the run was planned, which stays; it is {LATER} now" in text
+
+
+def test_the_next_night_has_the_images_of_the_commit_of_that_night(
+    server: Hub, tmp_path: Path
+) -> None:
+    first = _plan(tmp_path, run_id="monday")
+    server.names["main"] = LATER
+    second = _plan(tmp_path, run_id="tuesday", skip_existing=True)
+    assert second.plan.model.digest == f"{MODEL}@{LATER}"
+    first_ids = set(image_rows(first)["image_id"].to_pylist())
+    assert first_ids.isdisjoint(image_rows(second)["image_id"].to_pylist())
 
 
 def test_a_run_planned_by_another_name_is_not_reused(server: Hub, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The models of scores: what planning refuses, freezes, and leaves out of image ids."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -25,6 +26,14 @@ def plan_score(scratch: Path, **score: object) -> PlanResult:
     return planned(scratch, str(scratch / "out"), ROWS, scores={"s": score})
 
 
+def changed(source: Path, target: Path, **config: object) -> Path:
+    """A copy of a model with other values in its config.json."""
+    shutil.copytree(source, target)
+    path = target / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    return target
+
+
 @pytest.fixture
 def pickled(tmp_path: Path) -> Path:
     """A CLIP model whose weights are a pickle."""
@@ -37,6 +46,12 @@ def pickled(tmp_path: Path) -> Path:
 def test_a_model_without_safetensors_is_refused(pickled: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"scores\.s: .* has no safetensors, and pickles can run"):
         plan_score(tmp_path, **CLIP, id=str(pickled))
+
+
+def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
+    coded = changed(clip_folder(), tmp_path / "coded", auto_map={"AutoModel": "code.Model"})
+    with pytest.raises(BadInput, match=r"auto_map names code of its own"):
+        plan_score(tmp_path, **CLIP, id=str(coded))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
 """The check of a model's files beside other work."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models import weights_check
 from imagekiln.steps.models.facts import model_digest
+from imagekiln.steps.models.weights import BeforePiece
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
@@ -19,6 +22,13 @@ HUB_MODEL = ModelSettings(id="org/name", revision="0" * 40)
 def model(tmp_path: Path) -> ModelSettings:
     """A copy of the bundled model."""
     return ModelSettings(id=str(shutil.copytree(BUNDLED_FOLDER / "shapes", tmp_path / "model")))
+
+
+def test_the_planned_files_pass(model: ModelSettings) -> None:
+    with WeightsCheck(model, model_digest(model)) as check:
+        check.require_planned()
+        check.require_planned()
+        assert check.hash_seconds > 0
 
 
 def test_other_files_do_not_pass_and_neither_does_another_variant(model: ModelSettings) -> None:
@@ -45,3 +55,39 @@ def test_a_downloaded_model_that_cannot_be_read_does_not_pass(tmp_path: Path) ->
         check.add_downloaded(tmp_path / "no such folder")
         with pytest.raises(Missing):
             check.require_planned()
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        (None, {"unet/a-00001-of-00002.safetensors", "vae/b.safetensors"}),
+        ("fp16", {"unet/a.fp16-00001-of-00002.safetensors", "vae/b.safetensors"}),
+    ],
+)
+def test_of_a_hub_model_only_the_weights_of_its_variant_are_hashed(
+    variant: str | None, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {
+        "unet/a-00001-of-00002.safetensors",
+        "unet/a.fp16-00001-of-00002.safetensors",
+        "unet/a.non_ema.safetensors",
+        "vae/b.safetensors",
+        "vae_1_0/c.safetensors",
+        "whole_model_1.0.safetensors",
+    }
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"weights")
+    (tmp_path / "model_index.json").write_text('{"unet": ["", ""], "vae": ["", ""]}')
+    hashed = set[str]()
+
+    def require_undamaged(_name: str, paths: Sequence[Path], before_piece: BeforePiece) -> None:
+        before_piece()
+        hashed.update(path.relative_to(tmp_path).as_posix() for path in paths)
+
+    monkeypatch.setattr(weights_check, "require_undamaged", require_undamaged)
+    model = HUB_MODEL.model_copy(update={"variant": variant})
+    with WeightsCheck(model, model_digest(model)) as check:
+        check.add_downloaded(tmp_path)
+        check.require_planned()
+    assert hashed == {*expected, "model_index.json"}

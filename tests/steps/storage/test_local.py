@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, StorageRefused, TryAgain
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.storage import local, open_folder, open_store
 from imagekiln.steps.storage.local import LocalStore, temporary_folder
@@ -75,6 +77,24 @@ def test_disk_that_can_hold_no_more_files_says_so_and_keeps_what_it_has(tmp_path
             store.create("c", b"c")
         assert store.read("a") == b"a"
         assert contents(folder) == ["a", "b"]
+
+
+def test_planning_on_a_full_disk_can_be_run_again(disk: Path, tmp_path: Path) -> None:
+    job = jobs.job(
+        tmp_path,
+        PROMPTS,
+        output=str(disk / "out"),
+        run_id="r",
+        shard={"images": 8},
+        part={"images": 8},
+    )
+    ballast = fill(disk, kibibytes_left=32)
+    with pytest.raises(TryAgain, match="the disk is full"):
+        make_plan(job)
+    assert not open_store(str(disk / "out" / "r")).exists(PLAN_KEY)
+    ballast.unlink()
+    assert not make_plan(job).adopted
+    assert not [name for name in contents(disk) if ".writing" in name]
 
 
 def test_shard_on_a_full_disk_keeps_whole_parts_and_resumes(disk: Path, tmp_path: Path) -> None:
@@ -196,6 +216,37 @@ def test_every_folder_that_was_made_survives_a_power_cut(
     assert synced == [above[-1] / "images"]
 
 
+def test_file_system_that_syncs_no_folders_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def sync_files(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", sync_files)
+    store = open_store(str(tmp_path / "run"))
+    assert store.create("images/a", b"x")
+    store.replace("images/a", b"y")
+    assert store.read("images/a") == b"y"
+
+
+def test_folder_that_another_writer_makes_meanwhile_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Path.mkdir
+
+    def too_late(folder: Path) -> None:
+        make(folder)
+        make(folder)
+
+    monkeypatch.setattr(Path, "mkdir", too_late)
+    LocalStore(tmp_path / "a").create("b/c", b"x")
+    assert contents(tmp_path) == ["a/b/c"]
+
+
 @pytest.mark.parametrize("key", ["part", "images/part"])
 def test_link_to_a_folder_that_does_not_exist_is_no_reason_to_try_again(
     tmp_path: Path, key: str
@@ -210,6 +261,11 @@ def test_others_may_read_what_was_written(tmp_path: Path) -> None:
     store.create("a", b"x")
     store.replace("b", b"x")
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "b")] == [0o644, 0o644]
+
+
+def test_uri_of_a_file_names_the_same_folder_as_its_path(tmp_path: Path) -> None:
+    open_store(f"file://{tmp_path}/run").create("a", b"x")
+    assert open_store(str(tmp_path / "run")).read("a") == b"x"
 
 
 @pytest.mark.parametrize("key", ["../secret", "/etc/passwd", "images/../../secret", "a//b", "./a"])
@@ -268,6 +324,16 @@ def test_pipe_or_device_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path
     for name in ("pipe", "zero"):
         with pytest.raises(BadInput, match="is a pipe or a device"):
             LocalStore(tmp_path).read(name)
+
+
+def test_what_is_no_file_leaves_nothing_open(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    for name in ("pipe", "folder"):
+        with pytest.raises(BadInput):
+            LocalStore(tmp_path).read(name)
+    assert len(os.listdir("/proc/self/fd")) == len(before)  # noqa: PTH208
 
 
 def test_no_room_for_working_files_means_try_again(
