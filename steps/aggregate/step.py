@@ -83,9 +83,9 @@ def _priced(run: Run, head: Head, price: PricePerHour | None) -> Head:
 
 
 def write_derived(counted: CountedRun) -> None:
-    """Write what follows from the commit of a run: report and card, then the success marker.
+    """Write card and report of a commit, then the registry's entry and the success marker.
 
-    A run that has a higher commit by now is left to the process that created it.
+    Card and page are left to the process that created a higher commit, if there is one.
     """
     run = counted.run
 
@@ -117,7 +117,7 @@ def mark_finished(run: Run, summary: Summary) -> None:
 
 
 def finish_run(run: Run) -> Summary:
-    """The summary of a run with nothing left to do; writes what a killed process left out."""
+    """The summary of a run with nothing left to do, which is registered if it was not."""
     summary = summary_of(run.store, run.head)
     if summary is None or not run.is_finished or not run.store.exists(SUCCESS_KEY):
         return aggregate_run(run)

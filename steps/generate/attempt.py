@@ -159,14 +159,12 @@ def encode_for(store: Store, plan: Plan, progress: Progress) -> FinishParts:
 
     Raises BadInput where the signer's files or a user's check cannot be loaded.
     """
-    encoder = OutputEncoder(plan, _forgotten_ids(store, plan))
+    encoder = OutputEncoder(plan, _forgotten_ids(store))
     return lambda drawn: encode_parts(drawn, encoder, progress, plan.job.keep)
 
 
-def _forgotten_ids(store: Store, plan: Plan) -> frozenset[str]:
-    """The images that were taken down before a retry was planned: none is made, or competes."""
-    if not plan.retry:
-        return frozenset()
+def _forgotten_ids(store: Store) -> frozenset[str]:
+    """The images that were taken down: none is stored again, or competes."""
     return frozenset(read_forgotten(store, read_head(store).commit).to_pylist())
 
 
@@ -248,7 +246,7 @@ def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
     """The batches with the scores that the job asks for; as they are where it asks for none."""
     if not work.plan.job.scores:
         return drawn
-    left_out = _forgotten_ids(work.store, work.plan)
+    left_out = _forgotten_ids(work.store)
     score = partial(score_and_rank, work.plan.job, work.denoiser.scorers, left_out=left_out)
     return score_batches(drawn, score, images_scored_at_once(work.plan))
 

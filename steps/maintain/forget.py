@@ -191,7 +191,7 @@ def forget(
     all_ids = pa.concat_arrays([NO_IDS, *selected]).unique()
     if remove:
         for run, ids in zip(runs, selected, strict=True):
-            if len(ids):
+            if len(ids) or run.head.commit.takedown is not None:
                 _forget_in_run(run, ids)
     in_exports = [count_exported(open_store(name), all_ids) for name in exports]
     for name in exports if remove else ():

@@ -57,7 +57,7 @@ class Garbage:
 class GcResult:
     """The garbage under an output, and whether it was removed.
 
-    `recent_runs` are the unfinished runs that stay since something was written to them lately.
+    `recent_runs` are the runs that stay since something was written to them lately.
     """
 
     output: str
@@ -102,8 +102,8 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
                 recent_runs += 1
                 continue
             found.append(garbage)
-    rewrites = _collect_rewrites(store, plans, now, cutoff, remove=remove)
-    found += () if folders.unreadable else rewrites  # which a plan that cannot be read may name
+    if not folders.unreadable:  # a plan that cannot be read may name rewritten prompts
+        found += _collect_rewrites(store, plans, now, cutoff, remove=remove)
     return GcResult(store.uri, tuple(found), remove, recent_runs)
 
 

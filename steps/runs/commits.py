@@ -1,6 +1,6 @@
 """The commits of a run: objects that are created once, under consecutive numbers.
 
-The highest commit is the run. Readers take it and the objects that it names, which never change.
+The highest commit is the run. Readers take it and the metadata that it names, which never changes.
 Whoever has something to add writes objects under new names first, and then creates the next commit.
 Whoever loses that number starts over from the commit that won it.
 
@@ -67,8 +67,8 @@ class Commit:
     `manifests` are the keys of the manifests by shard, `image_ids` those of the chunks of the index
     of images; both are empty before the run is first aggregated. `forgotten` is a table of the ids
     that were taken down. `buried` names hold no images any more, and never will. `is_complete` says
-    that every planned image is accounted for, `is_finished` that the run is as its job asks.
-    `summary` has the counts and times, `rate` what later runs are estimated by.
+    that no part is left to make, of the job or of a retry, `is_finished` that the run is as its job
+    asks. `summary` has the counts and times, `rate` what later runs are estimated by.
     """
 
     schema_version: int
@@ -160,8 +160,8 @@ def create_commit(store: Store, head: Head, commit: Commit) -> Head | None:
 def commit_next(store: Store, attempt: Callable[[Head], T | None]) -> T:
     """Call `attempt` with the highest commit until it returns something.
 
-    It returns None if another process has created the next commit meanwhile. Raises TryAgain if
-    that happens again and again, BadInput if the run was removed.
+    None asks for another look at the highest commit, which is no longer the one that was passed.
+    Raises TryAgain if that happens again and again, BadInput if the run was removed.
     """
     for _ in range(MAX_TRIES):
         head = read_present_head(store)
