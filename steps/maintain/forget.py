@@ -25,6 +25,7 @@ from imagekiln.steps.errors import BadInput, Incomplete, Missing, cut_name
 from imagekiln.steps.export.commits import require_export
 from imagekiln.steps.export.refresh import count_exported, export_again
 from imagekiln.steps.job.rewrite import ORIGINAL_COLUMN
+from imagekiln.steps.maintain.retry import end_retry
 from imagekiln.steps.maintain.run_list import open_runs
 from imagekiln.steps.runs.commits import Head, Takedown, commit_next, create_commit
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS
@@ -222,14 +223,9 @@ def _open_runs(uri: str) -> list[Run]:
 
 
 def _require_complete(run: Run) -> None:
-    """Raise BadInput if a part is still to be made: it may come to hold an image."""
-    if run.is_complete:
+    """Raise BadInput if the job still has a part to make. A retry that has is ended first."""
+    if run.is_complete or run.head.uncounted_retry is not None:
         return
-    if run.head.uncounted_retry is not None:
-        raise BadInput(
-            f"{run.store.uri}: a retry of it is not finished. First resume it: "
-            f"`{format_command('retry', run.store.uri)}`."
-        )
     raise BadInput(
         f"{run.store.uri}: is not complete, so a process may still make its images. Run its job to "
         f"the end, or remove it (`{format_command('gc', _parent(run.store.uri))}`)."
@@ -272,6 +268,9 @@ def _forget_in_run(run: Run, image_ids: pa.Array) -> None:
         if head.commit.takedown is not None:
             _take_down(current, head.commit.takedown)
             return None  # to look what is left
+        if head.uncounted_retry is not None:
+            end_retry(current, head.uncounted_retry)
+            return None
         forgotten = read_forgotten(run.store, head.commit)
         new_ids = _without(image_ids, forgotten)
         if not len(new_ids):

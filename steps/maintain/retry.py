@@ -26,10 +26,12 @@ from imagekiln.steps.runs.commits import (
     digest_of,
     plan_of_retry,
 )
+from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import shard_key
+from imagekiln.steps.runs.part_file import part_to_parquet
 from imagekiln.steps.runs.plan import Plan, Shard, creation_time
 from imagekiln.steps.runs.run import Run, open_run, read_shard_columns, retry_address
-from imagekiln.steps.runs.shard import planned_shard_key, read_shard_rows
+from imagekiln.steps.runs.shard import planned_shard_key, read_shard, read_shard_rows
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.progress import NoProgress, Progress
@@ -37,6 +39,7 @@ from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.runtime.signals import Stop
 
 OUTCOME_COLUMNS = ["status", "error"]
+ENDED = "the retry was ended by `forget` before it made this image"
 RETRIED_STATUSES = ("blank", "failed")  # not `filtered`, which is no fault
 WORK_TOLERANCE = 1e-9
 
@@ -147,6 +150,17 @@ def announce_retry(run: Run, *, include_permanent: bool = False) -> tuple[Run, P
         return replace(run, head=new_head), plan_of_retry(run.plan, announced)
 
     return commit_next(run.store, attempt)
+
+
+def end_retry(run: Run, retry: Retry) -> None:
+    """Count a retry as it is: what is left to make has failed. Its model may be gone for good."""
+    plan = plan_of_retry(run.plan, retry)
+    for number in range(len(plan.shards)):
+        for part in read_shard(run.store, plan, number):
+            images = [EncodedImage(n, "failed", ENDED) for n in range(part.rows.num_rows)]
+            run.store.create(part.key, part_to_parquet(part.rows, images, part.added))
+    with suppress(Incomplete):  # of images that are not ok
+        aggregate_run(run)
 
 
 def _count_missing(run: Run) -> int:

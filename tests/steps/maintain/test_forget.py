@@ -249,22 +249,28 @@ def test_what_cannot_be_forgotten_is_refused(tmp_path: Path) -> None:
     assert not any("forgotten" in key for key in objects_in(open_store(unfinished.uri)))
 
 
-def test_nothing_is_removed_where_a_run_or_a_retry_is_not_complete(tmp_path: Path) -> None:
+def test_nothing_is_removed_if_a_run_is_not_complete(tmp_path: Path) -> None:
     output = str(tmp_path / "out")
     whole = make_run(tmp_path / "first", output)
     before = images_by_row(whole)
     unfinished = planned(tmp_path / "second", output, ROWS, run_id="open")
     with pytest.raises(BadInput, match=r"open: is not complete, so a process may still make"):
         imagekiln.forget(output, ids=["r1"], remove=True)
+    assert images_by_row(whole) == before
     shutil.rmtree(unfinished.uri)
 
-    half = planned(tmp_path / "third", output, ROWS, run_id="half", limits={"failed_share": 0.5})
+
+def test_a_retry_that_nobody_can_make_is_ended_by_a_takedown(tmp_path: Path) -> None:
+    output = str(tmp_path / "out")
+    half = planned(tmp_path, output, ROWS, run_id="half", limits={"failed_share": 0.5})
     fill(half, {FAILED: not_ok(0)})
     aggregate(half.uri)
     begin_retry(half)
-    with pytest.raises(BadInput, match=r"half: a retry of it is not finished\. First resume it"):
-        imagekiln.forget(output, ids=["r1"], remove=True)
-    assert images_by_row(whole) == before
+    ids = ["r0", "r1"]
+    assert imagekiln.forget(output, ids=ids).images == len(ids)
+    imagekiln.forget(output, ids=ids, remove=True)
+    assert not images_by_row(half.uri).keys() & set(ids)
+    assert begin_retry(half).counts.images == 1, "what it left may be tried again"
 
 
 def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
