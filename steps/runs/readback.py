@@ -7,10 +7,11 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from imagekiln.steps.errors import BadInput, StorageRefused
+from imagekiln.steps.errors import BadInput, Missing, StorageRefused
 from imagekiln.steps.imaging.codecs import MAX_DECODED_PIXELS, RGB, decode_image, hash_pixels
 from imagekiln.steps.runs.parts import ImageRecord
 from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
+from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
@@ -32,9 +33,16 @@ def read_image_bytes(store: Store, row: Mapping[str, object]) -> bytes:
             f"{store.uri}: the manifest does not say where image {row['image_id']} is. "
             "Aggregate again."
         )
-    with store.open(part) as file:
-        file.seek(offset)
-        content = file.read(size)
+    try:
+        with store.open(part) as file:
+            file.seek(offset)
+            content = file.read(size)
+    except Missing as error:
+        command = format_command("verify", store.uri)
+        raise Missing(
+            f"{store.uri_of(part)}: is missing, and images that a commit counts are in it. Restore "
+            f"it, or type `{command}`, which says how to generate it again."
+        ) from error
     if "sha256" not in row or row["sha256"] == hashlib.sha256(content).hexdigest():
         return content
     raise damage_error(store.uri_of(part), ValueError("an image has other bytes than were written"))

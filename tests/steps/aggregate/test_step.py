@@ -9,7 +9,7 @@ import pytest
 from imagekiln.steps.aggregate.report import contact_sheet
 from imagekiln.steps.aggregate.step import aggregate, aggregate_run
 from imagekiln.steps.aggregate.summary import load_summary
-from imagekiln.steps.errors import Incomplete
+from imagekiln.steps.errors import Incomplete, Missing
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.plan.step import PlanResult
@@ -208,3 +208,12 @@ def test_a_price_given_by_hand_goes_before_the_job_s_and_stays(tmp_path: Path) -
     for price, expected in ((None, 2.0), (3.5, 3.5), (None, 3.5)):
         aggregate(planned_run.uri, price=price)
         assert open_run(planned_run.uri).terms.price_per_hour == expected
+
+
+def test_a_lost_part_that_was_counted_is_named_with_what_finds_all(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), [{"prompt": "a circle"}])
+    fill(run, {})
+    aggregate(run.uri)
+    Path(run.uri, part_key(0, 0)).unlink()
+    with pytest.raises(Missing, match=r"00000-0000.parquet: is missing.* `imagekiln verify"):
+        aggregate(run.uri)
