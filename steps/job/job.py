@@ -171,9 +171,9 @@ class ClusterSettings(Settings):
 def _prompts_kind(value: object) -> str:
     """The kind of a job's prompts, so that a mistake is told of that kind alone."""
     if isinstance(value, PromptList) or (isinstance(value, dict) and "texts" in value):
-        return "texts"
+        return "prompts in the job"
     if isinstance(value, dict | PromptTemplate):
-        return "template"
+        return "prompts from templates"
     return "places" if isinstance(value, list | tuple) else "place"
 
 
@@ -187,8 +187,8 @@ class Job(Settings):
     prompts: (
         Annotated[Location, Tag("place")]
         | Annotated[tuple[Location, ...], Field(min_length=1), Tag("places")]
-        | Annotated[PromptTemplate, Tag("template")]
-        | Annotated[PromptList, Tag("texts")]
+        | Annotated[PromptTemplate, Tag("prompts from templates")]
+        | Annotated[PromptList, Tag("prompts in the job")]
     ) = Field(
         discriminator=Discriminator(_prompts_kind),
         description="Paths, globs, folders or URIs of Parquet, CSV, JSON or Arrow files, a "
