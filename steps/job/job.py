@@ -351,10 +351,7 @@ class Job(Settings):
 
     @property
     def prompt_patterns(self) -> tuple[str, ...]:
-        """The setting `prompts` as a tuple; of a template, its table and its wildcard files.
-
-        It is empty where the prompts stand in the job.
-        """
+        """The locations in `prompts`; of a template, its table and its wildcard files."""
         if isinstance(self.prompts, str):
             return (self.prompts,)
         if isinstance(self.prompts, PromptList):
@@ -366,10 +363,7 @@ class Job(Settings):
 
     @property
     def carried_columns(self) -> tuple[str, ...]:
-        """The columns that are copied: those of `carry`, and those that say where a prompt is from.
-
-        The latter are of prompts that are made from templates, or rewritten.
-        """
+        """The columns of `carry`, and those that say how a prompt was made."""
         rewritten = () if self.rewrite is None else REWRITE_COLUMNS
         return (*self.read_columns, *rewritten)
 
