@@ -171,9 +171,9 @@ class ClusterSettings(Settings):
 def _prompts_kind(value: object) -> str:
     """The kind of a job's prompts, so that a mistake is told of that kind alone."""
     if isinstance(value, PromptList) or (isinstance(value, dict) and "texts" in value):
-        return "texts"
+        return "prompts in the job"
     if isinstance(value, dict | PromptTemplate):
-        return "template"
+        return "prompts from templates"
     return "places" if isinstance(value, list | tuple) else "place"
 
 
@@ -187,8 +187,8 @@ class Job(Settings):
     prompts: (
         Annotated[Location, Tag("place")]
         | Annotated[tuple[Location, ...], Field(min_length=1), Tag("places")]
-        | Annotated[PromptTemplate, Tag("template")]
-        | Annotated[PromptList, Tag("texts")]
+        | Annotated[PromptTemplate, Tag("prompts from templates")]
+        | Annotated[PromptList, Tag("prompts in the job")]
     ) = Field(
         discriminator=Discriminator(_prompts_kind),
         description="Paths, globs, folders or URIs of Parquet, CSV, JSON or Arrow files, a "
@@ -351,10 +351,7 @@ class Job(Settings):
 
     @property
     def prompt_patterns(self) -> tuple[str, ...]:
-        """The setting `prompts` as a tuple; of a template, its table and its wildcard files.
-
-        It is empty where the prompts stand in the job.
-        """
+        """The locations in `prompts`; of a template, its table and its wildcard files."""
         if isinstance(self.prompts, str):
             return (self.prompts,)
         if isinstance(self.prompts, PromptList):
@@ -366,10 +363,7 @@ class Job(Settings):
 
     @property
     def carried_columns(self) -> tuple[str, ...]:
-        """The columns that are copied: those of `carry`, and those that say where a prompt is from.
-
-        The latter are of prompts that are made from templates, or rewritten.
-        """
+        """The columns of `carry`, and those that say how a prompt was made."""
         rewritten = () if self.rewrite is None else REWRITE_COLUMNS
         return (*self.read_columns, *rewritten)
 

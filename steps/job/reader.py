@@ -5,12 +5,17 @@ Messages name where a wrong setting came from.
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.introspection import SettingPath, accepts_type
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.origin import JobOrigin
+from imagekiln.steps.job.origin import JobOrigin, SettingPath
 from imagekiln.steps.job.settings_file import (
     YAML_ERRORS,
     load_yaml,
@@ -43,9 +48,11 @@ def read_job(
         text = read_text(name) if is_remote_uri(name) else read_local_text(name, "a job file")
         folder = None if is_remote_uri(name) else Path(resolve_path(name)).absolute().parent
     values, locations = parse_settings(text, name, REQUIRED_SETTINGS)
-    _apply_environment(values, os.environ if environment is None else environment, locations)
-    for change in changes:
-        _apply_option(values, change, locations)
+    texts = _read_environment(os.environ if environment is None else environment)
+    texts += map(_parse_option, changes)
+    for change in texts:
+        _apply_change(values, change, locations)
+    _keep_texts(values, texts)
     return validate_job(values, name, locations).with_origin(JobOrigin(folder, locations))
 
 
@@ -61,36 +68,40 @@ def validate_job(
     values: object, name: str = "job", locations: Mapping[SettingPath, str] | None = None
 ) -> Job:
     """The job of these plain values. Raises BadInput with a sentence for each mistake."""
-    return validate_settings(Job, values, name, locations or {}, "the job")
+    return validate_settings(Job, values, name, locations or {})
 
 
-def _apply_environment(
-    values: dict[str, object], environment: Mapping[str, str], locations: dict[SettingPath, str]
-) -> None:
-    for variable, value in sorted(environment.items()):
-        if variable.startswith(ENVIRONMENT_PREFIX):
-            key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-            _apply_change(values, key.split("__"), value, variable, locations)
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A setting of the environment or the command line; `source` is its name there."""
+
+    path: tuple[str, ...]
+    text: str
+    source: str
 
 
-def _apply_option(
-    values: dict[str, object], change: str, locations: dict[SettingPath, str]
-) -> None:
-    key, equals_sign, value = change.partition("=")
+def _read_environment(environment: Mapping[str, str]) -> list[_Change]:
+    return [
+        _Change(
+            tuple(variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")), text, variable
+        )
+        for variable, text in sorted(environment.items())
+        if variable.startswith(ENVIRONMENT_PREFIX)
+    ]
+
+
+def _parse_option(change: str) -> _Change:
+    key, equals_sign, text = change.partition("=")
     if not equals_sign:
         raise BadInput(f"--set {change}: has no value. Write --set key=value.")
-    path = key.strip().split(".")
-    _apply_change(values, path, value, f"--set {key}", locations)
+    return _Change(tuple(key.strip().split(".")), text, f"--set {key}")
 
 
 def _apply_change(
-    values: dict[str, object],
-    path: list[str],
-    text: str,
-    source: str,
-    locations: dict[SettingPath, str],
+    values: dict[str, object], change: _Change, locations: dict[SettingPath, str]
 ) -> None:
-    """Set the value at `path`, making groups on the way. Raises BadInput."""
+    """Set the value, making groups on the way. Raises BadInput."""
+    source, path = change.source, change.path
     if not all(path):
         raise BadInput(f"{source}: names no setting. Choose one, such as defaults.steps.")
     group = values
@@ -100,24 +111,21 @@ def _apply_change(
             setting = ".".join(path[:depth])
             raise BadInput(f"{source}: {setting} is not a group of settings. Set {setting} itself.")
         group = inner
-    group[path[-1]] = _parse_value(tuple(path), text)
-
-    changed: SettingPath = ()
-    for name in path:
-        changed = (*changed, name)
-        locations[changed] = source
-
-
-def _parse_value(path: SettingPath, text: str) -> object:
-    """The text as YAML. A setting that takes text reads only quotes, lists and null as YAML."""
     try:
-        value = load_yaml(text)
+        group[path[-1]] = load_yaml(change.text)
     except YAML_ERRORS:
-        return text
-    if not accepts_type(Job, path, str) or accepts_type(Job, path, type(value)):
-        return value
-    if isinstance(value, list) and accepts_type(Job, path, tuple):
-        return value
-    if value is None and text.strip():
-        return None
-    return text
+        group[path[-1]] = change.text
+    for depth in range(1, len(path) + 1):
+        locations[path[:depth]] = source
+
+
+def _keep_texts(values: dict[str, object], changes: Sequence[_Change]) -> None:
+    """Put back texts that YAML reads as numbers, dates or groups, if their settings take text."""
+    try:
+        Job.model_validate(values)
+    except ValidationError as error:
+        refused = [each["input"] for each in error.errors() if each["type"] == "string_type"]
+        for change in changes:
+            group: Any = reduce(getitem, change.path[:-1], values)  # type: ignore[arg-type]
+            if any(group[change.path[-1]] is value for value in refused):
+                group[change.path[-1]] = change.text

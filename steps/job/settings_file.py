@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from imagekiln.steps.errors import BadInput, first_line
 from imagekiln.steps.job.fields import Settings
-from imagekiln.steps.job.introspection import SettingPath, format_path
-from imagekiln.steps.job.validation_errors import describe_validation_errors
+from imagekiln.steps.job.mistakes import describe_mistakes
+from imagekiln.steps.job.origin import SettingPath, format_path
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import MAX_TEXT_BYTES, decode_text, resolve_path
 
@@ -75,18 +75,16 @@ def validate_settings(
     values: object,
     name: str,
     locations: Mapping[SettingPath, str],
-    noun: str,
 ) -> S:
     """The group of settings with these plain values.
 
-    `name` is the file, `locations` where each setting was set, and `noun` what they are together.
-    Raises BadInput with a sentence for each mistake.
+    `name` is the file, `locations` the place of each setting. Raises BadInput with a sentence for
+    each mistake.
     """
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        sentences = describe_validation_errors(kind, error.errors(), name, locations, noun)
-        raise BadInput(*sentences) from error
+        raise BadInput(*describe_mistakes(kind, error, values, name, locations)) from error
 
 
 def _record_locations(

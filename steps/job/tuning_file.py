@@ -185,7 +185,7 @@ def parse_tuning_file(content: bytes, name: str) -> TuningFile:
             f"{name}: is not {TUNING_FILE_NOUN} of version {TUNING_VERSION}. Choose one that this "
             "Imagekiln's `imagekiln tune` wrote, or tune again."
         )
-    return validate_settings(TuningFile, values, name, locations, "the tuning file")
+    return validate_settings(TuningFile, values, name, locations)
 
 
 def _write_tuning_file(name: str, tuning: TuningFile) -> None:

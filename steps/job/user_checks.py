@@ -18,8 +18,8 @@ from types import ModuleType
 
 from imagekiln.steps.errors import BadInput, first_line
 from imagekiln.steps.job.gates import UserCheckGate
-from imagekiln.steps.job.introspection import SettingPath, format_path
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.origin import SettingPath, format_path
 from imagekiln.steps.job.scores import SCORER_GROUP, OwnScore
 
 # Importing runs the user's code, which may raise anything.

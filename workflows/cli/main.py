@@ -75,7 +75,7 @@ SECTIONS = (
 # Left out of the first help: what few people need, and what pods run.
 RARE = {
     "tune", "schema", "resubmit", "apply", "render", "diff", "gc", "push",
-    "rewrite", "plan", "generate", "aggregate", "copy", "fetch", "outcome", "publish",
+    "plan", "aggregate",
 }  # fmt: skip
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a bug in Imagekiln; 2 input to correct; 3 incomplete; 75 try again."

@@ -1,15 +1,22 @@
 """Arguments and options that several commands share."""
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
-from typing import ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import click
 import cloup
 
 from imagekiln.workflows.client.connect import DEFAULT_NAMESPACE, NAMESPACE_VARIABLE
 
+if TYPE_CHECKING:
+    from imagekiln.steps.job.job import Job
+    from imagekiln.workflows.pod.request import JobRequest
+
 P = ParamSpec("P")
+POD_JOB_OPTIONS = ("job", "settings", "date", "timezone", "argo", "device")
 
 # Not checked here: a URI is no path on this machine. The type lets shells complete file names.
 PATH_OR_URI = click.Path(readable=False)
@@ -55,8 +62,29 @@ def job_options(command: Callable[P, None]) -> Callable[P, None]:
     return argument(settings_option(command))
 
 
-def pod_job_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Take a job as `job_options` does; a pod names none, but has it in its environment."""
+@dataclass(frozen=True, slots=True)
+class PodJob:
+    """The job of a step: from the command line, or `argo`, from the environment of a pod."""
+
+    request: "JobRequest"
+    device: str | None
+    argo: bool
+
+    def resolve(self) -> "Job":
+        """Read the job. Raises BadInput."""
+        from imagekiln.workflows.pod.request import resolve_job
+
+        return resolve_job(self.request, self.device)
+
+
+def pod_job_options(command: Callable[P, None]) -> Callable[..., None]:
+    """Take a job and its date, as `PodJob`; a pod names none, but has it in its environment."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # as click calls it
+        kwargs["job"] = _pod_job(**{name: kwargs.pop(name) for name in POD_JOB_OPTIONS})
+        command(*args, **kwargs)
+
     argument = cloup.argument(
         "job",
         metavar="JOB",
@@ -76,7 +104,27 @@ def pod_job_options(command: Callable[P, None]) -> Callable[P, None]:
         hidden=True,
         help="What `device: auto` means: the device of the pods.",
     )
-    return argument(settings_option(argo(device(command))))
+    return argument(settings_option(date_options(argo(device(run)))))
+
+
+def _pod_job(
+    job: str | None,
+    settings: tuple[str, ...],
+    date: str,
+    timezone: str,
+    argo: bool,
+    device: str | None,
+) -> PodJob:
+    from imagekiln.workflows.pod.request import JobRequest, request_from_environment
+
+    if job is None:
+        if not argo:
+            raise click.UsageError("Missing argument 'JOB'.")
+        return PodJob(request_from_environment(os.environ), device, argo)
+    if argo:
+        raise click.UsageError("Pass either JOB or --argo.")
+    request = JobRequest(job, settings=settings, date=date, timezone=timezone)
+    return PodJob(request, device, argo)
 
 
 def gpus_option(command: Callable[P, None]) -> Callable[P, None]:

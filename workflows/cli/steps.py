@@ -1,4 +1,7 @@
-"""The steps that pods run, one command each; with them, a run can be made by hand too."""
+"""The steps that pods run, one command each; with them, a run can be made by hand too.
+
+Helps list only `plan` and `aggregate`, which people run too.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -9,7 +12,7 @@ import cloup
 
 from imagekiln.workflows.cli.options import (
     PATH_OR_URI,
-    date_options,
+    PodJob,
     examples,
     format_option,
     pod_job_options,
@@ -18,28 +21,22 @@ from imagekiln.workflows.cli.options import (
 
 if TYPE_CHECKING:
     from imagekiln.steps.runtime.signals import Stop
-    from imagekiln.workflows.pod.request import JobRequest
 
 OUTPUTS_FOLDER = click.Path(file_okay=False)
 
 
 @cloup.command(
+    hidden=True,
     epilog=examples(
         "imagekiln rewrite job.yaml --set output=s3://bucket/images",
         "imagekiln rewrite job.yaml --fetch",
-    )
+    ),
 )
 @pod_job_options
-@date_options
 @cloup.option("--fetch", is_flag=True, help="Only download the language model.")
 @format_option
 def rewrite(
-    job: str | None,
-    settings: tuple[str, ...],
-    argo: bool,
-    device: str | None,
-    date: str,
-    timezone: str,
+    job: PodJob,
     fetch: bool,
     output_format: str,
 ) -> None:
@@ -54,10 +51,8 @@ def rewrite(
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.cli.text import print_result
-    from imagekiln.workflows.pod.request import resolve_job
 
-    _require_job(job, argo=argo)
-    resolved_job = resolve_job(_job_request(job, settings, date, timezone), device)
+    resolved_job = job.resolve()
     add_log_context("rewrite")
     if fetch:
         print_text(fetch_language_model(resolved_job))
@@ -75,7 +70,6 @@ def rewrite(
     )
 )
 @pod_job_options
-@date_options
 @cloup.option("--retry", is_flag=True, help="Plan the next retry of the job's existing run.")
 @format_option
 # What follows is for the pods of a workflow.
@@ -95,12 +89,7 @@ def rewrite(
     help="Write the run and its counts here, for Argo.",
 )
 def plan(
-    job: str | None,
-    settings: tuple[str, ...],
-    argo: bool,
-    device: str | None,
-    date: str,
-    timezone: str,
+    job: PodJob,
     retry: bool,
     output_format: str,
     workers: int,
@@ -127,23 +116,20 @@ def plan(
     )
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.pod.outputs import write_plan_outputs
-    from imagekiln.workflows.pod.request import resolve_job
 
-    _require_job(job, argo=argo)
-    request = _job_request(job, settings, date, timezone, retry)
-    resolved_job = resolve_job(request, device)
-    if argo and resolved_job.export and not exports:
+    resolved_job = job.resolve()
+    if job.argo and resolved_job.export and not exports:
         raise BadInput(
             "export: this workflow has no step for it. Register the job's own template by "
             "`imagekiln apply JOB`, and name it, which ends in -export."
         )
 
-    retry = retry or request.retry
+    retry = retry or job.request.retry
     if retry:
         result = plan_retry(resolved_job)
     else:
         with open_progress() as progress:
-            rewriter = None if argo else prompt_rewriter(progress)
+            rewriter = None if job.argo else prompt_rewriter(progress)
             result = make_plan(resolved_job, rewriter=rewriter, gpu_memory=gpu_memory)
     add_log_context("plan", result.uri)
 
@@ -155,32 +141,12 @@ def plan(
     print_plan_warnings(result)
 
 
-def _require_job(job: str | None, *, argo: bool) -> None:
-    """Raise UsageError unless the job is named on the command line or in the environment."""
-    if job is None and not argo:
-        raise click.UsageError("Missing argument 'JOB'.")
-    if job is not None and argo:
-        raise click.UsageError("Pass either JOB or --argo.")
-
-
-def _job_request(
-    job: str | None, settings: tuple[str, ...], date: str, timezone: str, retry: bool = False
-) -> "JobRequest":
-    """The job as named on the command line, else as the environment of a pod has it."""
-    import os
-
-    from imagekiln.workflows.pod.request import JobRequest, request_from_environment
-
-    if job is None:
-        return request_from_environment(os.environ)
-    return JobRequest(job, settings=settings, date=date, timezone=timezone, retry=retry)
-
-
 @cloup.command(
+    hidden=True,
     epilog=examples(
         "imagekiln generate images/shapes-1a2b3c4d5e6f --shard 0",
         "imagekiln generate s3://bucket/nightly --shard 3 --workers 8",
-    )
+    ),
 )
 @run_argument
 @cloup.option("--shard", type=int, required=True, help="The shard to generate, counted from 0.")
@@ -315,18 +281,13 @@ def aggregate(
 
 
 @cloup.command(
+    hidden=True,
     epilog=examples("imagekiln copy job.yaml --run images/shapes-1a2b3c4d5e6f"),
 )
 @pod_job_options
-@date_options
 @cloup.option("--run", required=True, metavar="RUN", type=PATH_OR_URI, help="The finished run.")
 def copy(
-    job: str | None,
-    settings: tuple[str, ...],
-    argo: bool,
-    device: str | None,
-    date: str,
-    timezone: str,
+    job: PodJob,
     run: str,
 ) -> None:
     """Make the copies of a finished run that its job asks for.
@@ -338,10 +299,8 @@ def copy(
     from imagekiln.steps.runtime.machine import add_log_context
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.text import format_fields, print_result
-    from imagekiln.workflows.pod.request import resolve_job
 
-    _require_job(job, argo=argo)
-    resolved_job = resolve_job(_job_request(job, settings, date, timezone), device)
+    resolved_job = job.resolve()
     add_log_context("export", run)
     with open_progress() as progress:
         results = export_run(resolved_job, run, progress)
@@ -349,7 +308,7 @@ def copy(
         print_result(result, "text", format_fields)
 
 
-@cloup.command(epilog=examples("imagekiln fetch images/shapes-1a2b3c4d5e6f"))
+@cloup.command(hidden=True, epilog=examples("imagekiln fetch images/shapes-1a2b3c4d5e6f"))
 @run_argument
 def fetch(run: str) -> None:
     """Download the model of a planned run into this machine's cache."""
@@ -368,7 +327,7 @@ def fetch(run: str) -> None:
     print_text(fetch_run_models(run))
 
 
-@cloup.command(epilog=examples("imagekiln outcome --status Succeeded"))
+@cloup.command(hidden=True, epilog=examples("imagekiln outcome --status Succeeded"))
 @cloup.option(
     "--outputs",
     type=OUTPUTS_FOLDER,
@@ -414,7 +373,7 @@ def outcome(outputs: str | None, **facts: str) -> None:
         print_note(f"Nobody was notified: {error}")
 
 
-@cloup.command(epilog=examples("imagekiln publish --outputs /tmp/imagekiln"))
+@cloup.command(hidden=True, epilog=examples("imagekiln publish --outputs /tmp/imagekiln"))
 @cloup.option(
     "--outputs",
     type=OUTPUTS_FOLDER,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.introspection import SettingPath
+from imagekiln.steps.job.origin import SettingPath
 from imagekiln.steps.job.settings_file import (
     parse_settings,
     read_local_text,
@@ -30,7 +30,7 @@ def load_profile(name: str) -> Profile:
     """The bundled profile of that name, or the one in the user's file. Raises Missing, BadInput."""
     values, locations = _read_values(name, MAX_INHERITANCE)
     named = {"name": Path(name).stem} | values
-    return validate_settings(ProfileFile, named, name, locations, "the profile")
+    return validate_settings(ProfileFile, named, name, locations)
 
 
 def _read_values(name: str, depth: int) -> LocatedValues:

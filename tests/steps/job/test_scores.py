@@ -55,7 +55,7 @@ def test_a_job_without_scores_says_nothing_of_them() -> None:
         ({"scores": {"ok": CLIP}}, "scores.ok has the name of a column"),
         (
             {"scores": {"a": {"id": "org/clip"}}},
-            "scores.a has no kind; set scores.a.kind to clip_score or",
+            "scores.a.kind is missing; add it",
         ),
         ({"scores": {"a": {**CLIP, "min": 2, "max": 1}}}, "has min 2 and max 1; exchange them"),
         ({"scores": {"a": {"kind": "own", "entry": "os:system"}}}, "belongs to Python"),

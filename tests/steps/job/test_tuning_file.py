@@ -91,7 +91,7 @@ def test_absent_file_is_an_error_or_empty_as_the_caller_asks(tmp_path: Path) -> 
         ),
         ("version: 2", "t.yaml: is not a tuning file of version 1."),
         ("version: 1\nentris: []", "t.yaml:2: entris is not a setting; write entries."),
-        ("version: 1\nentries: 7", "t.yaml:2: entries is 7; write a list, such as [one, two]."),
+        ("version: 1\nentries: 7", "t.yaml:2: entries is 7; it should be a valid list."),
         (
             "version: !!python/object/apply:os.system [ls]",
             "t.yaml:1: is not valid YAML (could not determine a constructor ",

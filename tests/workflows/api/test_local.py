@@ -138,7 +138,7 @@ def test_result_is_short_at_a_prompt(tmp_path: Path) -> None:
 
 
 def test_mistake_in_the_job_is_a_sentence(job_file: Path) -> None:
-    with pytest.raises(imagekiln.BadInput, match=r'model.dtype is "bf16"; write "bfloat16"'):
+    with pytest.raises(imagekiln.BadInput, match=r'model\.dtype is "bf16"; it should be'):
         imagekiln.read_job(job_file, ["model.dtype=bf16"])
     with pytest.raises(imagekiln.Missing, match="no such file"):
         imagekiln.run(job_file.with_name("absent.yaml"))
@@ -189,5 +189,5 @@ def test_tuning_is_written_to_the_file(job_file: Path, tmp_path: Path) -> None:
 
 def test_job_of_plain_values_says_what_to_correct() -> None:
     shapes = {"id": "bundled:shapes", "dtype": "fp32"}
-    with pytest.raises(BadInput, match=r'model\.dtype is "fp32"; write "float32"'):
+    with pytest.raises(BadInput, match=r'model\.dtype is "fp32"; it should be'):
         imagekiln.job(name="a", prompts="a.parquet", output="out", model=shapes)

@@ -114,24 +114,6 @@ def test_unknown_job_field() -> None:
     )
 
 
-def test_columns_named_the_wrong_way_round() -> None:
-    assert _refused("plan", _job(PROMPTS), "--set", "columns.Text=prompt") == (
-        "--set columns.Text: columns.Text is not a setting; write prompt: Text."
-    )
-
-
-def test_seed_that_means_a_random_one_elsewhere() -> None:
-    assert _refused("plan", _job(PROMPTS, defaults={"seed": -1})).endswith(
-        "seed is -1; leave it out: each row then has a seed of its own, the same each time."
-    )
-
-
-def test_wrong_setting_on_the_command_line() -> None:
-    assert _refused("plan", _job(PROMPTS), "--set", "model.dtype=bf16") == (
-        '--set model.dtype: model.dtype is "bf16"; write "bfloat16".'
-    )
-
-
 @pytest.mark.parametrize("command", ["plan", "run", "estimate"])
 def test_every_command_that_takes_a_job_refuses_it_alike(command: str) -> None:
     assert _refused(command, _job()) == (
