@@ -186,5 +186,5 @@ def test_a_damaged_image_names_its_part(tmp_path: Path) -> None:
 
 
 def test_a_part_that_vanished_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(Missing, match="part: is missing, .*`imagekiln verify "):
+    with pytest.raises(Missing, match=r"part: is missing, .*`imagekiln verify "):
         read_sample(open_store(str(tmp_path)), _sample(b"no image at all"))
