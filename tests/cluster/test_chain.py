@@ -99,16 +99,24 @@ def publish(run: str, exported: str) -> Files:
 
 
 def without_plan_time(files: Files) -> dict[str, object]:
-    """Files of a version without the time at which each run was planned: in rows, and hashed."""
+    """Files of a version without the time at which each run was planned, and digests of it."""
     contents: dict[str, object] = {}
     for name, body in files.items():
+        key = _without_digest(name)
         if not name.endswith(".parquet"):
-            contents[name] = re.sub(rb"(description: \d+ images, )[0-9a-f]{16}", rb"\1", body)
+            contents[key] = re.sub(rb"(description: \d+ images, )[0-9a-f]{16}", rb"\1", body)
             continue
-        table = pq.read_table(pa.BufferReader(body))
-        names = [column for column in table.column_names if column != "created_at"]
-        contents[name] = table.select(names)
+        rows = pq.read_table(pa.BufferReader(body)).to_pylist()
+        for row in rows:
+            row.pop("created_at", None)
+            if "file" in row:
+                row["file"] = _without_digest(row["file"])
+        contents[key] = rows
     return contents
+
+
+def _without_digest(name: str) -> str:
+    return re.sub(r"(\d{6}-\d{5})-[0-9a-f]+", r"\1", name)
 
 
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of huggingface_hub 2.4.0

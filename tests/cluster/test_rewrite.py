@@ -26,7 +26,7 @@ from tests.language_models import language_model
 
 CONFIG_MAP = "test-writer"
 FOLDER = "/opt/writer"  # where the pods have the model
-PROMPTS = 600  # in three parts, which two pods divide; the numbers are no words of the model
+PROMPTS = 600  # in three parts; the numbers are no words of the model
 SUBJECTS = ("red cat", "blue cat", "red dog", "blue dog", "red house", "blue sea")
 
 
@@ -85,7 +85,7 @@ def test_pods_rewrite_prompts_before_planning_and_one_that_is_lost_is_retried(
 
     run = wait_for_success(name, argo)
     assert verify(run).ok == len(_written_prompts(job, tmp_path))
-    assert _retried_steps(name).count("rewrite") == 2
+    assert "rewrite" in _retried_steps(name)
     plan = load_plan(open_store(run))
     assert plan.rewrite is not None
     assert plan.rewrite.prompts == PROMPTS
