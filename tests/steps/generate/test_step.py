@@ -23,7 +23,7 @@ from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.maintain.reproduce import reproduce
-from imagekiln.steps.models.facts import weights_digest as digest_of
+from imagekiln.steps.models.component_files import weights_digest as digest_of
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, image_rows
 from imagekiln.steps.runs.keys import part_key
