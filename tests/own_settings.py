@@ -94,7 +94,7 @@ def change(file: Path, **changes: object) -> None:
 
 def main() -> None:
     """Print what is drawn of each model with nothing set, and where that is from."""
-    from imagekiln.steps.models.image_defaults import describe_defaults
+    from imagekiln.steps.models.facts import describe_defaults
 
     for name in KNOWN:
         with tempfile.TemporaryDirectory() as folder:

@@ -19,7 +19,7 @@ from imagekiln.steps.job.output import Png
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run as run_job
 from imagekiln.steps.maintain.retry import announce_retry
-from imagekiln.steps.models.image_defaults import default_steps
+from imagekiln.steps.models.facts import default_steps
 from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.attempts import merge_stats, read_attempts

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.job.tuning_file import TuningEntry, add_tuning_entry
-from imagekiln.steps.models.facts import weights_digest
+from imagekiln.steps.models.component_files import weights_digest
 from tests.jobs import SHAPES
 
 PLAIN: dict[str, object] = {

@@ -23,7 +23,7 @@ from imagekiln.steps.errors import (
 from imagekiln.steps.export.commits import require_export
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER
 from imagekiln.steps.export.step import is_complete
-from imagekiln.steps.models.hub import BUSY_STATUSES, silence_hub_client
+from imagekiln.steps.models.hub import BUSY_STATUSES
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
@@ -87,7 +87,7 @@ def push(
     _require_own_files(store, [*data, *others])
     from huggingface_hub import HfApi  # slow to import
 
-    with explained_by(partial(_explain, repository)), silence_hub_client():
+    with explained_by(partial(_explain, repository)):
         api = HfApi(token=token)
         api.create_repo(
             name,

@@ -40,11 +40,16 @@ from imagekiln.steps.job.tuning_file import (
     tuning_entry_key,
 )
 from imagekiln.steps.models.compatibility import require_compatibility
-from imagekiln.steps.models.facts import ModelFacts, default_image_size, load_model_facts
+from imagekiln.steps.models.facts import (
+    ModelFacts,
+    default_guidance,
+    default_image_size,
+    default_steps,
+    load_model_facts,
+)
 from imagekiln.steps.models.families import family_of
-from imagekiln.steps.models.image_defaults import default_guidance, default_steps
 from imagekiln.steps.models.performance import GIB
-from imagekiln.steps.models.revisions import pin_revisions
+from imagekiln.steps.models.resolve import pin_revisions
 from imagekiln.steps.runs.image import ImageParameters, ImageRow
 from imagekiln.steps.runs.plan import (
     PLAN_SCHEMA_VERSION,

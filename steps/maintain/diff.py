@@ -17,7 +17,7 @@ from imagekiln.steps.maintain.pairing import (
     pair_images,
     read_manifest_rows,
 )
-from imagekiln.steps.models.image_defaults import default_guidance, default_steps
+from imagekiln.steps.models.facts import default_guidance, default_steps
 from imagekiln.steps.runs.image import describe_setting, find_varied_settings
 from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, PLAN_KEY, diff_image_key
 from imagekiln.steps.runs.plan import Plan

@@ -12,27 +12,22 @@ from pathlib import Path, PurePosixPath
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.component_files import read_json, require_data_component
-from imagekiln.steps.models.facts import (
-    configuration_folder,
-    is_hub_id,
+from imagekiln.steps.models.component_files import (
+    CONFIG_FILE,
     local_folder,
+    read_json,
+    require_data_component,
     weights_digest,
 )
-from imagekiln.steps.models.families import ImageEncoderClass, variants_of
-from imagekiln.steps.models.hub import (
-    download_file,
-    download_snapshot,
-    list_hub_files,
-)
+from imagekiln.steps.models.facts import configuration_folder
+from imagekiln.steps.models.families import ImageEncoderClass, family_of
+from imagekiln.steps.models.hub import download_file, download_snapshot, is_hub_id, list_hub_files
 from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import translate_errors
 
 AdapterSettings = ControlNetSettings | IpAdapterSettings
 ModelConfig = Mapping[str, object]
 ConfigKeys = tuple[str, ...]
-
-CONFIG_FILE = "config.json"
 TRANSFORMER_CONFIG_FILE = "transformer/config.json"
 ADAPTER_FILE_PATTERNS = ["*.json", "*.safetensors"]
 
@@ -101,7 +96,7 @@ def _has_file(adapter: AdapterSettings, hub_files: tuple[str, ...], pattern: Pur
 
 def require_adapter_support(model: ModelSettings, pipeline: str) -> None:
     """Raise BadInput if a pipeline does not support an adapter, or its files do not fit."""
-    variants = variants_of(pipeline)
+    variants = family_of(pipeline)
     if model.controlnet is not None:
         if variants.controlnet is None:
             raise BadInput(

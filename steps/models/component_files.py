@@ -5,20 +5,34 @@ models if a model's small files say so. Each version closes some of these ways. 
 files ask for one of them is refused here, whatever the libraries would make of it.
 """
 
+import hashlib
 import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from imagekiln.steps.errors import BadInput, cut_name
+from imagekiln.steps.errors import BadInput, Missing, cut_name
+from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.models.hub import (
+    download_snapshot,
+    is_hub_id,
+    list_hub_files,
+    loading_from_cache,
+)
+from imagekiln.steps.models.weights import (
+    SAFETENSORS_SUFFIX,
+    BeforePiece,
+    hash_files,
+    proceed,
+)
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import open_file
 from imagekiln.steps.storage.store import is_plain_name
+from imagekiln.steps.storage.uri import resolve_path
 
 MODEL_INDEX_FILE = "model_index.json"
 SCHEDULER_CONFIG = "scheduler/scheduler_config.json"
-SAFETENSORS_SUFFIX = ".safetensors"
 # With a variant's name, as in `.safetensors.index.fp16.json`. Indexes of other files are not read.
 WEIGHTS_INDEX_PATTERN = "*.safetensors.index*.json"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
@@ -35,6 +49,12 @@ LIBRARIES = {
     "stable_diffusion",
 }
 Config = dict[str, object]
+CONFIG_FILE = "config.json"
+TOKENIZER_FILES = ["*.json", "merges.txt", "vocab.txt"]
+MODEL_FILES = [*TOKENIZER_FILES, "model*.safetensors"]
+AUTO_CLASS = "AutoModel"  # code that a configuration names is refused, as all that Auto... heeds
+IRRELEVANT_SUFFIXES = {".md", ".txt", ".png", ".jpg", ".jpeg", ".webp", ".gitattributes", ".lock"}
+TOKENIZER_TEXT_FILES = {"merges.txt", "vocab.txt"}
 
 
 def list_files(folder: Path, name: str) -> list[Path]:
@@ -208,3 +228,99 @@ def _unusual(name: str, what: str) -> BadInput:
         f"{name}: {what}, and Imagekiln loads nothing but the model's own data. "
         "Choose another model."
     )
+
+
+def fetch_planned_files(setting: str, reference: HubReference, digest: str | None) -> Path:
+    """The folder of a model on this machine, downloaded if need be.
+
+    Raises BadInput if it is not what the run was planned with, Missing, TryAgain.
+    """
+    if weights_digest(reference) != digest:
+        raise other_files_error(setting, reference.id)
+    if is_hub_id(reference.id):
+        folder = download_snapshot(reference, MODEL_FILES, setting)
+    else:
+        folder = local_folder(setting, reference.id)
+    with loading_from_cache(reference.id, folder):
+        require_data_component(folder, setting, AUTO_CLASS)
+    return folder
+
+
+def other_files_error(setting: str, name: str) -> BadInput:
+    """The error for files that are not those of the plan."""
+    return BadInput(
+        f"{setting}: {name} is not what the run was planned with. Restore it, or plan anew."
+    )
+
+
+def require_processor(setting: str, reference: HubReference) -> Path:
+    """The folder with the small files of a tokenizer and image processor.
+
+    Raises BadInput if there are none, or they name code, Missing, TryAgain.
+    """
+    if is_hub_id(reference.id):
+        folder = download_snapshot(reference, TOKENIZER_FILES, setting)
+    else:
+        folder = local_folder(setting, reference.id)
+    if not any(folder.glob(CONFIG_PATTERN)):
+        raise BadInput(
+            f"{setting}: {reference.id} has no {CONFIG_FILE}, so it is no model of transformers. "
+            "Choose another."
+        )
+    require_data_component(folder, setting, AUTO_CLASS)
+    return folder
+
+
+def require_model(setting: str, reference: HubReference) -> Config:
+    """The configuration of a model whose weights are safetensors. Raises as `require_processor`."""
+    folder = require_processor(setting, reference)
+    if is_hub_id(reference.id):
+        names = list_hub_files(reference)
+        has_weights = not names or any(name.endswith(SAFETENSORS_SUFFIX) for name in names)
+    else:
+        has_weights = any(folder.glob(f"*{SAFETENSORS_SUFFIX}"))
+    if not has_weights:
+        raise BadInput(
+            f"{setting}: {reference.id} has no safetensors, and pickles can run code. "
+            "Convert it to safetensors, or choose another."
+        )
+    return read_json(folder / CONFIG_FILE, setting)
+
+
+def local_folder(setting: str, name: str) -> Path:
+    """The folder that a setting names if it is no hub id. Raises Missing, TryAgain."""
+    folder = Path(resolve_path(name))
+    with translate_errors(name):
+        if not folder.is_dir():
+            raise Missing(
+                f"{setting}: {name} is not a folder. "
+                "Set it to a folder, or to a hub id as org/name."
+            )
+    return folder
+
+
+def weights_digest(
+    reference: HubReference,
+    variant: str | None = None,
+    before_piece: BeforePiece = proceed,
+) -> str:
+    """The identity of weights: a hub model's commit, or the hash of a local folder's files."""
+    if is_hub_id(reference.id):
+        name = f"{reference.id}#{variant}" if variant else reference.id
+        return f"{name}@{reference.revision}"
+    folder = Path(resolve_path(reference.id))
+    total = hashlib.sha256()
+    with translate_errors(reference.id):
+        files = list_files(folder, reference.id)
+        paths = sorted(path for path in files if _affects_pixels(path))
+        hashes = hash_files(paths, before_piece)
+        for path, sha256 in zip(paths, hashes, strict=True):
+            name = path.relative_to(folder).as_posix()
+            total.update(f"{name}\0{sha256}\n".encode())
+    if variant:
+        total.update(f"\0variant {variant}\n".encode())
+    return f"sha256:{total.hexdigest()}"
+
+
+def _affects_pixels(path: Path) -> bool:
+    return path.suffix.lower() not in IRRELEVANT_SUFFIXES or path.name in TOKENIZER_TEXT_FILES

@@ -9,12 +9,17 @@ from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.columns import MAX_SIDE
-from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
-from imagekiln.steps.models.checkpoints import require_known_scheduler, require_plain_weights
+from imagekiln.steps.models.checkpoints import (
+    checkpoint_file,
+    configuration_reference,
+    require_fitting_configuration,
+    require_known_scheduler,
+    require_plain_weights,
+    require_whole_checkpoint,
+)
 from imagekiln.steps.models.component_files import (
     MODEL_INDEX_FILE,
-    SAFETENSORS_SUFFIX,
     SCHEDULER_CONFIG,
     Config,
     list_files,
@@ -22,30 +27,33 @@ from imagekiln.steps.models.component_files import (
     read_json,
     read_model_index,
     require_data_only,
+    weights_digest,
 )
-from imagekiln.steps.models.families import family_of, unsupported_reason, variants_of
-from imagekiln.steps.models.hub import download_configuration, list_hub_files, measure_weights
-from imagekiln.steps.models.own_settings import OwnSettings, read_own_settings
-from imagekiln.steps.models.single_file import (
+from imagekiln.steps.models.families import family_of, unsupported_reason
+from imagekiln.steps.models.hub import (
+    download_configuration,
+    is_hub_id,
+    list_hub_files,
+    measure_weights,
+)
+from imagekiln.steps.models.own_settings import NO_GUIDANCE, OwnSettings, read_own_settings
+from imagekiln.steps.models.weights import (
     PICKLE_SUFFIXES,
-    checkpoint_file,
-    configuration_reference,
-    is_weights_file,
-    require_fitting_configuration,
-    require_whole_checkpoint,
+    SAFETENSORS_SUFFIX,
+    BeforePiece,
+    hash_files,
+    proceed,
+    tensor_names,
 )
-from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed, tensor_names
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER, BUNDLED_PREFIX, resolve_path
 
-IRRELEVANT_SUFFIXES = {".md", ".txt", ".png", ".jpg", ".jpeg", ".webp", ".gitattributes", ".lock"}
-TOKENIZER_TEXT_FILES = {"merges.txt", "vocab.txt"}
 DENOISER_COMPONENTS = ("unet", "transformer", "prior")
 DEFAULT_SAMPLE_SIZE = 128  # of latents, if a configuration states none
 DEFAULT_VAE_SCALE_FACTOR = 8
 MAX_VAE_BLOCKS = 16
 MIN_SIZE_MULTIPLE = 8  # pipelines require a multiple of 8 whatever the VAE
-
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 ModelPaths = list[PurePosixPath]  # of files, on the hub or in the model's folder
 
@@ -88,7 +96,7 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
     scheduler = read_config(folder, SCHEDULER_CONFIG)
     require_fitting_configuration(model, scheduler)
     require_known_scheduler(scheduler, model.id)
-    draws_over = from_images and variants_of(pipeline).image_to_image is not None
+    draws_over = from_images and family_of(pipeline).image_to_image is not None
     reason = unsupported_reason(pipeline)
     if reason and not draws_over:
         raise BadInput(f"{model.id}: is a {pipeline}, which {reason}.")
@@ -158,25 +166,6 @@ def _describe_absence(name: str) -> str:
     return f"no such bundled model. Write {' or '.join(bundled)}."
 
 
-def is_hub_id(name: str) -> bool:
-    """Return whether a model's name is a hub id: org/name, and no such folder exists here."""
-    has_two_parts = name.count("/") == 1
-    is_path = name.startswith((BUNDLED_PREFIX, ".", "/", "~")) or is_weights_file(name)
-    return has_two_parts and not is_path and not Path(name).exists()
-
-
-def local_folder(setting: str, name: str) -> Path:
-    """The folder that a setting names if it is no hub id. Raises Missing, TryAgain."""
-    folder = Path(resolve_path(name))
-    with translate_errors(name):
-        if not folder.is_dir():
-            raise Missing(
-                f"{setting}: {name} is not a folder. "
-                "Set it to a folder, or to a hub id as org/name."
-            )
-    return folder
-
-
 def model_digest(model: ModelSettings, before_piece: BeforePiece = proceed) -> str:
     """The digest of a model's weights and of the variant that is loaded.
 
@@ -190,33 +179,6 @@ def model_digest(model: ModelSettings, before_piece: BeforePiece = proceed) -> s
     config = weights_digest(configuration_reference(model), before_piece=before_piece)
     content = f"checkpoint {sha256}\nconfig {config}\n"
     return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
-
-
-def weights_digest(
-    reference: HubReference,
-    variant: str | None = None,
-    before_piece: BeforePiece = proceed,
-) -> str:
-    """The identity of weights: a hub model's commit, or the hash of a local folder's files."""
-    if is_hub_id(reference.id):
-        name = f"{reference.id}#{variant}" if variant else reference.id
-        return f"{name}@{reference.revision}"
-    folder = Path(resolve_path(reference.id))
-    total = hashlib.sha256()
-    with translate_errors(reference.id):
-        files = list_files(folder, reference.id)
-        paths = sorted(path for path in files if _affects_pixels(path))
-        hashes = hash_files(paths, before_piece)
-        for path, sha256 in zip(paths, hashes, strict=True):
-            name = path.relative_to(folder).as_posix()
-            total.update(f"{name}\0{sha256}\n".encode())
-    if variant:
-        total.update(f"\0variant {variant}\n".encode())
-    return f"sha256:{total.hexdigest()}"
-
-
-def _affects_pixels(path: Path) -> bool:
-    return path.suffix.lower() not in IRRELEVANT_SUFFIXES or path.name in TOKENIZER_TEXT_FILES
 
 
 def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config, ModelPaths]:
@@ -347,3 +309,40 @@ def _vae_scale_factor(vae: Config) -> int:
 def default_image_size(job: Job, facts: ModelFacts) -> tuple[int, int]:
     """Width and height, in pixels, of an image whose row states neither."""
     return job.defaults.width or facts.width, job.defaults.height or facts.height
+
+
+def default_steps(job: Job, facts: ModelFacts, setting: str = "defaults") -> int:
+    """The steps of an image whose row states none. Raises BadInput if nothing says them."""
+    steps = job.defaults.steps or facts.own.steps
+    if steps is None:
+        raise BadInput(
+            f"{job.model.id}: {facts.own.source}. Set {setting}.steps and {setting}.guidance."
+        )
+    return steps
+
+
+def default_guidance(job: Job, facts: ModelFacts) -> float | None:
+    """The guidance of an image whose row states none; None if the model reads no number."""
+    guidance = job.defaults.guidance
+    if guidance is None or (guidance <= NO_GUIDANCE and not facts.own.reads_guidance):
+        return facts.own.guidance
+    return guidance + 0.0  # never -0.0
+
+
+def describe_defaults(job: Job, facts: ModelFacts) -> str:
+    """Describe the default steps and guidance, and their sources."""
+    steps = pluralize(default_steps(job, facts), "step")
+    number = default_guidance(job, facts)
+    guidance = "no guidance" if number is None else f"guidance {number:g}"
+    if number is None and facts.own.call.schedule_steps is not None:
+        guidance = "its own schedule of guidance"
+    if "steps" in job.swept:
+        steps = "steps of the sweep"
+    if "guidance" in job.swept:
+        guidance = "guidance of the sweep"
+    set_by_job = {*job.swept, *(name for name, value in job.defaults if value is not None)}
+    names = ("steps", "guidance")
+    sources = ["the job" if name in set_by_job else facts.own.source for name in names]
+    if sources[0] == sources[1] or number is None:
+        return f"{steps}, {guidance} ({sources[0]})"
+    return f"{steps} ({sources[0]}), {guidance} ({sources[1]})"

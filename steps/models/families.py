@@ -1,34 +1,45 @@
-"""Tables of the differences between diffusers' text-to-image pipelines.
+"""Tables of diffusers' text-to-image pipelines: how each is called, and what it supports.
 
 A pipeline in no table takes the plain path: prompts as text, and a generator for each image.
+`make pipeline-calls` writes the table of calls, since planning runs without diffusers.
 """
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
-# How a pipeline lays out its first noise, of shape (channels, height, width) of the VAE's latents:
+# The layout of a pipeline's first noise, of shape (channels, height, width) of the VAE's latents:
 # as it is; squares of 2 x 2 packed into a sequence; or squares of 2 x 2 folded into the channels.
 LatentLayout = Literal["whole", "packed", "folded"]
 EmbeddingIndices = Mapping[str, int]
+ImageEncoderClass = Literal["CLIPVisionModelWithProjection", "SiglipVisionModel"]
+CALLS_FILE = Path(__file__).with_name("pipeline_calls.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Arguments and limits of one family of pipelines.
+    """Arguments, limits and variants of one family of pipelines.
 
-    `positive_embeds` and `negative_embeds` map arguments to the places of their embeddings in what
-    `encode_prompt` returns; without the former, prompts are passed as text.
-    `pad_to_tokens` is the length to which the texts of a batch are padded, under their masks, where
+    `positive_embeds` and `negative_embeds` map arguments to the places of their embeddings in the
+    result of `encode_prompt`; without the former, prompts are passed as text.
+    `pad_to_tokens` is the length to which the texts of a batch are padded, under their masks, if
     the family would pad to the longest of them; a single text is padded to the next 64 tokens.
-    Where no mask hides the padding, or nothing is known, images are drawn `one_at_a_time`.
+    If no mask hides the padding, or nothing is known, images are generated `one_at_a_time`.
     `float32_latents`: latents stay in float32 whatever the model's dtype.
     `default_size` and `size_multiple` are in pixels; None: as the model's own files state.
     `compiles` is False if each length of a text would be compiled by itself, or nothing is known.
     `supports_loras` is True for unknown pipelines: only loading one tells.
     `limits_guidance`: some steps can run without the negative prompts. `caches_steps`: its steps
     can be extrapolated, as diffusers does in transformers that have `enable_cache`.
+
+    `image_to_image` and `inpaint` are the classes that start from input images, `controlnet` that
+    of its ControlNets, `ip_adapter_encoder` that of the image encoder of its IP-Adapters.
+    `control_with_source`: it takes a control image and a source image at once;
+    `control_source_and_reference`: and a reference image with these.
     """
 
     positive_embeds: EmbeddingIndices = field(default_factory=dict)
@@ -44,29 +55,64 @@ class Family:
     supports_loras: bool = True
     limits_guidance: bool = False
     caches_steps: bool = False
+    image_to_image: str | None = None
+    inpaint: str | None = None
+    controlnet: str | None = None
+    ip_adapter_encoder: ImageEncoderClass | None = None
+    control_with_source: bool = True
+    control_source_and_reference: bool = True
 
 
 PLAIN_FAMILY = Family(one_at_a_time=True, compiles=False)
-_MASKED_EMBEDS = {"prompt_embeds": 0, "prompt_attention_mask": 1}
-_NEGATIVE_MASKED_EMBEDS = {"negative_prompt_embeds": 2, "negative_prompt_attention_mask": 3}
-_HUNYUAN_EMBEDS = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")
-_UNET = Family({"prompt_embeds": 0}, {"negative_prompt_embeds": 1}, limits_guidance=True)
+_MASKED = Family(
+    {"prompt_embeds": 0, "prompt_attention_mask": 1},
+    {"negative_prompt_embeds": 2, "negative_prompt_attention_mask": 3},
+    limits_guidance=True,
+)
 _POOLED = Family(
     {"prompt_embeds": 0, "pooled_prompt_embeds": 2},
     {"negative_prompt_embeds": 1, "negative_pooled_prompt_embeds": 3},
     limits_guidance=True,
 )
-_T5 = Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, supports_loras=False, limits_guidance=True)
+_HUNYUAN_EMBEDS = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")
 FAMILIES: Mapping[str, Family] = {
-    "StableDiffusionPipeline": _UNET,
-    "StableDiffusionXLPipeline": _POOLED,
-    "LatentConsistencyModelPipeline": Family({"prompt_embeds": 0}),
-    "StableDiffusion3Pipeline": _POOLED,
+    "StableDiffusionPipeline": Family(
+        {"prompt_embeds": 0},
+        {"negative_prompt_embeds": 1},
+        limits_guidance=True,
+        image_to_image="StableDiffusionImg2ImgPipeline",
+        inpaint="StableDiffusionInpaintPipeline",
+        controlnet="ControlNetModel",
+        ip_adapter_encoder="CLIPVisionModelWithProjection",
+    ),
+    "StableDiffusionXLPipeline": replace(
+        _POOLED,
+        image_to_image="StableDiffusionXLImg2ImgPipeline",
+        inpaint="StableDiffusionXLInpaintPipeline",
+        controlnet="ControlNetModel",
+        ip_adapter_encoder="CLIPVisionModelWithProjection",
+    ),
+    "LatentConsistencyModelPipeline": Family(
+        {"prompt_embeds": 0}, image_to_image="LatentConsistencyModelImg2ImgPipeline"
+    ),
+    "StableDiffusion3Pipeline": replace(
+        _POOLED,
+        image_to_image="StableDiffusion3Img2ImgPipeline",
+        inpaint="StableDiffusion3InpaintPipeline",
+        controlnet="SD3ControlNetModel",
+        ip_adapter_encoder="SiglipVisionModel",
+        control_with_source=False,
+    ),
     # Negative prompts have a scale of their own and double the work: they are not used.
     "FluxPipeline": Family(
         {"prompt_embeds": 0, "pooled_prompt_embeds": 1},
         latent_layout="packed",
         caches_steps=True,
+        image_to_image="FluxImg2ImgPipeline",
+        inpaint="FluxInpaintPipeline",
+        controlnet="FluxControlNetModel",
+        ip_adapter_encoder="CLIPVisionModelWithProjection",
+        control_source_and_reference=False,
     ),
     "Flux2Pipeline": Family({"prompt_embeds": 0}, latent_layout="folded", caches_steps=True),
     "Flux2KleinPipeline": Family(
@@ -83,24 +129,14 @@ FAMILIES: Mapping[str, Family] = {
         limits_guidance=True,
         caches_steps=True,
     ),
-    "PixArtAlphaPipeline": _T5,
-    "PixArtSigmaPipeline": _T5,
-    "SanaPipeline": Family(
-        _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, size_multiple=32, limits_guidance=True
-    ),
-    "SanaSprintPipeline": Family(_MASKED_EMBEDS, size_multiple=32),
-    "AuraFlowPipeline": Family(
-        _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, default_size=1024, limits_guidance=True
-    ),
+    "PixArtAlphaPipeline": replace(_MASKED, supports_loras=False),
+    "PixArtSigmaPipeline": replace(_MASKED, supports_loras=False),
+    "SanaPipeline": replace(_MASKED, size_multiple=32),
+    "SanaSprintPipeline": Family(_MASKED.positive_embeds, size_multiple=32),
+    "AuraFlowPipeline": replace(_MASKED, default_size=1024),
     # Its transformer truncates a batch to the batch's longest text, and each length would be
     # compiled by itself.
-    "Lumina2Pipeline": Family(
-        _MASKED_EMBEDS,
-        _NEGATIVE_MASKED_EMBEDS,
-        one_at_a_time=True,
-        compiles=False,
-        limits_guidance=True,
-    ),
+    "Lumina2Pipeline": replace(_MASKED, one_at_a_time=True, compiles=False),
     # One more than the 512 tokens that it reads: diffusers drops a mask without padding, and other
     # kernels would run.
     "QwenImagePipeline": Family(
@@ -110,6 +146,8 @@ FAMILIES: Mapping[str, Family] = {
         pad_to_tokens=513,
         limits_guidance=True,
         caches_steps=True,
+        image_to_image="QwenImageImg2ImgPipeline",
+        inpaint="QwenImageInpaintPipeline",
     ),
     "ZImagePipeline": Family(
         {"prompt_embeds": 0},
@@ -117,6 +155,8 @@ FAMILIES: Mapping[str, Family] = {
         one_at_a_time=True,
         embeds_as_list=True,
         float32_latents=True,
+        image_to_image="ZImageImg2ImgPipeline",
+        inpaint="ZImageInpaintPipeline",
     ),
     "CogView4Pipeline": Family(
         {"prompt_embeds": 0},
@@ -143,6 +183,14 @@ FAMILIES: Mapping[str, Family] = {
 def family_of(pipeline: str) -> Family:
     """The family of a pipeline, by the name of its class."""
     return FAMILIES.get(text_to_image_class(pipeline), PLAIN_FAMILY)
+
+
+def text_to_image_class(pipeline: str) -> str:
+    """The class of a family that draws from text, for one that starts from images, as a refiner."""
+    for name, family in FAMILIES.items():
+        if family.image_to_image == pipeline:
+            return name
+    return pipeline
 
 
 CHOOSE_TEXT_TO_IMAGE = "Choose a text-to-image model"
@@ -181,72 +229,39 @@ def unsupported_reason(pipeline: str) -> str | None:
     return None
 
 
-ImageEncoderClass = Literal["CLIPVisionModelWithProjection", "SiglipVisionModel"]
-
-
 @dataclass(frozen=True, slots=True)
-class FamilyVariants:
-    """The classes that draw from input images with the components of a pipeline.
+class CallSignature:
+    """The defaults of a pipeline's call, and what it reads of guidance and negative prompts.
 
-    `controlnet` is the class of the ControlNets that it takes, `ip_adapter_encoder` that of the
-    image encoder that its IP-Adapters read. `control_with_source`: whether it takes a control image
-    and a source image at once; `control_source_and_reference`: and a reference image with these.
+    `guidance_argument` is None if it reads no guidance. Without a default for it, the pipeline
+    has a schedule of its own, for `schedule_steps` steps. Above `guided_above`, the denoiser runs
+    twice a step; None: it never does. Up to there, a negative prompt has no effect.
     """
 
-    image_to_image: str | None = None
-    inpaint: str | None = None
-    controlnet: str | None = None
-    control_with_source: bool = True
-    ip_adapter_encoder: ImageEncoderClass | None = None
-    control_source_and_reference: bool = True
+    steps: int = 0
+    guidance_argument: str | None = None
+    guidance: float | None = None
+    schedule_steps: int | None = None
+    guided_above: float | None = None
+    takes_negative_prompt: bool = False
+
+    def is_guided(self, guidance: float | None) -> bool:
+        """Return whether the denoiser runs twice a step at this guidance."""
+        if guidance is None:
+            return self.schedule_steps is not None
+        return self.guided_above is not None and guidance > self.guided_above
 
 
-NO_VARIANTS = FamilyVariants()
-CLIP_ENCODER: ImageEncoderClass = "CLIPVisionModelWithProjection"
-FAMILY_VARIANTS: Mapping[str, FamilyVariants] = {
-    "StableDiffusionPipeline": FamilyVariants(
-        "StableDiffusionImg2ImgPipeline",
-        "StableDiffusionInpaintPipeline",
-        "ControlNetModel",
-        ip_adapter_encoder=CLIP_ENCODER,
-    ),
-    "StableDiffusionXLPipeline": FamilyVariants(
-        "StableDiffusionXLImg2ImgPipeline",
-        "StableDiffusionXLInpaintPipeline",
-        "ControlNetModel",
-        ip_adapter_encoder=CLIP_ENCODER,
-    ),
-    "LatentConsistencyModelPipeline": FamilyVariants("LatentConsistencyModelImg2ImgPipeline"),
-    "StableDiffusion3Pipeline": FamilyVariants(
-        "StableDiffusion3Img2ImgPipeline",
-        "StableDiffusion3InpaintPipeline",
-        "SD3ControlNetModel",
-        control_with_source=False,
-        ip_adapter_encoder="SiglipVisionModel",
-    ),
-    "FluxPipeline": FamilyVariants(
-        "FluxImg2ImgPipeline",
-        "FluxInpaintPipeline",
-        "FluxControlNetModel",
-        ip_adapter_encoder=CLIP_ENCODER,
-        control_source_and_reference=False,
-    ),
-    "QwenImagePipeline": FamilyVariants("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"),
-    "ZImagePipeline": FamilyVariants("ZImageImg2ImgPipeline", "ZImageInpaintPipeline"),
-}
+# Of a class that the table lacks: what it reads turns out when it runs.
+UNKNOWN_CALL = CallSignature(guidance_argument="guidance_scale", takes_negative_prompt=True)
 
 
-def variants_of(pipeline: str) -> FamilyVariants:
-    """The variants of a pipeline, by the name of its class."""
-    return FAMILY_VARIANTS.get(text_to_image_class(pipeline), NO_VARIANTS)
+def known_call_of(pipeline: str) -> CallSignature:
+    """The call of a pipeline, by the name of its class."""
+    return _read_table().get(text_to_image_class(pipeline), UNKNOWN_CALL)
 
 
-def text_to_image_class(pipeline: str) -> str:
-    """The class of a family that draws from text, for that of a model which draws over images.
-
-    SDXL's refiner is such a model.
-    """
-    for name, variants in FAMILY_VARIANTS.items():
-        if variants.image_to_image == pipeline:
-            return name
-    return pipeline
+@cache
+def _read_table() -> Mapping[str, CallSignature]:
+    table = json.loads(CALLS_FILE.read_text(encoding="utf-8"))
+    return {name: CallSignature(**values) for name, values in table.items()}

@@ -1,5 +1,10 @@
-"""Models on the Hugging Face hub: pinned commits, their files, and failures as sentences."""
+"""Models on the Hugging Face hub: pinned commits, files in its cache, failures as sentences.
 
+The hub's client compares lengths only. In the cache, a file is named by its hash, and the folder
+of a commit has links to such files: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+"""
+
+import hashlib
 import random
 import re
 import time
@@ -8,19 +13,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
-from logging import ERROR, INFO, NOTSET, getLogger
 from pathlib import Path
-from traceback import walk_tb
 from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, explained_by
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.hub_cache import remove_abandoned_downloads, require_undamaged
-from imagekiln.steps.storage.failures import error_reason, explain_storage_error
+from imagekiln.steps.models.weights import (
+    BeforePiece,
+    is_weights_file,
+    iter_pieces,
+    map_files,
+    proceed,
+)
+from imagekiln.steps.storage.failures import error_reason, explain_storage_error, translate_errors
+from imagekiln.steps.storage.uri import BUNDLED_PREFIX
 
 T = TypeVar("T")
-
 CONFIGURATION_PATTERNS = [
     "*.json",
     "*/*.json",
@@ -37,10 +46,8 @@ BUSY_STATUSES = {RATE_LIMIT_STATUS, 500, 502, 503, 504}
 MAX_ATTEMPTS = 4
 FILES_AT_ONCE = 8
 FIRST_WAIT_SECONDS = 5.0
-INVALID_ADDRESS_ERRORS = {"InvalidURL", "UnsupportedProtocol"}
-# Of httpx, where a request is made up: what reads answers is elsewhere.
-REQUEST_MODULE = re.compile(r"httpx2?\._client")
-ANSWER_MODULE = re.compile(r"httpx2?\._models")
+# Errors of httpx for an address or a header that it cannot send.
+CLIENT_SETTING_ERRORS = {"InvalidURL", "UnsupportedProtocol", "LocalProtocolError"}
 NO_MODEL = (Missing, "no such model on the hub, or no access. Check {id_setting} and HF_TOKEN.")
 NO_FILE = (Missing, "has no such file at that revision. Correct {file_setting}.")
 FETCH_MODELS = "imagekiln fetch RUN"
@@ -60,6 +67,9 @@ HUB_ERRORS: dict[str, tuple[type[KilnError], str]] = {
         "Fill the model cache: `{command}`. Or unset it.",
     ),
 }
+ABANDONED_SECONDS = 3600.0  # the hub's client ends a download after minutes of silence
+SHA256_NAME = re.compile(r"[0-9a-f]{64}")  # of large files, which are in LFS
+SHA1_NAME = re.compile(r"[0-9a-f]{40}")
 
 
 def download_configuration(model: HubReference) -> Path:
@@ -88,11 +98,11 @@ def resolve_commit(reference: HubReference, setting: str) -> str:
 
     named = reference.model_copy(update={"revision": reference.revision or DEFAULT_REVISION})
 
-    def resolve() -> str:
-        with silence_hub_client():
-            return HfApi().resolve_revision(named.id, revision=named.revision).resolved
-
-    return ask_hub(named, resolve, setting)
+    return ask_hub(
+        named,
+        lambda: HfApi().resolve_revision(named.id, revision=named.revision).resolved,
+        setting,
+    )
 
 
 def download_file(reference: HubReference, name: str, setting: str) -> Path:
@@ -100,10 +110,7 @@ def download_file(reference: HubReference, name: str, setting: str) -> Path:
     _require_revision(reference, setting)
     from huggingface_hub import hf_hub_download  # slow to import, and local models do not need it
 
-    def download() -> str:
-        with silence_hub_client():
-            return hf_hub_download(reference.id, name, revision=reference.revision)
-
+    download = partial(hf_hub_download, reference.id, name, revision=reference.revision)
     file = Path(ask_hub(reference, download, setting))
     require_undamaged(reference.id, [file])
     return file
@@ -114,12 +121,9 @@ def download_snapshot(reference: HubReference, patterns: list[str], setting: str
     _require_revision(reference, setting)
     from huggingface_hub import snapshot_download
 
-    def download() -> str:
-        with silence_hub_client():
-            return snapshot_download(
-                reference.id, revision=reference.revision, allow_patterns=patterns
-            )
-
+    download = partial(
+        snapshot_download, reference.id, revision=reference.revision, allow_patterns=patterns
+    )
     folder = Path(ask_hub(reference, download, setting))
     _require_undamaged(reference, folder, patterns)
     return folder
@@ -149,16 +153,15 @@ def list_hub_files(model: HubReference) -> tuple[str, ...]:
     from huggingface_hub import HfApi
 
     # A cached model needs no hub.
-    with suppress(KilnError), translate_hub_errors(model), silence_hub_client():
+    with suppress(KilnError), translate_hub_errors(model):
         return tuple(HfApi().list_repo_files(model.id, revision=model.revision))
     return ()
 
 
 def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) -> int | None:
-    """The bytes that the weights in these files of a model take once they are loaded.
+    """The bytes that the weights in these files of a model need once they are loaded.
 
-    Only headers are read, on the hub if the folder lacks a file. None if one cannot be read:
-    that is for whoever loads it to say.
+    Reads headers only, on the hub if the folder lacks a file. None if one cannot be read.
     """
     from huggingface_hub import HfApi, errors, parse_local_safetensors_file_metadata
 
@@ -178,7 +181,6 @@ def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) ->
     with (
         suppress(KilnError, errors.SafetensorsParsingError),
         translate_hub_errors(model),
-        silence_hub_client(),
         ThreadPoolExecutor(FILES_AT_ONCE, "weights-size") as pool,
     ):
         return sum(pool.map(measure, names)) or None
@@ -188,31 +190,20 @@ def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) ->
 def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "model") -> T:
     """Send a request to the hub, again a few times if the hub is busy.
 
-    The hub's client retries some of its requests, all pods at the same moment, and others not at
-    all. These waits are random. Raises BadInput, Missing, TryAgain.
+    The client retries only some requests, and all pods at once. Raises BadInput, Missing, TryAgain.
     """
     remove_abandoned_downloads(reference.id)
-    for attempt in range(1, MAX_ATTEMPTS):
-        try:
-            with translate_hub_errors(reference, setting):
-                return request()
-        except TryAgain as error:
-            if not _is_busy(error):
-                raise
-        spread = random.uniform(1, 1.5)  # noqa: S311  # no secret: it only keeps pods apart
-        time.sleep(FIRST_WAIT_SECONDS * 2 ** (attempt - 1) * spread)
     with translate_hub_errors(reference, setting):
+        for attempt in range(1, MAX_ATTEMPTS):
+            try:
+                return request()
+            except Exception as error:
+                response = getattr(_hub_cause(error), "response", None)
+                if getattr(response, "status_code", None) not in BUSY_STATUSES:
+                    raise
+            spread = random.uniform(1, 1.5)  # noqa: S311  # no secret: it only keeps pods apart
+            time.sleep(FIRST_WAIT_SECONDS * 2 ** (attempt - 1) * spread)
         return request()
-
-
-def _is_busy(error: TryAgain) -> bool:
-    """Return whether the answer behind an error says that the hub is busy."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    if not isinstance(error.__cause__, Exception):
-        return False
-    answer = _hub_cause(error.__cause__)
-    return isinstance(answer, HfHubHTTPError) and answer.response.status_code in BUSY_STATUSES
 
 
 def translate_hub_errors(
@@ -251,17 +242,15 @@ def _explain_hub_error(reference: HubReference, setting: str, error: Exception) 
         refusal = _explain_status(name, error.response.status_code)
         if refusal is not None:
             return refusal
-    if _is_of_client_setting(error):
-        # Its message may quote a part of a password, but for a library that is not installed.
-        reason = f" ({error_reason(error)})" if isinstance(error, ImportError) else ""
+    if type(error).__name__ in CLIENT_SETTING_ERRORS:
         return BadInput(
-            f"{name}: the hub's client cannot use its settings{reason}. Correct HF_TOKEN, "
-            "HF_ENDPOINT or the variables of the proxy."
+            f"{name}: the hub's client cannot use its settings. Correct HF_TOKEN, HF_ENDPOINT or "
+            "the variables of the proxy."
         )
     if isinstance(error, OSError) and error.errno is not None:
         return explain_storage_error(str(error.filename or name), error)
     unanswered = errors.HfHubHTTPError | errors.LocalEntryNotFoundError | errors.FileMetadataError
-    if isinstance(error, unanswered) or _is_network_error(error) or _is_of_answer(error):
+    if isinstance(error, unanswered) or _is_network_error(error):
         return TryAgain(
             f"{name}: the hub could not be reached. Run again, or set {id_setting} to a local path."
         )
@@ -288,7 +277,7 @@ def _id_setting(reference: HubReference, setting: str) -> str:
 
 
 def _hub_cause(error: Exception) -> Exception:
-    """The first failure, before the client or diffusers looked in the cache in vain."""
+    """The first failure, before the client or diffusers looked into the cache."""
     from huggingface_hub import errors
 
     cause = error.__cause__
@@ -301,56 +290,90 @@ def _hub_cause(error: Exception) -> Exception:
     return cause if isinstance(cause, of_hub) or _is_network_error(cause) else error
 
 
-def _is_of_client_setting(error: Exception) -> bool:
-    """Return whether the client could make no request, for what the environment says."""
-    if _is_network_error(error) and type(error).__name__ in INVALID_ADDRESS_ERRORS:
-        return True
-    if not isinstance(error, ImportError | ValueError):
-        return False
-    return any(re.fullmatch(REQUEST_MODULE, module) for module in _modules_of(error))
-
-
-def _is_of_answer(error: Exception) -> bool:
-    """Return whether the client could not use an answer: the page of a gateway, or half a file."""
-    modules = _modules_of(error)
-    raised_by = modules[-1] if modules else ""  # an error that was only named as a cause has none
-    is_raised_by_client = raised_by.startswith("huggingface_hub.")
-    return is_raised_by_client or any(map(ANSWER_MODULE.fullmatch, modules))
-
-
-def _modules_of(error: Exception) -> list[str]:
-    """The names of the modules that an error came through, the one that raised it last."""
-    return [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
-
-
 def _is_network_error(error: Exception) -> bool:
     return isinstance(error, ConnectionError) or type(error).__module__.startswith("httpx")
 
 
-@contextmanager
-def silence_hub_client() -> Iterator[None]:
-    """Keep the client's progress bars and retry warnings off the terminal.
+def model_folder(name: str) -> str:
+    """The folder of a hub's model in the cache."""
+    return f"models--{name.replace('/', '--')}"
 
-    Not that it waits for a file lock, for which it waits without end: a process that was killed on
-    another host may have left it.
+
+def remove_abandoned_downloads(name: str) -> None:
+    """Remove the files of killed downloads: no later download resumes them."""
+    from huggingface_hub import constants
+
+    for file in Path(constants.HF_HUB_CACHE, model_folder(name), "blobs").glob("*.incomplete"):
+        with suppress(OSError):
+            if time.time() - file.lstat().st_mtime > ABANDONED_SECONDS:
+                file.unlink()
+
+
+def require_undamaged(
+    name: str, paths: Sequence[Path], before_piece: BeforePiece = proceed
+) -> None:
+    """Raise TryAgain if files of the model `name` are damaged or lost, and remove them.
+
+    Only links into the cache are looked at. `before_piece` may raise, which cancels it.
     """
-    from huggingface_hub.utils import logging
-    from huggingface_hub.utils.tqdm import (
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
+    links = [path for path in paths if path.is_symlink()]
+    try:
+        damaged = _remove_damaged(name, links, before_piece)
+    except Missing as error:
+        raise TryAgain(
+            f"{name}: another process removed a file of it from this machine's cache. Run again, "
+            "which downloads it again."
+        ) from error
+    if damaged:
+        raise TryAgain(
+            f"{name}: {damaged[0].name} was damaged in this machine's cache, and was removed. "
+            "Run again, which downloads it again."
+        )
 
-    level = logging.get_verbosity()
-    hidden = are_progress_bars_disabled()
-    waits = getLogger("huggingface_hub.utils._fixes")
-    logging.set_verbosity(ERROR)
-    waits.setLevel(INFO)
-    disable_progress_bars()
+
+def _remove_damaged(name: str, links: Sequence[Path], before_piece: BeforePiece) -> Sequence[Path]:
+    """Remove the links whose files are lost or damaged, with these files; return the links."""
+    with translate_errors(name):
+        damaged = [link for link in links if not link.exists()]
+        there = [link for link in links if link not in damaged]
+        wholes = map_files(there, lambda link: _is_whole(link, before_piece))
+        damaged += [link for link, whole in zip(there, wholes, strict=True) if not whole]
+        for link in damaged:
+            link.resolve().unlink(missing_ok=True)
+            link.unlink(missing_ok=True)
+    return damaged
+
+
+@contextmanager
+def loading_from_cache(name: str, place: Path) -> Iterator[None]:
+    """Raise TryAgain, not BadInput, if a file below `place` is damaged or lost in the cache."""
     try:
         yield
-    finally:
-        logging.set_verbosity(level)
-        waits.setLevel(NOTSET)
-        if not hidden:
-            enable_progress_bars()
+    except BadInput:
+        if model_folder(name) in place.parts:
+            require_undamaged(name, [place, *place.rglob("*")])
+        raise
+
+
+def _is_whole(link: Path, before_piece: BeforePiece) -> bool:
+    """Return whether a file has the content that its name says, if its name is a hash."""
+    content = link.resolve()
+    if SHA256_NAME.fullmatch(content.name):
+        digests = [hashlib.sha256()]
+    elif SHA1_NAME.fullmatch(content.name):
+        header = b"blob %d\0" % content.stat().st_size
+        # As git hashes it, or as mirrors do that do not know git.
+        digests = [hashlib.sha1(start, usedforsecurity=False) for start in (header, b"")]
+    else:
+        return True
+    for piece in iter_pieces(content, before_piece):
+        for digest in digests:
+            digest.update(piece)
+    return content.name in [digest.hexdigest() for digest in digests]
+
+
+def is_hub_id(name: str) -> bool:
+    """Return whether a model's name is a hub id: org/name, and no such folder exists here."""
+    has_two_parts = name.count("/") == 1
+    is_path = name.startswith((BUNDLED_PREFIX, ".", "/", "~")) or is_weights_file(name)
+    return has_two_parts and not is_path and not Path(name).exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, read_config
-from imagekiln.steps.models.pipeline_calls import UNKNOWN_CALL, CallSignature, known_call_of
+from imagekiln.steps.models.families import UNKNOWN_CALL, CallSignature, known_call_of
 
 GUIDER_CONFIG = "guider/guider_config.json"
 GUIDER_DEFAULT = 3.5  # of diffusers' AdaptiveProjectedMixGuidance

@@ -4,8 +4,12 @@ from dataclasses import dataclass
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.models.facts import ModelFacts, default_image_size
-from imagekiln.steps.models.image_defaults import default_guidance, default_steps
+from imagekiln.steps.models.facts import (
+    ModelFacts,
+    default_guidance,
+    default_image_size,
+    default_steps,
+)
 
 GIB = 2**30
 

@@ -1,34 +1,54 @@
 """A job's model with its adapters and LoRAs, read once for a command and passed on."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imagekiln.steps.job.job import Job
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.adapters import adapter_keys, adapters_by_column
+from imagekiln.steps.models.checkpoints import configuration_reference
 from imagekiln.steps.models.compatibility import model_key_extras, require_pipeline_support
 from imagekiln.steps.models.facts import ModelFacts, locate_model
-from imagekiln.steps.models.lora_files import LoraFacts, load_lora_facts
-from imagekiln.steps.models.pass_models import (
-    fill_pass_settings,
-    load_pass_models,
-    pass_setting,
-)
+from imagekiln.steps.models.hub import DEFAULT_REVISION, is_commit, is_hub_id, resolve_commit
+from imagekiln.steps.models.loras import LoraFacts, load_lora_facts
 from imagekiln.steps.models.passes import (
     PASSES_PREFIX,
     PassFacts,
     PassSizes,
+    fill_pass_settings,
     load_pass_facts,
+    load_pass_models,
+    model_references,
     pass_keys,
+    pass_references,
+    pass_setting,
+    pin_passes,
     require_pass_support,
     sum_weights,
 )
-from imagekiln.steps.models.revisions import LORA_SETTING_PREFIX, NamedRevision, pin_revisions
-from imagekiln.steps.models.scorers import score_digests
+from imagekiln.steps.models.scorers import pin_scores, score_digests, score_references
+
+LORA_SETTING_PREFIX = "model.loras."
+
 
 SCORE_SETTING_PREFIX = "scores."
 # What enters image ids in another way, or not at all.
 PARTIAL_PREFIXES = (LORA_SETTING_PREFIX, SCORE_SETTING_PREFIX, PASSES_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRevision:
+    """A branch or tag that a job names, and the commit that it was when the run was planned.
+
+    `setting` is the one that refers to the repository `id`, such as model or model.loras.style.
+    """
+
+    setting: str
+    id: str
+    name: str
+    commit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +149,81 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
         passes={**load_pass_facts(job), **drawing},
         pass_configurations={name: folder for name, (folder, _) in pass_models.items()},
     )
+
+
+def pin_revisions(
+    job: Job, planned: Collection[NamedRevision] = ()
+) -> tuple[Job, tuple[NamedRevision, ...]]:
+    """Replace branches, tags and omitted revisions by commits; return the names that were there.
+
+    A name that is among those of an existing plan, `planned`, is the commit that it was there; of
+    any other the hub is asked. Raises BadInput, Missing, TryAgain.
+    """
+    planned_commits = {(named.setting, named.id, named.name): named.commit for named in planned}
+    revisions: list[NamedRevision] = []
+    references = (
+        *_references(job.model),
+        *score_references(job),
+        *pass_references(job),
+        *model_references(job),
+    )
+    for setting, reference in references:
+        if not is_hub_id(reference.id):
+            _refuse_revision(setting, reference)
+            continue
+        if is_commit(reference.revision):
+            continue
+        name = reference.revision or DEFAULT_REVISION
+        commit = planned_commits.get((setting, reference.id, name))
+        if commit is None:
+            commit = resolve_commit(reference, setting)
+        revisions.append(NamedRevision(setting, reference.id, name, commit))
+    if not revisions:
+        return job, ()
+    commits = {named.setting: named.commit for named in revisions}
+    model = _with_commits(job.model, commits)
+    update = {
+        "model": model,
+        "scores": pin_scores(job.scores, commits),
+        "passes": pin_passes(job.passes, commits),
+    }
+    return job.model_copy(update=update), tuple(revisions)
+
+
+def _refuse_revision(setting: str, reference: HubReference) -> None:
+    if reference.revision is not None:
+        raise BadInput(
+            f"{setting}.revision is {reference.revision}, and {reference.id} is no repository of a "
+            f"hub, so that it has none. Remove the revision, or correct {setting}.id."
+        )
+
+
+def _references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:
+    """References of the model's settings, by the path of the setting."""
+    yield "model", configuration_reference(model)
+    yield from adapter_references(model)
+
+
+def adapter_references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:
+    """A model's adapters and LoRAs, by the path of the setting."""
+    for adapter in (model.controlnet, model.ip_adapter):
+        if adapter is not None:
+            yield adapter.setting_path, adapter
+    for name, lora in sorted(model.loras.items()):
+        yield f"{LORA_SETTING_PREFIX}{name}", lora
+
+
+def _with_commits(model: ModelSettings, commits: Mapping[str, str]) -> ModelSettings:
+    """The model's settings with these commits as revisions, by the path of the setting."""
+    pinned: dict[str, HubReference] = {}
+    for setting, reference in _references(model):
+        commit = commits.get(setting, reference.revision)
+        pinned[setting] = reference.model_copy(update={"revision": commit})
+
+    update: dict[str, object] = {"revision": commits.get("model", model.revision)}
+    for adapter in (model.controlnet, model.ip_adapter):
+        if adapter is not None:
+            field = adapter.setting_path.removeprefix("model.")
+            update[field] = pinned[adapter.setting_path]
+    update["loras"] = {name: pinned[f"{LORA_SETTING_PREFIX}{name}"] for name in model.loras}
+    return model.model_copy(update=update)

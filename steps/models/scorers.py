@@ -13,14 +13,14 @@ from imagekiln.steps.job.scores import (
     ClassifierScore,
     RewardScore,
 )
-from imagekiln.steps.models.component_files import SAFETENSORS_SUFFIX, Config
-from imagekiln.steps.models.facts import weights_digest
-from imagekiln.steps.models.transformers_files import (
+from imagekiln.steps.models.component_files import (
+    Config,
     other_files_error,
     require_model,
     require_processor,
+    weights_digest,
 )
-from imagekiln.steps.models.weights import file_sha256, tensor_names
+from imagekiln.steps.models.weights import SAFETENSORS_SUFFIX, file_sha256, tensor_names
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import resolve_path
 

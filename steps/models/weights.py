@@ -13,14 +13,15 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage.local import open_file
 
 T = TypeVar("T")
-
 READER_THREADS = 4
 # Python's lock is taken once for each piece. Beside a thread that imports modules that takes 5 ms,
 # so that pieces of hashlib's own 256 KiB would be hashed at a tenth of the speed.
 PIECE_BYTES = 32 << 20
-
 BeforePiece = Callable[[], None]
 Header = tuple[Collection[str], Mapping[str, str]]
+GGUF_SUFFIX = ".gguf"
+PICKLE_SUFFIXES = {".bin", ".ckpt", ".pt", ".pth", ".pkl"}
+SAFETENSORS_SUFFIX = ".safetensors"
 
 
 def proceed() -> None:
@@ -80,3 +81,8 @@ def read_header(path: Path, setting: str) -> Header:
 def tensor_names(path: Path, setting: str) -> Collection[str]:
     """The names of the tensors in a safetensors file. Raises as `read_header`."""
     return read_header(path, setting)[0]
+
+
+def is_weights_file(name: str) -> bool:
+    """Return whether a model's name is that of a file with weights, by its suffix."""
+    return Path(name).suffix.lower() in {SAFETENSORS_SUFFIX, GGUF_SUFFIX, *PICKLE_SUFFIXES}

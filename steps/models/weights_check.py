@@ -8,8 +8,8 @@ from typing import Self
 
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.facts import is_hub_id, loaded_files, model_digest
-from imagekiln.steps.models.hub_cache import require_undamaged
+from imagekiln.steps.models.facts import loaded_files, model_digest
+from imagekiln.steps.models.hub import is_hub_id, require_undamaged
 
 
 class WeightsCheck:

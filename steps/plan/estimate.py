@@ -9,7 +9,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import is_lossless
 from imagekiln.steps.job.prices import Price, PricePerHour, find_price, find_price_or_highest
 from imagekiln.steps.job.user_checks import find_untried_entries
-from imagekiln.steps.models.image_defaults import describe_defaults
+from imagekiln.steps.models.facts import describe_defaults
 from imagekiln.steps.models.performance import require_room
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning

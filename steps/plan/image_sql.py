@@ -18,8 +18,12 @@ from imagekiln.steps.job.columns import (
 )
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.compatibility import shortcuts_label
-from imagekiln.steps.models.facts import ModelFacts, default_image_size
-from imagekiln.steps.models.image_defaults import default_guidance, default_steps
+from imagekiln.steps.models.facts import (
+    ModelFacts,
+    default_guidance,
+    default_image_size,
+    default_steps,
+)
 from imagekiln.steps.models.own_settings import NO_GUIDANCE
 
 INPUT_IMAGE_SET_COLUMN = "input_images"  # the names of those that a row has, joined by commas

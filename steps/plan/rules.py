@@ -22,11 +22,10 @@ from imagekiln.steps.job.output import MAX_SIDES
 from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
-from imagekiln.steps.models.families import FamilyVariants, variants_of
+from imagekiln.steps.models.families import UNKNOWN_CALL, Family, family_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
 from imagekiln.steps.models.own_settings import names_distilled_model
 from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
-from imagekiln.steps.models.pipeline_calls import UNKNOWN_CALL
 from imagekiln.steps.models.samplers import SamplerFit
 from imagekiln.steps.plan.column_readers import passthrough_names
 
@@ -319,7 +318,7 @@ def _input_image_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]:
 
 
 def _unsupported_input_rules(job: Job, pipeline: str) -> Iterator[RejectionRule]:
-    variants = variants_of(pipeline)
+    variants = family_of(pipeline)
     reasons: dict[str, str] = {}
     if not variants.image_to_image:
         reasons["source_image"] = f"is not supported: {pipeline} has no image-to-image mode"
@@ -339,7 +338,7 @@ def _unsupported_input_rules(job: Job, pipeline: str) -> Iterator[RejectionRule]
         )
 
 
-def _control_conflict(job: Job, variants: FamilyVariants) -> str | None:
+def _control_conflict(job: Job, variants: Family) -> str | None:
     """What a control image cannot be combined with; None where there is no such thing."""
     if not variants.controlnet:
         return None

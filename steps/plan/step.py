@@ -12,8 +12,7 @@ from imagekiln.steps.job.execution import JobLimits
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import find_untried_entries, hash_entries
 from imagekiln.steps.models.performance import require_room
-from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
-from imagekiln.steps.models.revisions import NamedRevision
+from imagekiln.steps.models.resolve import NamedRevision, ResolvedModel, resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.estimate import (

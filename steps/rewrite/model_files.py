@@ -5,10 +5,8 @@ from pathlib import Path
 from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.rewrite import LanguageModelSettings
 from imagekiln.steps.models.component_files import read_json, require_data_component
-from imagekiln.steps.models.facts import is_hub_id
-from imagekiln.steps.models.hub import download_snapshot
-from imagekiln.steps.models.hub_cache import loading_from_cache
-from imagekiln.steps.models.single_file import PICKLE_SUFFIXES
+from imagekiln.steps.models.hub import download_snapshot, is_hub_id, loading_from_cache
+from imagekiln.steps.models.weights import PICKLE_SUFFIXES
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import resolve_path
 

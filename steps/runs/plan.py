@@ -27,10 +27,9 @@ from imagekiln.steps.job.execution import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES
 from imagekiln.steps.job.fields import RunId
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.facts import ModelFacts
-from imagekiln.steps.models.lora_files import LoraFacts
-from imagekiln.steps.models.pass_models import iter_pass_jobs
-from imagekiln.steps.models.passes import PassFacts, PassSizes
-from imagekiln.steps.models.revisions import NamedRevision
+from imagekiln.steps.models.loras import LoraFacts
+from imagekiln.steps.models.passes import PassFacts, PassSizes, iter_pass_jobs
+from imagekiln.steps.models.resolve import NamedRevision
 from imagekiln.steps.runs.keys import (
     EXPORT_MARK,
     PLAN_KEY,

@@ -62,17 +62,20 @@ def find_nvidia_gpu(devices: Path = DEVICES) -> str | None:
 
 
 def silence_libraries() -> None:
-    """Suppress what libraries say of each other on import, unless the environment asks for it."""
-    for name in ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY"):
+    """Suppress messages of libraries about each other, unless the environment asks for them."""
+    for name in ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY", "HF_HUB_VERBOSITY"):
         os.environ.setdefault(name, "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    # It waits for a lock without end, even if the process that had it was killed on another host.
+    logging.getLogger("huggingface_hub.utils._fixes").setLevel(logging.INFO)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the hub need not know what runs here
     # Deprecations inside diffusers: of Kolors, and of FLUX's ControlNets.
     warnings.filterwarnings(
         "ignore", "`(torch.jit.script|FluxPosEmbed)` is deprecated", FutureWarning
     )
-    # Whatever asks first whether there is a GPU: the failure that is reported says what is wrong.
+    # The failure that is reported says what is wrong with the GPU.
     warnings.filterwarnings("ignore", "CUDA initialization", UserWarning)
-    # Of EXIF that is damaged, and of sizes: which images of the input are taken, we decide.
+    # Of damaged EXIF and of sizes: planning checks input images itself.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # of what torchao calls
     if "GCSFS_DEBUG" not in os.environ:

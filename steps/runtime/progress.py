@@ -33,10 +33,7 @@ class Event:
 
 
 class Progress:
-    """Counts of generated and committed images.
-
-    Others show it, or count besides: these pass on to `shown` what they do not use themselves.
-    """
+    """Counts of generated and committed images, passed on to `shown` if there is one."""
 
     _shown: "Progress | None" = None
 
@@ -117,84 +114,43 @@ class TerminalProgress(Progress):
             self._bar.close()
 
 
-class ArgoFile:
-    """N/M in the file that Argo reads, of which it adds up all attempts, also those that failed.
+class JsonLinesProgress(Progress):
+    """A JSON line every few seconds, and N/M in the file that Argo reads, if there is one.
 
-    So a later attempt leaves out what existed before it, and one that ends early leaves N/N. Argo
-    completes that of one that succeeds.
+    Only committed images are done. Argo adds up the files of all attempts, also those that failed.
+    So a later attempt leaves out what existed before it, and one that ends early leaves N/N.
     """
 
     def __init__(
         self,
-        path: Path,
+        out: TextIO,
+        argo_file: Path | None = None,
         attempt: int = 0,
         clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Write to `path`. The first attempt, 0, counts all images, whoever made them."""
-        self._path = path
-        self._is_first = attempt == 0
-        self._clock = clock
-        self._pause = pause
-        self._written_at = float("-inf")
-
-    def show(self, existing: int, made: int, total: int) -> None:
-        """Write how far the attempt is: when it begins and is done, and once a minute between."""
-        begins_or_ends = made in (0, total - existing)
-        if begins_or_ends or self._clock() - self._written_at >= ARGO_INTERVAL_SECONDS:
-            counted, uncounted = self._split(existing)
-            self._write(made + counted, total - uncounted)
-            self._written_at = self._clock()
-
-    def end_early(self, existing: int, made: int) -> None:
-        """Leave only what the attempt made, and the time to read it."""
-        done = made + self._split(existing)[0]
-        self._write(done, done)
-        self._pause(ARGO_READ_SECONDS)
-
-    def _split(self, existing: int) -> tuple[int, int]:
-        return (existing, 0) if self._is_first else (0, existing)
-
-    def _write(self, done: int, total: int) -> None:
-        with suppress(OSError):  # progress is only shown; the work continues without it
-            self._path.write_text(f"{done}/{max(1, total)}\n")  # N/0 is no progress to Argo
-
-
-class JsonLinesProgress(Progress):
-    """A JSON line every few seconds, and N/M for Argo. Only committed images are done."""
-
-    def __init__(
-        self,
-        out: TextIO,
-        argo_file: ArgoFile | None,
-        interval_seconds: float = LINE_INTERVAL_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Write lines to `out`, and show `argo_file` the same if there is one."""
+        """Write lines to `out`. The first attempt, 0, counts all images for Argo."""
         self._out = out
         self._argo_file = argo_file
-        self._interval_seconds = interval_seconds
+        self._is_first = attempt == 0
         self._clock = clock
+        self._argo_written_at = float("-inf")
+        self._begin(0)
 
-        self._total = 0
-        self._existing = 0
-        self._done = 0
-        self._last_line_at = clock()
-        self._last_done = 0
+    def _begin(self, total: int) -> None:
+        self._total = total
+        self._existing = self._done = self._last_done = 0
+        self._last_line_at = self._clock()
         # The rate leaves out the first batch, which waits for the model to load.
         self._first_drawn_at: float | None = None
         self._drawn_since = 0
 
     def start(self, total: int) -> None:
         """Write the first line, also of further work, such as an export after a run."""
-        self._total = total
-        self._existing = self._done = self._last_done = 0
-        self._first_drawn_at = None
-        self._drawn_since = 0
+        self._begin(total)
         self._write_line()
 
     def add_existing(self, images: int) -> None:
-        """Count images that are done, but say nothing of the rate."""
+        """Count images that are done, without effect on the rate."""
         if images:
             self._existing += images
             self._done += images
@@ -208,9 +164,9 @@ class JsonLinesProgress(Progress):
             self._drawn_since += images
 
     def add_committed(self, images: int) -> None:
-        """Count images that stay done, whatever happens to the process."""
+        """Count images that stay done, even if the process is killed."""
         self._done += images
-        is_due = self._clock() - self._last_line_at > self._interval_seconds
+        is_due = self._clock() - self._last_line_at > LINE_INTERVAL_SECONDS
         if self._done == self._total or is_due:
             self._write_line()
 
@@ -218,16 +174,17 @@ class JsonLinesProgress(Progress):
         """Write a line with the seconds."""
         fields: dict[str, object] = {"message": event.sentence}
         if event.seconds:
-            seconds = {name: round(value, 3) for name, value in event.seconds.items()}
-            fields = {"seconds": seconds}
+            fields = {"seconds": {name: round(value, 3) for name, value in event.seconds.items()}}
         print(format_log_event(event.name, fields), file=self._out, flush=True)
 
     def close(self) -> None:
-        """Write how far the work is, unless the last line did."""
+        """Write how far the work is; leave Argo what the attempt made, and time to read it."""
         if self._done != self._last_done:
             self._write_line()
         if self._argo_file is not None and self._done < self._total:
-            self._argo_file.end_early(self._existing, self._done - self._existing)
+            done = self._done if self._is_first else self._done - self._existing
+            self._write_argo(done, done)
+            time.sleep(ARGO_READ_SECONDS)
             self._argo_file = None  # once, however often this is called
 
     def _write_line(self) -> None:
@@ -240,9 +197,18 @@ class JsonLinesProgress(Progress):
         if rate:
             fields["seconds_left"] = round((self._total - self._done) / rate)
         print(format_log_event("progress", fields), file=self._out, flush=True)
+
+        begins_or_ends = self._done in (self._existing, self._total)
+        is_due = self._last_line_at - self._argo_written_at >= ARGO_INTERVAL_SECONDS
+        if begins_or_ends or is_due:
+            uncounted = 0 if self._is_first else self._existing
+            self._write_argo(self._done - uncounted, self._total - uncounted)
+            self._argo_written_at = self._last_line_at
+
+    def _write_argo(self, done: int, total: int) -> None:
         if self._argo_file is not None:
-            made = self._done - self._existing
-            self._argo_file.show(self._existing, made, self._total)
+            with suppress(OSError):  # progress is only shown; the work continues without it
+                self._argo_file.write_text(f"{done}/{max(1, total)}\n")  # N/0 is none to Argo
 
     def _rate(self) -> float | None:
         if self._first_drawn_at is None or not self._drawn_since:
@@ -273,9 +239,7 @@ def open_progress(noun: str = "images") -> Iterator[Progress]:
     else:
         attempt = os.environ.get(ATTEMPT_VARIABLE, "")
         attempts_before = int(attempt) if attempt.isdecimal() else 0
-        progress = JsonLinesProgress(
-            sys.stderr, ArgoFile(Path(path), attempts_before) if path else None
-        )
+        progress = JsonLinesProgress(sys.stderr, Path(path) if path else None, attempts_before)
     try:
         yield progress
     finally:

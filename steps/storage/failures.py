@@ -20,52 +20,64 @@ from imagekiln.steps.errors import (
 from imagekiln.steps.runtime.metrics import STORAGE_ERRORS
 
 Operation = Literal["read", "write", "list", "remove"]
-NO_SPACE = "the disk is full, or can hold no more files. Free some space and run the command again."
-EXHAUSTION = {errno.ENOSPC, errno.EDQUOT}
-# EEXIST: a file has the name of a folder that is to be created.
-UNUSABLE_PATH = {errno.EROFS, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
-# Error codes of object stores for requests that can never succeed.
-REJECTED_REQUEST_CODES = {
-    "AuthorizationHeaderMalformed",
-    "InvalidBucketName",
-    "PermanentRedirect",
-    "301",
-}
-# Those for credentials that have expired, and what botocore raises without a request.
-EXPIRED_CREDENTIALS = {
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "InvalidToken",
-    "InvalidTokenId",  # MinIO's name of it
-    "RequestExpired",
-    "TokenRefreshRequired",
-    "SSOTokenLoadError",
-    "TokenRetrievalError",
-    "UnauthorizedSSOTokenError",
-}
-# botocore raises these before it sends a request. By name, since a local run needs no botocore.
-CLIENT_SETTING_ERRORS = {
-    "NoCredentialsError": (
-        "no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+AGAIN = "Run the command again."
+# Errors of a disk: the kind of failure, and what to do.
+DISK_ERRORS: dict[int, tuple[type[KilnError], str]] = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT),
+        (TryAgain, "the disk is full, or can hold no more files. Free some space and run again."),
     ),
-    "PartialCredentialsError": "the credentials are incomplete; set both key and secret",
-    "ProfileNotFound": "the AWS profile does not exist; correct AWS_PROFILE",
-    "ParamValidationError": "the bucket or key is not a valid name; correct the URI",
-    "InvalidRegionError": "the AWS region is not valid; correct AWS_DEFAULT_REGION",
+    errno.ENOTDIR: (BadInput, "is a file, or lies within one. Name a folder."),
+    # EEXIST: a file has the name of a folder that is to be created.
+    **dict.fromkeys(
+        (errno.EROFS, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
+        (BadInput, "cannot be used ({reason}). Choose another path."),
+    ),
 }
-# How it names errors of settings that it cannot use.
-INVALID_SETTING = re.compile("Invalid|Unsupported|ConfigParse|EndpointProvider|UnknownCredential")
-# Where botocore reads settings and credentials, before any request to the store.
+EXPIRED = (TryAgain, "the credentials have expired. Renew them and run the command again.")
+REJECTED = (
+    StorageRefused,
+    "the store rejected the request ({reason}). Check the URI, the region and the credentials.",
+)
+# Error codes of object stores, and errors of botocore by name, since a local run needs no botocore.
+STORE_ERRORS: dict[str, tuple[type[KilnError], str]] = {
+    **dict.fromkeys(
+        (
+            *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "RequestExpired"),
+            "InvalidTokenId",  # MinIO's name of it
+            *("TokenRefreshRequired", "SSOTokenLoadError", "TokenRetrievalError"),
+            "UnauthorizedSSOTokenError",
+        ),
+        EXPIRED,
+    ),
+    **dict.fromkeys(
+        ("AuthorizationHeaderMalformed", "InvalidBucketName", "PermanentRedirect", "301"), REJECTED
+    ),
+    "NoSuchBucket": (StorageRefused, "no such bucket. Create it, or correct the name."),
+    "NoSuchUpload": (TryAgain, f"the store lost a multipart upload. {AGAIN}"),
+    "RequestTimeTooSkewed": (
+        TryAgain,
+        "the clock of this machine differs from that of the store. Set it and run again.",
+    ),
+    "AccessDenied": (
+        StorageRefused,
+        "access was refused ({reason}). Check credentials and permissions. Without s3:ListBucket, "
+        "AWS also refuses to say that something is absent.",
+    ),
+    "NoCredentialsError": (
+        StorageRefused,
+        "no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+    ),
+}
+# Errors of botocore for settings that it cannot use.
+CLIENT_SETTING_ERROR = re.compile(
+    "Invalid|Unsupported|ConfigParse|EndpointProvider|UnknownCredential|PartialCredentials"
+    "|ProfileNotFound|ParamValidation"
+)
+# Modules that read settings and credentials, before any request to the store.
 SETTING_MODULES = {"botocore.configprovider", "botocore.credentials", "aiobotocore.credentials"}
 INVALID_ENDPOINT = "Invalid endpoint"  # of a ValueError that botocore raises
-# aiobotocore's wrapper of any error that is none of a connection.
 CLIENT_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "httpx", "httpx2", "httpcore")
-# What these libraries raise if no connection was made: by name, for the same reason.
-CONNECTION_ERRORS = {
-    "ClientConnectionError",  # of aiohttp
-    "HTTPClientError",  # of botocore
-    "TransportError",  # of httpx
-}
 ABSENT = {404, 410}
 RETRIED_STATUSES = {408, 425, 429}  # too slow, too early, too many
 # An object that Python shows by its address in memory, or urllib3's connection.
@@ -76,8 +88,8 @@ OBJECT_REPR = re.compile(r" ?<[^<>]* at 0x[0-9a-fA-F]+>(?:: )?|\b\w+\(host=[^()]
 def translate_errors(where: str, operation: Operation | None = None) -> Iterator[None]:
     """Turn storage errors inside the block into a KilnError that names `where`.
 
-    Metrics count those of an operation on a store, absent objects apart. Where the credentials did
-    not do, the next file system that is opened reads them anew.
+    Metrics count those of an operation on a store, absent objects apart. After a refusal, the next
+    file system that is opened reads the credentials anew.
     """
     try:
         yield
@@ -89,7 +101,7 @@ def translate_errors(where: str, operation: Operation | None = None) -> Iterator
             raise
         if operation is not None and not isinstance(explanation, Missing):
             STORAGE_ERRORS.add(operation=operation)
-        if isinstance(explanation, StorageRefused) or _is_expiry(error):
+        if isinstance(explanation, StorageRefused) or _store_error(error) == EXPIRED:
             from fsspec.registry import registry  # only here: most commands need no object store
 
             for file_system in registry.values():
@@ -99,77 +111,89 @@ def translate_errors(where: str, operation: Operation | None = None) -> Iterator
 
 def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     """The error as a sentence for the user; None if it is not a failure of storage."""
-    if _is_of_client_setting(error):
-        return _explain_client_setting(where, error)
-    if _is_expiry(error):
-        return TryAgain(
-            f"{where}: the credentials have expired. Renew them and run the command again."
+    known = _store_error(error)
+    if known is None and _is_client_setting(error):
+        return StorageRefused(
+            f"{where}: the S3 client cannot use its settings ({error_reason(error)}). Correct the "
+            "AWS_ variables, those of the proxy, or the client's configuration file."
         )
-    if isinstance(error, OSError):
-        return _explain_os_error(where, error)
+    if known is None and isinstance(error, OSError):
+        known = DISK_ERRORS.get(error.errno or 0)
+    if known is not None:
+        kind, sentence = known
+        return kind(f"{where}: {sentence.format(reason=error_reason(error))}")
+    if isinstance(error, PermissionError):
+        return _explain_refusal(where, error)
+    if isinstance(error, FileNotFoundError):
+        failure = _find_failed_request(error)
+        missing = Missing(f"{where}: no such file. Check the name.")
+        return missing if failure is None else _explain_request(where, failure)
     if isinstance(error, MemoryError):
         return TryAgain(f"{where}: memory ran out. Run the command where there is more.")
-    return _explain_library_error(where, error) if _is_client_library_error(error) else None
+    return _explain_request(where, error) if _is_request_error(error) else None
 
 
-def _is_of_client_setting(error: Exception) -> bool:
-    """Return whether no request could be made, for what the environment says of the store."""
-    if _is_setting_error(error):
-        return True
-    if isinstance(error, ValueError) and str(error).startswith(INVALID_ENDPOINT):
-        return True
+def _store_error(error: Exception) -> tuple[type[KilnError], str] | None:
+    return STORE_ERRORS.get(type(error).__name__) or STORE_ERRORS.get(error_code(error))
+
+
+def _is_client_setting(error: Exception) -> bool:
+    """Return whether the S3 client could make no request, because of its settings."""
     if isinstance(error, ValueError | FileNotFoundError | PermissionError):
         frames = walk_tb(error.__traceback__)
-        return any(frame.f_globals.get("__name__") in SETTING_MODULES for frame, _ in frames)
-    if type(error).__name__ != "HTTPClientError":
-        return False
-    # A file of certificates, a header with a key, the URL of a proxy; not what a server answers.
-    cause = error.__cause__ or error.__context__
-    is_local = isinstance(cause, FileNotFoundError | PermissionError | ValueError)
-    return is_local or (cause is not None and _is_setting_error(cause))
-
-
-def _is_setting_error(error: BaseException) -> bool:
-    if not _is_client_library_error(error):
-        return False
+        modules = {frame.f_globals.get("__name__") for frame, _ in frames}
+        return not modules.isdisjoint(SETTING_MODULES) or INVALID_ENDPOINT in str(error)
     names = [kind.__name__ for kind in type(error).__mro__]
-    return any(name in CLIENT_SETTING_ERRORS or INVALID_SETTING.match(name) for name in names)
+    return _is_client_error(error) and any(map(CLIENT_SETTING_ERROR.match, names))
 
 
-def _explain_client_setting(where: str, error: Exception) -> StorageRefused:
-    if sentence := CLIENT_SETTING_ERRORS.get(type(error).__name__):
-        return StorageRefused(f"{where}: {sentence}.")
-    reason = error_reason(error)
-    if reason.startswith(INVALID_ENDPOINT):
-        return StorageRefused(
-            f"{where}: the endpoint is not a URL ({reason}). Correct AWS_ENDPOINT_URL."
-        )
-    return StorageRefused(
-        f"{where}: the S3 client cannot use its settings ({reason}). Correct the AWS_ variables, "
-        "those of the proxy, or the client's configuration file."
-    )
+def _is_client_error(error: BaseException) -> bool:
+    """Return whether one of the libraries that send requests raised it."""
+    return type(error).__module__.partition(".")[0] in CLIENT_LIBRARIES
 
 
-def _explain_library_error(where: str, error: Exception) -> KilnError:
+def _is_request_error(error: BaseException) -> bool:
+    return isinstance(error, OSError) or _is_client_error(error)
+
+
+def _explain_request(where: str, error: BaseException) -> KilnError:
     status = getattr(error, "status", None)
     if isinstance(status, int) and 400 <= status < 500 and status not in RETRIED_STATUSES:
         return StorageRefused(
             f"{where}: the server refused the request ({error_reason(error)}). "
             "Check the address and the credentials."
         )
-    return TryAgain(
-        f"{where}: storage did not answer ({error_reason(error)}). Run the command again."
+    is_answer = isinstance(error, OSError) and not isinstance(error, TimeoutError)
+    failure = "storage failed" if is_answer else "storage did not answer"
+    return TryAgain(f"{where}: {failure} ({error_reason(error)}). {AGAIN}")
+
+
+def _explain_refusal(where: str, error: PermissionError) -> KilnError:
+    reason = error_reason(error)
+    if "://" in where:
+        return StorageRefused(
+            f"{where}: access was refused ({reason}). Check credentials and permissions."
+        )
+    path = Path(error.filename or where)
+    # Path.exists would raise the same error again.
+    place = next(filter(os.path.exists, (path, *path.parents)), path)
+    return StorageRefused(
+        f"{where}: access was refused ({reason}): this user lacks a right to {place}. "
+        "Change its permissions, or choose another path."
     )
 
 
-def _is_client_library_error(error: BaseException | None) -> bool:
-    """Return whether one of the libraries that send requests raised it."""
-    return type(error).__module__.partition(".")[0] in CLIENT_LIBRARIES
-
-
-def _is_expiry(error: Exception) -> bool:
-    """Say if the credentials have expired, as the store says or as the client knows itself."""
-    return not EXPIRED_CREDENTIALS.isdisjoint((type(error).__name__, error_code(error)))
+def _find_failed_request(error: BaseException) -> BaseException | None:
+    """The failed request behind an error. fsspec calls a file absent whatever a web server says."""
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        is_of_request = isinstance(cause, ConnectionError | TimeoutError) or (
+            _is_client_error(cause) and not error_code(cause)
+        )
+        if is_of_request and getattr(cause, "status", None) not in ABSENT:
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def is_storage_error(error: Exception) -> bool:
@@ -177,9 +201,12 @@ def is_storage_error(error: Exception) -> bool:
 
     Arrow raises a plain OSError without a number for content that it cannot read.
     """
-    if not isinstance(error, OSError):
-        return False
-    return type(error) is not OSError or error.errno is not None
+    return isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
+
+
+def is_object_absent(error: FileNotFoundError) -> bool:
+    """Return whether a store that was asked has no such object, though it has the bucket."""
+    return error_code(error) != "NoSuchBucket" and not _is_client_setting(error)
 
 
 def error_code(error: BaseException) -> str:
@@ -191,84 +218,8 @@ def error_code(error: BaseException) -> str:
 
 
 def error_reason(error: BaseException) -> str:
-    """The first line of the error's own message, or its type where it has none.
-
-    Objects that the message shows as Python does, such as connections, are left out.
-    """
+    """The first line of the error's own message, without objects in it, or else its type."""
     message = OBJECT_REPR.sub("", str(error))
     if isinstance(error, OSError) and error.strerror:
         message = error.strerror
     return first_line(message) or type(error).__name__
-
-
-def _explain_os_error(where: str, error: OSError) -> KilnError:
-    if isinstance(error, PermissionError):
-        return _explain_refusal(where, error)
-    if isinstance(error, FileNotFoundError):
-        return _explain_absence(where, error)
-    if isinstance(error, TimeoutError):
-        return TryAgain(f"{where}: storage did not answer in time. Run the command again.")
-
-    reason = error_reason(error)
-    if error.errno in EXHAUSTION:
-        return TryAgain(f"{where}: {NO_SPACE}")
-    if error.errno == errno.ENOTDIR:
-        return BadInput(f"{where}: is a file, or lies within one. Name a folder.")
-    if error.errno in UNUSABLE_PATH:
-        return BadInput(f"{where}: cannot be used ({reason}). Choose another path.")
-    if error_code(error) in REJECTED_REQUEST_CODES:
-        return StorageRefused(
-            f"{where}: the store rejected the request ({reason}). "
-            "Check the URI, the region and the credentials."
-        )
-    return TryAgain(f"{where}: storage failed ({reason}). Run the command again.")
-
-
-def _explain_refusal(where: str, error: PermissionError) -> KilnError:
-    if error_code(error) == "RequestTimeTooSkewed":
-        return TryAgain(
-            f"{where}: the clock of this machine differs from that of the store. "
-            "Set it and run the command again."
-        )
-    if "://" not in where:  # on a disk, which knows no credentials
-        path = Path(error.filename or where)
-        # Path.exists would raise the same error again.
-        place = next(filter(os.path.exists, (path, *path.parents)), path)
-        return StorageRefused(
-            f"{where}: access was refused ({error_reason(error)}): this user lacks a right to "
-            f"{place}. Change its permissions, or choose another path."
-        )
-    remedy = "Check credentials and permissions."
-    if error_code(error) == "AccessDenied":
-        remedy += " Without s3:ListBucket, AWS also refuses to say that something is absent."
-    return StorageRefused(f"{where}: access was refused ({error_reason(error)}). {remedy}")
-
-
-def is_object_absent(error: FileNotFoundError) -> bool:
-    """Return whether an object store has no such object: the bucket is there, and it was asked."""
-    return error_code(error) != "NoSuchBucket" and not _is_of_client_setting(error)
-
-
-def _explain_absence(where: str, error: FileNotFoundError) -> KilnError:
-    if error_code(error) == "NoSuchBucket":
-        return StorageRefused(f"{where}: no such bucket. Create it, or correct the name.")
-    if error_code(error) == "NoSuchUpload":
-        return TryAgain(f"{where}: the store lost a multipart upload. Run the command again.")
-    if failure := _find_failed_request(error):
-        return _explain_library_error(where, failure)
-    return Missing(f"{where}: no such file. Check the name.")
-
-
-def _find_failed_request(error: BaseException) -> Exception | None:
-    """The failed request behind an error. fsspec calls a file absent whatever a web server says."""
-    cause = error.__cause__ or error.__context__
-    while cause is not None:
-        names = {kind.__name__ for kind in type(cause).__mro__}
-        is_connection_error = isinstance(cause, ConnectionError | TimeoutError)
-        status = getattr(cause, "status", None)
-        is_other_answer = isinstance(status, int) and status not in ABSENT
-        is_failure = is_connection_error or is_other_answer or names & CONNECTION_ERRORS
-        if isinstance(cause, Exception) and is_failure:
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    return None

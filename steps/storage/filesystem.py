@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.util import find_spec
 from typing import Any, BinaryIO, cast
-from urllib.parse import urlsplit
 
 from fsspec.core import url_to_fs
 
@@ -115,18 +114,6 @@ def _refuse_unsafe_uri(uri: str, scheme: str) -> None:
         raise BadInput(f"{uri}: names several file systems, by `::`. Name the file itself.")
     if "://" in uri and scheme in REFUSED_SCHEMES:
         raise BadInput(f"{uri}: {scheme}:// is not read from. Use a path, s3:// or https://.")
-    if scheme in ("http", "https"):
-        _refuse_malformed_url(uri)
-
-
-def _refuse_malformed_url(uri: str) -> None:
-    try:
-        parts = urlsplit(uri)
-        has_host = bool(parts.hostname and parts.hostname.encode("idna") and parts.port != 0)
-    except ValueError:
-        has_host = False
-    if not has_host:
-        raise BadInput(f"{uri}: is no URL. Write https://host/file.")
 
 
 def _watch_requests(files: Any) -> None:
@@ -161,14 +148,8 @@ def open_in_pieces(files: Any, path: str, **options: object) -> Iterator[BinaryI
         if error_code(error).isdigit():  # S3 does not say why it refuses a HEAD, only a GET
             files.cat_file(path, start=0, end=1)
         raise
-    try:
-        with opened as file:
-            yield file
-    except IndexError as error:
-        # s3fs looks into the arguments of a failure, and a time-out has none.
-        if isinstance(error.__context__, TimeoutError):
-            raise error.__context__ from None
-        raise
+    with opened as file:
+        yield file
 
 
 def modification_time(entry: dict[str, Any]) -> float | None:

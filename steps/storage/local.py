@@ -18,7 +18,6 @@ from imagekiln.steps.storage.failures import error_reason, translate_errors
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
 
 NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-NO_FOLDER_SYNC_ERRNOS = {errno.EINVAL, errno.ENOTSUP}  # of some network and shared folders
 # mkstemp's 0600 would hide the dataset from its readers.
 FILE_MODE = 0o644
 
@@ -189,7 +188,7 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in NO_FOLDER_SYNC_ERRNOS:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some shared folders cannot
             raise
     finally:
         os.close(handle)
@@ -231,14 +230,7 @@ def _make_folder(folder: Path) -> None:
         return
     _make_folder(folder.parent)
     try:
-        folder.mkdir()
-    except FileExistsError as error:
-        # Another writer was faster; or a file has this name, and the write into it will fail.
-        if folder.is_symlink() and not folder.exists():
-            raise BadInput(
-                f"{folder}: is a link to a folder that does not exist. "
-                "Create that, or remove the link."
-            ) from error
+        folder.mkdir(exist_ok=True)  # another writer may be faster
     except FileNotFoundError as error:
         if not folder.parent.is_dir():  # it was removed meanwhile
             raise

@@ -121,18 +121,6 @@ def test_second_night_makes_only_what_is_new(folder: Path, s3_bucket: str) -> No
     assert "1 already in earlier runs" in results[1].output
 
 
-def test_night_of_a_date_reads_the_prompts_of_that_date(folder: Path, s3_bucket: str) -> None:
-    for day in (1, 2):
-        with fsspec.open(f"{s3_bucket}/daily/2026-11-0{day}/new.parquet", "wb") as file:
-            pq.write_table(pa.table({"prompt": [f"circle {n}" for n in range(day)]}), file)
-    prompts = ("--set", f"prompts={s3_bucket}/daily/{{date}}/*.parquet")
-    output = ("--set", f"output={s3_bucket}/out")
-    result = call(
-        folder, "plan", "backfill.yaml", *prompts, *output, *BUNDLED, "--date", "2026-11-02"
-    )
-    assert "Planned 2 images in 1 shard" in result.output
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -149,11 +137,3 @@ def test_example_for_a_cluster_is_rendered_as_argo_takes_it(
     assert result.exit_code == 0, result.output
     for manifest_object in yaml.safe_load_all(result.stdout):
         assert mistakes(manifest_object) == []
-
-
-def test_slice_and_volume_are_those_of_the_example_s_own_profile(folder: Path) -> None:
-    template, workflow = yaml.safe_load_all(call(folder, "render", "mig.yaml").stdout)
-    generate = next(step for step in template["spec"]["templates"] if step["name"] == "generate")
-    assert generate["container"]["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "1"}
-    assert generate["volumes"][-1]["persistentVolumeClaim"] == {"claimName": "imagekiln-models"}
-    assert workflow["spec"]["workflowTemplateRef"] == {"name": "imagekiln-mig-profile"}

@@ -53,12 +53,3 @@ def test_images_are_made_again_from_plan_and_shards_alone(folder: Path) -> None:
         result = call(folder, command, str(run), *options)
         assert result.exit_code == 0, result.output
     assert {path.name: path.read_bytes() for path in (run / "images").iterdir()} == before
-
-
-def test_days_of_the_retention_table_are_the_template_s() -> None:
-    template = (ROOT / "tests/workflows/golden/gpu.yaml").read_text()
-    schedule = (ROOT / "tests/workflows/golden/cron-workflow.yaml").read_text()
-    (seconds,) = re.findall(r"secondsAfterCompletion: (\d+)", template)
-    assert int(seconds) == 7 * 86400
-    assert "podGC: {strategy: OnPodSuccess}" in template
-    assert re.findall(r"JobsHistoryLimit: (\d+)", schedule) == ["7", "7"]

@@ -58,14 +58,3 @@ def test_a_release_refuses_files_that_git_does_not_hold(tmp_path: Path) -> None:
     says, *names = refused.stderr.splitlines()
     assert says == "Commit or remove these first:"
     assert sorted(names[:-1]) == ["?? notes.md", *sorted(ignored)]
-
-
-def test_the_versions_called_tested_are_the_locked_ones() -> None:
-    table = re.findall(
-        r"^\| (torch|diffusers|transformers) \|.*\| ([\d.]+) \|$",
-        (ROOT / "docs" / "start.md").read_text(),
-        re.MULTILINE,
-    )
-    lock = (ROOT / "requirements" / "lock.txt").read_text()
-    locked = dict(re.findall(r"^(torch|diffusers|transformers)==([\d.]+) ", lock, re.MULTILINE))
-    assert dict(table) == locked

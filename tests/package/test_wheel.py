@@ -108,15 +108,6 @@ def test_same_sources_give_the_same_files_wherever_and_whenever_they_are_built(
     assert owners == {(0, 0, "", "")}
 
 
-def test_wheel_carries_the_licence_and_a_page_for_the_index(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = {name.partition("/")[2]: name for name in archive.namelist()}
-        assert archive.read(names["licenses/LICENSE"]) == (ROOT / "LICENSE").read_bytes()
-        metadata = archive.read(names["METADATA"]).decode()
-    assert "License-Expression: Apache-2.0\n" in metadata
-    assert (ROOT / "docs" / "pypi.md").read_text() in metadata
-
-
 @pytest.mark.slow
 def test_light_install_has_the_command_line_without_torch_and_matplotlib(installed: Path) -> None:
     assert "Usage: imagekiln" in _run(installed / "imagekiln", "--help")

@@ -7,8 +7,8 @@ from imagekiln.steps.errors import cut_name
 from imagekiln.steps.job.passes import RefinePass, describe_pass
 from imagekiln.steps.job.scores import describe_score
 from imagekiln.steps.job.user_checks import find_untried_entries
-from imagekiln.steps.models.image_defaults import describe_defaults
-from imagekiln.steps.models.pass_models import iter_pass_jobs
+from imagekiln.steps.models.facts import describe_defaults
+from imagekiln.steps.models.passes import iter_pass_jobs
 from imagekiln.steps.runs.keys import rejected_key
 from imagekiln.steps.runtime.figures import (
     format_bytes,

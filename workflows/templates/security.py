@@ -39,7 +39,8 @@ _TOKEN_VOLUME = {
     },
 }
 # How often Argo reads a pod's progress and passes on one that has changed, which is once a minute
-# (ArgoFile): a minute by default, which the last one of an attempt that fails would not outlive.
+# (JsonLinesProgress): a minute by default, which the last one of an attempt that fails would not
+# outlive.
 _PROGRESS_TICKS = [
     {"name": "ARGO_PROGRESS_FILE_TICK_DURATION", "value": "1s"},
     {"name": "ARGO_PROGRESS_PATCH_TICK_DURATION", "value": "1s"},

@@ -14,10 +14,9 @@ from imagekiln.steps.job.dates import moment_in_utc, needs_date
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptList
 from imagekiln.steps.job.scores import AestheticScore
-from imagekiln.steps.models.facts import is_hub_id
-from imagekiln.steps.models.pass_models import iter_pass_jobs, pass_setting
-from imagekiln.steps.models.passes import pass_references
-from imagekiln.steps.models.revisions import adapter_references
+from imagekiln.steps.models.hub import is_hub_id
+from imagekiln.steps.models.passes import iter_pass_jobs, pass_references, pass_setting
+from imagekiln.steps.models.resolve import adapter_references
 from imagekiln.steps.models.scorers import score_references
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX, is_remote_uri
 from imagekiln.workflows.profiles.profile import Profile

@@ -15,8 +15,8 @@ from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.job.adapters import ControlNetSettings
 from imagekiln.steps.models.adapters import controlnet_mismatch, fetch_planned_adapter
 from imagekiln.steps.models.component_files import require_data_component
-from imagekiln.steps.models.families import variants_of
-from imagekiln.steps.models.hub_cache import loading_from_cache
+from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.hub import loading_from_cache
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
@@ -76,7 +76,7 @@ def load_controlnet(
 
     Raises ValueError where it does not fit.
     """
-    name = variants_of(type(pipe).__name__).controlnet
+    name = family_of(type(pipe).__name__).controlnet
     if name is None:
         raise ValueError(f"{type(pipe).__name__} takes none")
     require_data_component(folder, settings.setting_path)

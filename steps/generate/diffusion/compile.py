@@ -23,9 +23,8 @@ from imagekiln.steps.generate.diffusion.patches import (
     set_compiled_call,
 )
 from imagekiln.steps.job.execution import SpeedSettings
-from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.families import CallSignature, family_of, known_call_of
 from imagekiln.steps.models.loras import lora_weights
-from imagekiln.steps.models.pipeline_calls import CallSignature, known_call_of
 from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.sanitize import sanitize_line

@@ -30,7 +30,7 @@ from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.job.adapters import IpAdapterSettings
 from imagekiln.steps.models.adapters import require_ip_adapter_files
-from imagekiln.steps.models.families import ImageEncoderClass, variants_of
+from imagekiln.steps.models.families import ImageEncoderClass, family_of
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
 
@@ -118,7 +118,7 @@ def load_ip_adapter(
     pipe: diffusers.DiffusionPipeline, settings: IpAdapterSettings, folder: Path
 ) -> None:
     """Make the IP-Adapter in a folder a part of the pipeline. Raises what loading raises."""
-    encoder_class = variants_of(type(pipe).__name__).ip_adapter_encoder
+    encoder_class = family_of(type(pipe).__name__).ip_adapter_encoder
     if encoder_class is None:
         raise ValueError(f"{type(pipe).__name__} takes none")
     require_ip_adapter_files(folder, settings, encoder_class, denoiser_network(pipe).config)

@@ -31,9 +31,8 @@ from imagekiln.steps.generate.diffusion.patches import (
 )
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.models.checkpoints import file_kind
-from imagekiln.steps.models.hub_cache import loading_from_cache
-from imagekiln.steps.models.lora_files import LoraFacts, fetch_planned_lora
-from imagekiln.steps.models.loras import format_loras, lora_weights
+from imagekiln.steps.models.hub import loading_from_cache
+from imagekiln.steps.models.loras import LoraFacts, fetch_planned_lora, format_loras, lora_weights
 from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import error_reason
 

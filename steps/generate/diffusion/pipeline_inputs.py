@@ -19,8 +19,7 @@ from imagekiln.steps.generate.diffusion.text_encoding import (
     TextRequest,
     stack_embeds,
 )
-from imagekiln.steps.models.families import EmbeddingIndices, family_of
-from imagekiln.steps.models.pipeline_calls import known_call_of
+from imagekiln.steps.models.families import EmbeddingIndices, family_of, known_call_of
 from imagekiln.steps.runs.image import ImageRow, pad_rows
 
 PipelineKwargs = dict[str, object]

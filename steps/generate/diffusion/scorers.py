@@ -30,9 +30,9 @@ from imagekiln.steps.job.scores import (
     ClassifierScore,
     RewardScore,
 )
-from imagekiln.steps.models.hub_cache import loading_from_cache
+from imagekiln.steps.models.component_files import fetch_planned_files
+from imagekiln.steps.models.hub import loading_from_cache
 from imagekiln.steps.models.scorers import fetch_planned_head
-from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, ScoreValue, pad_rows
 from imagekiln.steps.runs.plan import Plan
 

@@ -16,8 +16,8 @@ from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.generate.diffusion.transfer import to_uint8
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.passes import CaptionPass, UpscalePass
-from imagekiln.steps.models.hub_cache import loading_from_cache
-from imagekiln.steps.models.transformers_files import fetch_planned_files
+from imagekiln.steps.models.component_files import fetch_planned_files
+from imagekiln.steps.models.hub import loading_from_cache
 from imagekiln.steps.storage.failures import error_reason
 
 MAX_CAPTION_CHARS = 4000

@@ -23,7 +23,7 @@ from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.maintain.reproduce import reproduce
-from imagekiln.steps.models.facts import weights_digest as digest_of
+from imagekiln.steps.models.component_files import weights_digest as digest_of
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, image_rows
 from imagekiln.steps.runs.keys import part_key
@@ -31,7 +31,7 @@ from imagekiln.steps.runs.parts import read_outcomes
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.start_times import StartClock
-from imagekiln.steps.runtime.progress import ArgoFile, JsonLinesProgress, NoProgress
+from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
@@ -106,7 +106,7 @@ def test_only_missing_parts_are_made_wherever_the_gaps_are(
 
 def test_a_process_s_start_is_in_its_shard_s_statistics_and_in_its_log(there: PlanResult) -> None:
     log = io.StringIO()
-    progress = JsonLinesProgress(log, None)
+    progress = JsonLinesProgress(log)
     done = generate(there.uri, 0, progress, process_clock=StartClock.of_process())
     assert done is not None
     assert done.start is not None
@@ -425,7 +425,7 @@ def test_argo_s_file_rises_from_what_was_there_to_all(there: PlanResult, tmp_pat
             super().add_committed(images)
             seen.append(file.read_text())
 
-    generate(there.uri, 0, Watched(io.StringIO(), ArgoFile(file)))
+    generate(there.uri, 0, Watched(io.StringIO(), file))
     assert seen == ["6/10\n", "10/10\n"]
 
 

@@ -92,13 +92,6 @@ def test_settings_that_cannot_sign_are_refused_before_any_image_is_drawn(
         )
 
 
-def test_without_the_extra_the_error_names_what_to_install(
-    settings: C2paSettings,
-) -> None:
-    with pytest.raises(BadInput, match=r"Type: pip install 'imagekiln\[c2pa\]'"):
-        C2paSigner(settings, Png(), find_library=lambda _: None)
-
-
 def test_a_plan_names_the_key_and_holds_nothing_of_it(
     settings: C2paSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,11 +48,6 @@ def test_colors_are_the_same_in_every_mode(mode: str) -> None:
     assert np.abs(pixels.astype(int) - np.asarray(_two_colors())).max() < 10
 
 
-def test_sixteen_bits_of_gray_keep_their_highest() -> None:
-    gray = np.linspace(0, 65_535, 16, dtype=np.uint16).reshape(1, 16)
-    assert _pixels(Pillow.fromarray(gray))[0, :, 0].tolist() == (gray[0] >> 8).tolist()
-
-
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
 def test_transparent_pixels_are_white(mode: str) -> None:
     if mode == "P":

@@ -8,11 +8,9 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from imagekiln.steps.imaging.measures import (
-    compare_pixels,
     measure_image,
     measure_sharpness,
     perceptual_hash,
-    resize_like,
 )
 
 
@@ -99,16 +97,3 @@ def test_the_same_image_stored_otherwise_differs_in_few_bits(seed: int, change: 
 def test_the_hash_never_changes() -> None:
     pixels = np.add.outer(np.arange(64) ** 2 % 251, 3 * np.arange(64)) % 256
     assert perceptual_hash(Image.fromarray(pixels.astype(np.uint8))) == -7705877734170348754
-
-
-def test_a_difference_is_in_levels_and_decibels() -> None:
-    difference = compare_pixels(_stripes((0, 0, 0)), _stripes((255, 255, 255)))
-    assert (difference.largest, difference.mean, difference.rms) == (255, 255.0, 255.0)
-    assert difference.psnr == 0
-
-
-def test_an_image_takes_the_size_of_another() -> None:
-    reference = np.zeros((10, 20, 3), dtype=np.uint8)
-    resized = resize_like(_stripes((9, 9, 9)), reference)
-    assert resized.shape == reference.shape
-    assert resize_like(resized, reference) is resized

@@ -11,9 +11,9 @@ from safetensors.numpy import save_file
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.checkpoints import scheduler_changes
 from imagekiln.steps.models.facts import load_model_facts
-from imagekiln.steps.models.lora_files import load_lora_facts
-from imagekiln.steps.models.single_file import scheduler_changes
+from imagekiln.steps.models.loras import load_lora_facts
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
 UNET = "model.diffusion_model.input_blocks.0.0.weight"
@@ -84,19 +84,6 @@ def test_a_file_of_another_kind_is_not_taken_for_a_model(
 def test_scales_of_quantized_weights_are_not_left_out(scale: str, tmp_path: Path) -> None:
     message = _refusal(_save(tmp_path / "a.safetensors", UNET, scale))
     assert message.startswith(f"is quantized (it has {scale})")
-
-
-def test_a_gguf_is_called_quantized(tmp_path: Path) -> None:
-    file = tmp_path / "a.gguf"
-    file.write_bytes(b"GGUF")
-    assert _refusal(file).startswith("is quantized (GGUF)")
-
-
-def test_scales_in_a_model_s_folder_are_not_left_out(tmp_path: Path) -> None:
-    _config(tmp_path / "model")
-    _save(tmp_path / "model/unet/diffusion_pytorch_model.safetensors", "conv_in.weight_scale_inv")
-    with pytest.raises(BadInput, match=r"model: unet: is quantized \(it has conv_in\.weight_scal"):
-        load_model_facts(ModelSettings(id=str(tmp_path / "model")))
 
 
 @pytest.mark.parametrize(
@@ -183,14 +170,6 @@ def test_a_configuration_that_cannot_draw_as_the_file_says_is_refused(
 ) -> None:
     file = _save(tmp_path / "a.safetensors", UNET, *names, **metadata)
     assert _refusal(file, _pipeline(tmp_path / "config", scheduler)).startswith(sentence)
-
-
-def test_a_flow_model_is_one_although_its_trainer_wrote_epsilon(tmp_path: Path) -> None:
-    file = _save(tmp_path / "a.safetensors", UNET, modelspec__prediction_type="epsilon")
-    config = _pipeline(tmp_path / "flow", "FlowMatchEulerDiscreteScheduler")
-    model = ModelSettings(id=str(file), config=config)
-    load_model_facts(model)
-    assert scheduler_changes(model) == {}
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,12 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.diff import SettingDifference, diff
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.models.compatibility import (
-    require_compatibility,
     require_shortcut_support,
-    shortcuts_label,
 )
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.keys import CARD_KEY
@@ -32,22 +29,6 @@ pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 IN_BFLOAT16 = {"id": str(models.folder("sd")), "dtype": "bfloat16"}
 FP8 = {"quantization": "fp8"}
 UNTIL_HALF = {"guidance_interval": [0, 0.5]}
-NAMED = [
-    ({}, None),
-    ({"vae": "tiles", "compile": "off"}, None),
-    (FP8, "fp8"),
-    ({"guidance_interval": [0, 1]}, None),
-    ({"guidance_interval": [0.2, 0.8]}, "guidance_interval=0.2-0.8"),
-    (
-        {**FP8, **UNTIL_HALF, "step_cache": {"interval": 3}},
-        "fp8,guidance_interval=0.0-0.5,step_cache=3",
-    ),
-]
-
-
-@pytest.mark.parametrize(("speed", "named"), NAMED)
-def test_only_what_changes_pictures_is_named(speed: dict[str, object], named: str | None) -> None:
-    assert shortcuts_label(SpeedSettings.model_validate(speed)) == named
 
 
 def _planned(tmp_path: Path, kind: str = "sd", **changes: object) -> PlanResult:
@@ -72,27 +53,6 @@ def test_every_shortcut_gives_every_image_another_id_and_speed_alone_none(tmp_pa
     assert len({*plain, *in_fp8, *until_half}) == 12
 
 
-def test_the_interval_of_a_step_cache_is_part_of_every_image_s_id(tmp_path: Path) -> None:
-    caches = (None, {"interval": 2}, {"interval": 3})
-    ids = [
-        _ids(_planned(tmp_path, "flux", speed={"step_cache": cache}, run_id=f"r{place}"))
-        for place, cache in enumerate(caches)
-    ]
-    assert len({image_id for each in ids for image_id in each}) == 12
-
-
-@pytest.mark.parametrize("setting", ["reuse", "no_such"])
-def test_what_is_no_setting_of_speed_is_refused_with_those_that_are(
-    setting: str, tmp_path: Path
-) -> None:
-    expected_text = (
-        rf"speed\.{setting} is not a setting; the settings of speed are "
-        r"compile, vae, quantization, guidance_interval, step_cache\."
-    )
-    with pytest.raises(BadInput, match=expected_text):
-        _planned(tmp_path, speed={setting: 2})
-
-
 def test_a_shortcut_that_the_model_s_dtype_does_not_take_is_refused_at_planning(
     tmp_path: Path,
 ) -> None:
@@ -107,12 +67,6 @@ def test_a_shortcut_that_the_pipeline_does_not_take_is_refused(tmp_path: Path) -
     expected_text = r"quantization does not work with Some: it works with .* or choose such"
     with pytest.raises(BadInput, match=expected_text):
         require_shortcut_support(job, "SomePipeline")
-
-
-def test_tuning_in_fp8_is_not_refused_for_loras_that_may_be_fused(tmp_path: Path) -> None:
-    model = {**IN_BFLOAT16, "loras": {"style": {"id": "style.safetensors"}}}
-    job = runs.job(tmp_path / "prompts.parquet", "out", model=model, speed=FP8)
-    require_compatibility(job, "StableDiffusionPipeline")
 
 
 @pytest.mark.parametrize(

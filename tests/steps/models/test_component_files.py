@@ -11,11 +11,11 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.component_files import (
-    require_data_component,
+    fetch_planned_files,
     require_data_only,
+    weights_digest,
 )
-from imagekiln.steps.models.facts import load_model_facts, weights_digest
-from imagekiln.steps.models.transformers_files import fetch_planned_files
+from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
 SHAPES = BUNDLED_FOLDER / "shapes"
@@ -129,14 +129,6 @@ def test_model_that_names_more_than_its_own_data_is_refused(
         load_model_facts(ModelSettings(id=str(folder)))
     with pytest.raises(BadInput, match=sentence):  # when it is loaded, by a plan of a stranger's
         require_data_only(folder, "model")
-
-
-def test_network_that_a_job_adds_is_refused_likewise(tmp_path: Path) -> None:
-    setting("config.json", _class_name="ControlNetModel")(tmp_path)
-    index = {"weight_map": {"a": "../model.safetensors"}}
-    setting("diffusion_pytorch_model.safetensors.index.json", **index)(tmp_path)
-    with pytest.raises(BadInput, match="outside of its folder"):
-        require_data_component(tmp_path, "model.controlnet")
 
 
 def test_model_of_a_score_is_refused_also_as_it_is_loaded(tmp_path: Path) -> None:

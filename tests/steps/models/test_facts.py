@@ -6,7 +6,8 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.facts import is_hub_id, load_model_facts, model_digest, weights_digest
+from imagekiln.steps.models.component_files import weights_digest
+from imagekiln.steps.models.facts import load_model_facts, model_digest
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.jobs import files, plan
 
@@ -70,14 +71,6 @@ def test_every_file_that_decides_pixels_changes_the_digest(folder: Path) -> None
     assert len(all_digests) == 1 + len(deciding)
 
 
-def test_files_that_decide_no_pixels_do_not_change_the_digest(folder: Path) -> None:
-    before = weights_digest(_model(folder))
-    for name in ("README.md", "sample.png", ".gitattributes", ".cache/x.json", "notes.txt"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(b"new")
-    assert weights_digest(_model(folder)) == before
-
-
 def test_variant_is_a_part_of_the_digest(folder: Path) -> None:
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
     shutil.copy(weights, weights.with_name("diffusion_pytorch_model.fp16.safetensors"))
@@ -90,23 +83,6 @@ def test_variant_is_a_part_of_the_digest(folder: Path) -> None:
     assert digests[0] != digests[1]
     hub = ModelSettings(id="org/name", revision="0" * 40, variant="fp16")
     assert model_digest(hub) == f"org/name#fp16@{'0' * 40}"
-
-
-def test_variant_that_no_file_bears_is_refused(folder: Path) -> None:
-    with pytest.raises(BadInput, match=r"has no safetensors of the variant fp16\. Correct"):
-        load_model_facts(ModelSettings(id=str(folder), variant="fp16"))
-
-
-@pytest.mark.parametrize(
-    ("name", "hub"),
-    [
-        ("org/name", True),
-        ("/org/name", False),
-        ("bundled:a/b", False),
-    ],
-)
-def test_hub_id_is_an_organisation_and_a_name(name: str, hub: bool) -> None:
-    assert is_hub_id(name) is hub
 
 
 def test_folder_that_is_here_goes_before_a_hub_model(
@@ -125,19 +101,6 @@ def test_pickled_weights_are_refused(folder: Path, suffix: str) -> None:
     assert _error_message(folder) == (
         f"{folder}: unet/diffusion_pytorch_model{suffix} is a pickle, which can run code. "
         "Convert it to safetensors."
-    )
-
-
-def test_pickles_beside_safetensors_are_not_read_so_they_may_stay(folder: Path) -> None:
-    (folder / "unet" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
-    assert load_model_facts(_model(folder)).pipeline == "StableDiffusionPipeline"
-
-
-def test_folder_without_a_pipeline_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    assert _error_message(tmp_path) == (
-        f"{tmp_path}: has no model_index.json, so it is not a diffusers pipeline. "
-        "Choose another folder."
     )
 
 
@@ -244,15 +207,3 @@ def test_a_pipeline_that_draws_from_no_text_alone_is_refused_at_planning(
     with pytest.raises(BadInput) as caught:
         plan(tmp_path, {"prompt": ["a"]}, model={"id": str(folder)})
     assert str(caught.value) == f"{folder}: is a {pipeline}, which {why}"
-
-
-def test_a_size_that_a_family_does_not_draw_is_refused(tmp_path: Path) -> None:
-    folder = _configured(
-        tmp_path / "model", "HunyuanImagePipeline", transformer={"patch_size": [1, 1]}, vae={}
-    )
-    with pytest.raises(BadInput) as caught:
-        plan(tmp_path, {"prompt": ["a"]}, model={"id": str(folder)}, defaults={"width": 1000})
-    assert (
-        str(caught.value)
-        == "defaults.width is 1000; this model needs a multiple of 64. Set it to 1024."
-    )

@@ -16,12 +16,10 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.models.families import (
     FAMILIES,
-    FAMILY_VARIANTS,
     family_of,
+    known_call_of,
     unsupported_reason,
-    variants_of,
 )
-from imagekiln.steps.models.pipeline_calls import known_call_of
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
@@ -169,39 +167,16 @@ def test_every_family_of_the_table_is_tested() -> None:
     assert set(map(_name, KINDS)) == set(FAMILIES)
 
 
-@pytest.mark.parametrize("name", FAMILY_VARIANTS)
+@pytest.mark.parametrize("name", [name for name, each in FAMILIES.items() if each.image_to_image])
 def test_the_variants_of_a_pipeline_are_those_that_diffusers_maps_it_to(name: str) -> None:
     pipeline = getattr(diffusers, name).__name__
-    variants = variants_of(name)
+    variants = family_of(name)
     for expected, mapping in (
         (variants.image_to_image, auto_pipeline.AUTO_IMAGE2IMAGE_PIPELINES_MAPPING),
         (variants.inpaint, auto_pipeline.AUTO_INPAINT_PIPELINES_MAPPING),
     ):
         theirs = auto_pipeline._get_task_class(mapping, pipeline, throw_error_if_not_exist=False)
         assert (theirs and theirs.__name__) == expected
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, each in FAMILY_VARIANTS.items() if each.ip_adapter_encoder]
-)
-def test_whatever_draws_with_an_ip_adapter_takes_its_embeddings(name: str) -> None:
-    variants = variants_of(name)
-    for each in (name, variants.image_to_image, variants.inpaint):
-        assert each is not None
-        assert (
-            "ip_adapter_image_embeds"
-            in inspect.signature(getattr(diffusers, each).__call__).parameters
-        )
-
-
-VIDEO = {"num_frames", "video", "video_length"}
-CLASSES = {
-    name: pipeline_class
-    for name in dir(diffusers)
-    if isinstance(pipeline_class := getattr(diffusers, name), type)
-    and issubclass(pipeline_class, diffusers.DiffusionPipeline)
-    and pipeline_class is not diffusers.DiffusionPipeline
-}
 
 
 def _classes_of_task(table: str) -> set[str]:
@@ -226,25 +201,3 @@ def test_what_diffusers_counts_among_other_tasks_is_refused(table: str) -> None:
     assert not {
         name for name in _classes_of_task(table) - FROM_TEXT if not unsupported_reason(name)
     }
-
-
-def test_a_class_whose_call_takes_no_text_or_more_than_a_text_is_refused() -> None:
-    assert not [
-        name
-        for name, pipeline_class in CLASSES.items()
-        if _needs_more_than_text(pipeline_class) and not unsupported_reason(name)
-    ]
-
-
-def _needs_more_than_text(pipeline_class: type) -> bool:
-    call_parameters = inspect.signature(pipeline_class.__call__).parameters
-    needed = {
-        name
-        for name, each in call_parameters.items()
-        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
-    }
-    return (
-        "prompt" not in call_parameters
-        or bool(needed - {"self", "prompt"})
-        or bool(VIDEO & call_parameters.keys())
-    )

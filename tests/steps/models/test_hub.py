@@ -9,10 +9,7 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.facts import load_model_facts
-from imagekiln.steps.models.hub import (
-    ask_hub,
-    download_configuration,
-)
+from imagekiln.steps.models.hub import ask_hub, download_configuration
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import (
     GATED,
@@ -44,14 +41,6 @@ def _error_message(kind: type[KilnError], name: str, revision: str | None = OTHE
     return str(caught.value)
 
 
-@pytest.mark.usefixtures("server")
-def test_pinned_model_is_known_without_its_weights() -> None:
-    folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    assert (folder / "model_index.json").is_file()
-    assert (folder / "tokenizer" / "tokenizer.json").is_file()
-    assert [*folder.rglob("*.safetensors")] == []
-
-
 def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,13 +70,6 @@ def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.Monkey
     assert (
         load_model_facts(ModelSettings(id=MODEL, revision=REVISION)).pipeline
         == "StableDiffusionPipeline"
-    )
-
-
-@pytest.mark.parametrize("revision", [None, "main", "0123456"])
-def test_only_a_commit_is_downloaded(revision: str | None) -> None:
-    assert _error_message(BadInput, MODEL, revision) == (
-        f"model.revision is not a commit: pin {MODEL} to one, 40 hexadecimal digits."
     )
 
 
@@ -153,26 +135,6 @@ def test_cache_that_cannot_be_written_is_told_with_its_place(
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
     assert str(tmp_path / "file") in _error_message(BadInput, MODEL, REVISION)
-
-
-def test_repository_that_is_no_pipeline_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "repository").mkdir()
-    (tmp_path / "repository" / "config.json").write_text("{}")
-    with serving_model(tmp_path / "repository", tmp_path, monkeypatch):
-        assert _error_message(BadInput, MODEL, REVISION) == (
-            f"{MODEL}: has no model_index.json, so it is not a diffusers pipeline. "
-            "Choose another model."
-        )
-
-
-@pytest.mark.usefixtures("server")
-def test_progress_bars_and_warnings_of_the_client_stay_off_the_terminal(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    assert capfd.readouterr() == ("", "")
 
 
 RATE_LIMITED: tuple[int, dict[str, str]] = (429, {})

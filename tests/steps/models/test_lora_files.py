@@ -10,11 +10,7 @@ from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.compatibility import require_lora_support
 from imagekiln.steps.models.families import FAMILIES
-from imagekiln.steps.models.lora_files import (
-    LoraFacts,
-    fetch_planned_lora,
-    load_lora_facts,
-)
+from imagekiln.steps.models.loras import LoraFacts, fetch_planned_lora, load_lora_facts
 from tests import runs, safetensors
 from tests.hub import MODEL, REVISION
 from tests.hub import hub as serving
@@ -100,11 +96,6 @@ def test_a_file_without_tensors_of_a_lora_is_refused(tmp_path: Path, header: byt
     )
 
 
-def test_a_dora_is_refused_since_it_would_be_drawn_as_something_else(tmp_path: Path) -> None:
-    file = safetensors.write(tmp_path / "style.safetensors", ("a.lora_up.weight", "a.dora_scale"))
-    assert "is a DoRA" in _error_message(file)
-
-
 def test_a_folder_must_say_which_file_is_meant(tmp_path: Path) -> None:
     assert (
         _error_message(tmp_path)
@@ -176,18 +167,6 @@ def hub_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         )
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         yield file
-
-
-def test_a_hub_lora_is_brought_here_and_known_by_its_bytes_like_any_other(hub_file: Path) -> None:
-    assert load_lora_facts(_model(MODEL, "style.safetensors", REVISION))["style"] == _facts(
-        hub_file
-    )
-    with pytest.raises(Missing) as caught:
-        load_lora_facts(_model(MODEL, "other.safetensors", REVISION))
-    assert (
-        str(caught.value)
-        == f"{MODEL}: has no such file at that revision. Correct model.loras.style.weight_name."
-    )
 
 
 def test_fetch_brings_a_run_s_hub_loras_to_where_no_hub_is_needed(

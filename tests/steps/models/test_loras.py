@@ -1,11 +1,6 @@
 import pytest
 
-from imagekiln.steps.models.loras import (
-    LoraRejectionReason,
-    ParsedLoras,
-    lora_key,
-    parse_loras,
-)
+from imagekiln.steps.models.loras import LoraRejectionReason, ParsedLoras, lora_key, parse_loras
 
 KNOWN = {"style", "detail", "A.b-c_1", "x1"}
 DIGESTS = {"style": "bb", "detail": "aa", "same": "bb"}

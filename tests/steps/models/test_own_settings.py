@@ -12,10 +12,8 @@ from imagekiln.steps.local import run
 from imagekiln.steps.models.component_files import Config
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.own_settings import OwnSettings, read_own_settings
-from imagekiln.steps.models.pipeline_calls import known_call_of
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.rules import rejection_rules
-from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from tests import families, jobs, models, own_settings, pipeline_calls, runs, safetensors
@@ -67,16 +65,6 @@ def test_a_well_known_model_is_drawn_as_its_authors_say_where_nothing_is_set(
 
 def test_the_table_of_calls_is_that_of_the_installed_diffusers() -> None:
     assert pipeline_calls.FILE.read_text() == pipeline_calls.pipeline_calls()
-
-
-def test_a_snapshot_in_the_hubs_cache_is_known_by_its_repository(tmp_path: Path) -> None:
-    name = "/cache/models--mirror--SDXL-Turbo/snapshots/462165984030"
-    assert _numbers(_own(tmp_path, name, {"_class_name": SDXL})) == (1, 0.0)
-
-
-def test_one_file_is_known_by_its_name(tmp_path: Path) -> None:
-    own = _own(tmp_path, "./z_image_turbo_bf16.safetensors", {"_class_name": "ZImagePipeline"})
-    assert _numbers(own) == (8, 0.0)
 
 
 def test_a_model_made_from_a_well_known_one_is_drawn_like_it(tmp_path: Path) -> None:
@@ -160,35 +148,6 @@ def test_a_distilled_unet_reads_its_guidance_and_no_negative_prompt(tmp_path: Pa
     )
 
 
-def test_the_argument_for_guidance_is_the_one_that_decides() -> None:
-    names = {
-        name: known_call_of(f"{name}Pipeline").guidance_argument
-        for name in ("QwenImage21", "HunyuanImage", "Flux", "Ideogram4", "DreamLiteMobile")
-    }
-    assert names == {
-        "QwenImage21": "true_cfg_scale",
-        "HunyuanImage": "distilled_guidance_scale",
-        "Flux": "guidance_scale",
-        "Ideogram4": "guidance_scale",
-        "DreamLiteMobile": None,
-    }
-
-
-def test_the_same_settings_by_the_job_and_by_the_model_give_the_same_images(
-    tmp_path: Path,
-) -> None:
-    columns = {"prompt": ["a red circle"], "guidance": pa.array([None], pa.float64())}
-    own = jobs.plan(tmp_path / "own", columns)
-    by_job = jobs.plan(tmp_path / "job", columns, defaults={"steps": 10, "guidance": 3.0})
-    other = jobs.plan(tmp_path / "other", columns, defaults={"steps": 11})
-    first, second, third = (
-        jobs.image_rows(planned)["image_id"].to_pylist() for planned in (own, by_job, other)
-    )
-    assert first == second
-    assert first != third
-    assert (own.plan.model.own.steps, own.plan.job.defaults.steps) == (10, None)
-
-
 def _refused(tmp_path: Path, name: str, columns: jobs.Columns, **defaults: object) -> str:
     model = {"id": str(own_settings.write(name, tmp_path)), "dtype": "float32"}
     with pytest.raises(BadInput) as refused:
@@ -205,12 +164,6 @@ def test_a_guidance_that_the_model_does_not_read_is_refused(tmp_path: Path) -> N
     assert "guidance has no effect: the model does not read it; remove it from the job" in message
 
 
-def test_a_guidance_of_zero_means_none_to_a_model_that_reads_none(tmp_path: Path) -> None:
-    model = {"id": str(own_settings.write("FLUX.1-schnell", tmp_path)), "dtype": "float32"}
-    planned = jobs.plan(tmp_path, {"prompt": ["a", "b"], "guidance": [0.0, None]}, model=model)
-    assert jobs.image_rows(planned)["guidance"].to_pylist() == [None, None]
-
-
 @pytest.mark.parametrize("name", ["FLUX.1-dev", "sdxl-turbo", "FLUX.2-klein-4B"])
 def test_a_negative_prompt_without_effect_is_refused_in_one_sentence(
     name: str, tmp_path: Path
@@ -219,12 +172,6 @@ def test_a_negative_prompt_without_effect_is_refused_in_one_sentence(
     message = _refused(tmp_path, name, columns)
     assert "49 of 50 rows were rejected" in message
     assert message.count("negative_prompt: null") == 1
-
-
-def test_a_negative_prompt_counts_again_with_enough_guidance(tmp_path: Path) -> None:
-    model = {"id": str(own_settings.write("sdxl-turbo", tmp_path)), "dtype": "float32"}
-    columns = {"prompt": ["a"], "negative_prompt": ["blurry"], "guidance": [2.0]}
-    assert jobs.plan(tmp_path, columns, model=model).plan.counts.images == 1
 
 
 def test_a_pass_with_a_model_of_its_own_draws_with_that_models_settings(tmp_path: Path) -> None:
@@ -245,25 +192,6 @@ def test_a_lora_for_few_steps_needs_numbers(tmp_path: Path) -> None:
     assert jobs.plan(tmp_path, columns, model=model, defaults=numbers).plan.counts.images == 1
 
 
-def test_a_sweep_over_guidance_that_nothing_reads_is_refused(tmp_path: Path) -> None:
-    model = {"id": str(own_settings.write("FLUX.1-schnell", tmp_path)), "dtype": "float32"}
-    prompts = {"template": "a red circle", "sweep": {"guidance": [2.0, 4.0]}}
-    job = jobs.job(tmp_path, model=model, prompts=prompts)
-    with pytest.raises(BadInput, match="2 of 2 rows were rejected: guidance has no effect"):
-        make_plan(job)
-
-
-def test_a_negative_prompt_that_only_a_pass_reads_is_taken(tmp_path: Path) -> None:
-    refiner = str(own_settings.write("stable-diffusion-v1-5", tmp_path))
-    planned = jobs.plan(
-        tmp_path,
-        {"prompt": ["a"], "negative_prompt": ["blurry"]},
-        model={"id": str(own_settings.write("FLUX.1-dev", tmp_path)), "dtype": "float32"},
-        passes={"polish": {"kind": "refine", "model": {"id": refiner, "dtype": "float32"}}},
-    )
-    assert planned.plan.counts.images == 1
-
-
 def test_a_schedule_of_guidance_is_for_its_own_number_of_steps(tmp_path: Path) -> None:
     own = _own(tmp_path, "mine", {"_class_name": "Ideogram4Pipeline"})
     assert (_numbers(own), own.call.schedule_steps) == ((48, None), 48)
@@ -272,3 +200,18 @@ def test_a_schedule_of_guidance_is_for_its_own_number_of_steps(tmp_path: Path) -
     assert ("steps", "guidance IS NULL AND steps <> 48") in {
         (rule.column, rule.condition) for rule in rules
     }
+
+
+def test_the_same_settings_by_the_job_and_by_the_model_give_the_same_images(
+    tmp_path: Path,
+) -> None:
+    columns = {"prompt": ["a red circle"], "guidance": pa.array([None], pa.float64())}
+    own = jobs.plan(tmp_path / "own", columns)
+    by_job = jobs.plan(tmp_path / "job", columns, defaults={"steps": 10, "guidance": 3.0})
+    other = jobs.plan(tmp_path / "other", columns, defaults={"steps": 11})
+    first, second, third = (
+        jobs.image_rows(planned)["image_id"].to_pylist() for planned in (own, by_job, other)
+    )
+    assert first == second
+    assert first != third
+    assert (own.plan.model.own.steps, own.plan.job.defaults.steps) == (10, None)

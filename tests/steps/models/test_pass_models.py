@@ -12,9 +12,8 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models
-from imagekiln.steps.models.pass_models import iter_pass_jobs
-from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
-from imagekiln.steps.models.revisions import NamedRevision
+from imagekiln.steps.models.passes import iter_pass_jobs
+from imagekiln.steps.models.resolve import NamedRevision, ResolvedModel, resolve_model
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.keys import rejected_key
 from imagekiln.steps.runs.plan import plan_to_json
@@ -129,38 +128,6 @@ def test_a_fetch_refuses_another_model_than_planned(tmp_path: Path) -> None:
         fetch_run_models(result.uri)
 
 
-def pickled(target: Path) -> Path:
-    """A model of which one network is a pickle."""
-    copy = copy_of(folder("sdxl"), target)
-    weights = copy / "unet" / "diffusion_pytorch_model.safetensors"
-    weights.rename(weights.with_name("diffusion_pytorch_model.bin"))
-    return copy
-
-
-def with_code(target: Path) -> Path:
-    """A model that brings a class of its own."""
-    copy = copy_of(folder("sdxl"), target)
-    index = copy / "model_index.json"
-    values = json.loads(index.read_text())
-    index.write_text(json.dumps(values | {"unet": ["my_unet", "MyUnet"]}))
-    (copy / "unet" / "my_unet.py").write_text("raise SystemExit")
-    return copy
-
-
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (pickled, r"is a pickle, which can run code"),
-        (with_code, r"unet: my_unet, MyUnet, and Imagekiln loads nothing but the model's own data"),
-    ],
-)
-def test_a_hostile_model_is_refused(make: object, sentence: str, tmp_path: Path) -> None:
-    model = make(tmp_path / "hostile")  # type: ignore[operator]  # a function
-    with pytest.raises(BadInput, match=rf"passes\.x: .*{sentence}") as error:
-        resolved({"x": refine({"id": str(model)})})
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
@@ -217,21 +184,3 @@ def test_samplers_that_the_pass_model_lacks_are_refused(tmp_path: Path) -> None:
         plan_of(tmp_path / "d", rows, passes={"x": refine(flow)}, defaults={"sampler": "euler"})
     with pytest.raises(BadInput, match=r"passes\.x\.sampler is euler; with the model's Flow"):
         plan_of(tmp_path / "s", rows, passes={"x": refine(flow, sampler="euler")})
-
-
-def test_prompts_that_any_of_the_models_truncates_count(tmp_path: Path) -> None:
-    long = copy_of(folder("sd"), tmp_path / "long")
-    config = long / "tokenizer" / "tokenizer_config.json"
-    values = json.loads(config.read_text())
-    config.write_text(json.dumps(values | {"model_max_length": 1000}))
-    rows: list[dict[str, object]] = [{"prompt": "a"}, {"prompt": "a red circle " * 40}]
-    model = {"id": str(long), "dtype": "float32"}
-    for passes, count in (({}, 0), ({"x": refine()}, 1)):
-        result = plan_of(tmp_path / str(count), rows, model=model, passes=passes)
-        assert result.plan.counts.truncated_prompts == count
-
-
-def test_shortcuts_must_suit_the_model_of_a_pass() -> None:
-    model = {"id": str(folder("sd")), "dtype": "bfloat16"}
-    with pytest.raises(BadInput, match=r"passes\.x: speed\.quantization is fp8, which needs bf"):
-        resolved({"x": refine()}, model=model, speed={"quantization": "fp8"})

@@ -7,13 +7,9 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError
-from imagekiln.steps.models.passes import (
-    PassFacts,
-    PassSizes,
-    pass_references,
-)
+from imagekiln.steps.models.component_files import fetch_planned_files
+from imagekiln.steps.models.passes import PassFacts, PassSizes, pass_references
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
-from imagekiln.steps.models.transformers_files import fetch_planned_files
 from tests.image_models import FACTOR, POSITIONS, captioner_folder, upscaler_folder
 from tests.runs import job
 
@@ -79,11 +75,6 @@ def test_every_setting_of_a_pass_but_its_name_changes_ids(tmp_path: Path) -> Non
     assert resolved(a=upscale(), b=REFINE).key_extras == resolved(x=upscale(), y=REFINE).key_extras
     whole, float_ = (resolved(a=REFINE | {"scale": scale}) for scale in (2, 2.0))
     assert whole.key_extras == float_.key_extras
-
-
-def test_a_copy_of_a_model_elsewhere_gives_the_same_ids(tmp_path: Path) -> None:
-    copy = shutil.copytree(upscaler_folder(), tmp_path / "copy")
-    assert resolved(a=upscale()).key_extras == resolved(a=upscale(id=str(copy))).key_extras
 
 
 @pytest.mark.parametrize(

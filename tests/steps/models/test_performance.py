@@ -5,11 +5,9 @@ import pytest
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.models.facts import ModelFacts
+from imagekiln.steps.models.families import CallSignature
 from imagekiln.steps.models.own_settings import OwnSettings
-from imagekiln.steps.models.performance import (
-    time_figure,
-)
-from imagekiln.steps.models.pipeline_calls import CallSignature
+from imagekiln.steps.models.performance import time_figure
 
 STEPS = 30
 SDXL = "stabilityai/stable-diffusion-xl-base-1.0"

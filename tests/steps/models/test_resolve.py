@@ -5,7 +5,7 @@ from pathlib import Path
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.facts import ModelFacts
-from imagekiln.steps.models.lora_files import LoraFacts
+from imagekiln.steps.models.loras import LoraFacts
 from imagekiln.steps.models.own_settings import OwnSettings
 from imagekiln.steps.models.resolve import ResolvedModel
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.models.revisions import NamedRevision
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.models.resolve import NamedRevision
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from imagekiln.workflows.cli.plan_text import format_plan
@@ -73,17 +73,6 @@ def test_a_branch_that_moved_is_named_with_both_commits(server: Hub, tmp_path: P
     assert f"was commit {REVISION} when the run was planned, which stays; it is {LATER} now" in text
 
 
-def test_the_next_night_has_the_images_of_the_commit_of_that_night(
-    server: Hub, tmp_path: Path
-) -> None:
-    first = _plan(tmp_path, run_id="monday")
-    server.names["main"] = LATER
-    second = _plan(tmp_path, run_id="tuesday", skip_existing=True)
-    assert second.plan.model.digest == f"{MODEL}@{LATER}"
-    first_ids = set(image_rows(first)["image_id"].to_pylist())
-    assert first_ids.isdisjoint(image_rows(second)["image_id"].to_pylist())
-
-
 def test_a_run_planned_by_another_name_is_not_reused(server: Hub, tmp_path: Path) -> None:
     server.names["v2"] = LATER
     _plan(tmp_path, run_id="mine")
@@ -100,20 +89,6 @@ def test_without_the_hub_a_branch_is_the_commit_last_fetched(
     server.names["main"] = LATER
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert _plan(tmp_path, run_id="offline").plan.model.digest == f"{MODEL}@{REVISION}"
-
-
-def test_a_branch_that_was_never_fetched_needs_the_hub(
-    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-
-    with loopback_hub(BUNDLED_FOLDER / "shapes") as stopped:
-        endpoint = stopped.endpoint
-    assert endpoint != server.endpoint
-    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    with pytest.raises(TryAgain, match="the hub could not be reached"):
-        _plan(tmp_path)
 
 
 def test_adapters_and_loras_have_branches_too(server: Hub, tmp_path: Path) -> None:

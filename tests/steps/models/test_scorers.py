@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError
-from imagekiln.steps.models.revisions import NamedRevision
+from imagekiln.steps.models.component_files import fetch_planned_files
 from imagekiln.steps.models.scorers import fetch_planned_head, score_references
-from imagekiln.steps.models.transformers_files import fetch_planned_files
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.storage import open_store
-from tests.hub import MODEL, REVISION, serving_model
 from tests.runs import planned
 from tests.scorers import aesthetic_head, classifier_folder, clip_folder
 
@@ -32,20 +30,6 @@ def changed(source: Path, target: Path, **config: object) -> Path:
     path = target / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | config))
     return target
-
-
-@pytest.fixture
-def pickled(tmp_path: Path) -> Path:
-    """A CLIP model whose weights are a pickle."""
-    target = tmp_path / "pickled"
-    shutil.copytree(clip_folder(), target)
-    (target / "model.safetensors").rename(target / "pytorch_model.bin")
-    return target
-
-
-def test_a_model_without_safetensors_is_refused(pickled: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"scores\.s: .* has no safetensors, and pickles can run"):
-        plan_score(tmp_path, **CLIP, id=str(pickled))
 
 
 def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
@@ -89,6 +73,20 @@ def test_a_plan_freezes_the_files_of_each_score(tmp_path: Path) -> None:
         fetch_planned_head("scores.s.head", head, {"scores.s.head": "sha256:0"})
 
 
+@pytest.fixture
+def pickled(tmp_path: Path) -> Path:
+    """A CLIP model whose weights are a pickle."""
+    target = tmp_path / "pickled"
+    shutil.copytree(clip_folder(), target)
+    (target / "model.safetensors").rename(target / "pytorch_model.bin")
+    return target
+
+
+def test_a_model_without_safetensors_is_refused(pickled: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"scores\.s: .* has no safetensors, and pickles can run"):
+        plan_score(tmp_path, **CLIP, id=str(pickled))
+
+
 def test_scores_name_another_run_and_no_other_image(tmp_path: Path) -> None:
     runs = [
         planned(tmp_path / "plain", str(tmp_path / "plain" / "out"), ROWS),
@@ -97,17 +95,3 @@ def test_scores_name_another_run_and_no_other_image(tmp_path: Path) -> None:
     assert runs[0].plan.run_id != runs[1].plan.run_id
     shards = [read_shard_rows(open_store(result.uri), result.plan, 0) for result in runs]
     assert shards[0] == shards[1]
-
-
-def test_a_model_on_the_hub_is_frozen_at_its_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serving_model(clip_folder(), tmp_path, monkeypatch):
-        plan = plan_score(tmp_path, **CLIP, id=MODEL).plan
-        assert plan.scores == {"scores.s": f"{MODEL}@{REVISION}"}
-        assert plan.revisions == (NamedRevision("scores.s", MODEL, "main", REVISION),)
-        [(setting, reference)] = score_references(plan.job)
-        assert reference.revision == REVISION
-        folder = fetch_planned_files(setting, reference, plan.scores[setting])
-    weights = (folder / "model.safetensors").read_bytes()
-    assert weights == (clip_folder() / "model.safetensors").read_bytes()

@@ -9,7 +9,7 @@ from imagekiln.steps.imaging.metadata import program_version
 from imagekiln.steps.job.passes import AnyPass, CaptionPass, RefinePass, UpscalePass
 from imagekiln.steps.job.samplers import SAMPLERS as OURS
 from imagekiln.steps.job.samplers import SCHEDULERS
-from imagekiln.steps.models.lora_files import LoraFacts
+from imagekiln.steps.models.loras import LoraFacts
 from imagekiln.steps.models.passes import PassFacts, PassSizes
 from imagekiln.steps.runs.webui_text import ELLIPSIS, GUARD, ModelLabel, format_parameters
 from tests.notes import parse

@@ -8,7 +8,6 @@ import pytest
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.runtime.concurrency import (
-    DEFAULT_WORKERS,
     ByteBudget,
     SingleFlightCache,
     map_ordered,
@@ -22,15 +21,6 @@ def test_results_come_in_order_however_long_each_takes() -> None:
         return number
 
     assert list(map_ordered(slow_at_first, 30)) == list(range(30))
-
-
-def test_only_so_many_results_wait_at_a_time() -> None:
-    begun: list[int] = []
-    results = map_ordered(begun.append, 100)
-    next(results)
-    time.sleep(0.05)
-    assert len(begun) <= DEFAULT_WORKERS + 1
-    results.close()
 
 
 def test_a_failure_comes_out_and_leaves_no_thread_behind() -> None:

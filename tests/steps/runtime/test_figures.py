@@ -6,21 +6,7 @@ from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_duration,
     format_estimate_error,
-    format_number,
-    format_percent,
 )
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0, "0"),
-        (3.14159, "3.14"),
-        (99.99, "100"),
-    ],
-)
-def test_a_number_has_three_significant_digits(number: float, text: str) -> None:
-    assert format_number(number) == text
 
 
 @pytest.mark.parametrize(
@@ -33,18 +19,6 @@ def test_a_number_has_three_significant_digits(number: float, text: str) -> None
 )
 def test_a_size_has_its_unit(number: float, text: str) -> None:
     assert format_bytes(number) == text
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        (0, "0 %"),
-        (1, "100 %"),
-        (0.5, "50 %"),
-    ],
-)
-def test_a_share_that_is_not_all_or_nothing_never_reads_as_that(share: float, text: str) -> None:
-    assert format_percent(share) == text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What a process counts on of its machine, and what its libraries are told."""
 
-import logging
 import os
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from imagekiln.steps.runtime.machine import (
     available_cpus,
     find_nvidia_gpu,
     limit_spinning,
-    silence_libraries,
     visible_gpus,
 )
 
@@ -69,22 +67,6 @@ def test_what_the_user_sets_stays(monkeypatch: pytest.MonkeyPatch, name: str) ->
     monkeypatch.setenv(name, "ACTIVE")
     limit_spinning()
     assert {each: os.environ[each] for each in VARIABLES if each in os.environ} == {name: "ACTIVE"}
-
-
-@pytest.mark.parametrize("debug", [False, True])
-def test_gcsfs_logs_failed_requests_only_when_asked_to(
-    monkeypatch: pytest.MonkeyPatch, debug: bool
-) -> None:
-    logger = logging.getLogger("gcsfs")
-    level = logger.level
-    logger.setLevel(logging.NOTSET)
-    monkeypatch.delenv("GCSFS_DEBUG", raising=False)
-    if debug:
-        monkeypatch.setenv("GCSFS_DEBUG", "1")
-    silence_libraries()
-    logs_errors = logger.isEnabledFor(logging.ERROR)
-    logger.setLevel(level)
-    assert logs_errors is debug
 
 
 def test_gpu_of_the_machine_is_known_by_its_device_file(tmp_path: Path) -> None:

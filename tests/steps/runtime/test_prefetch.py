@@ -41,10 +41,6 @@ def _until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def test_items_come_in_order() -> None:
-    assert list(prefetch(Counter(50).items(), 2, QueueWaits())) == list(range(50))
-
-
 def test_an_error_comes_after_every_item_before_it() -> None:
     stage = prefetch(Counter(3, fault=LookupError("lost")).items(), 1, QueueWaits())
     assert [next(stage), next(stage), next(stage)] == [0, 1, 2]

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.runtime.progress import (
-    ArgoFile,
     Event,
     JsonLinesProgress,
     NoProgress,
@@ -39,7 +39,7 @@ def test_an_event_is_a_line_of_json_in_a_log_and_a_sentence_on_a_terminal(
 ) -> None:
     event = Event("start", {"total": 1.23456}, "First step after 1.23 s.")
     out = io.StringIO()
-    JsonLinesProgress(out, None).show_event(event)
+    JsonLinesProgress(out).show_event(event)
     assert _events(out) == [{"event": "start", "seconds": {"total": 1.235}}]
     NoProgress().show_event(event)
     TerminalProgress().show_event(event)
@@ -48,7 +48,7 @@ def test_an_event_is_a_line_of_json_in_a_log_and_a_sentence_on_a_terminal(
 
 def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:
     out = io.StringIO()
-    lines = JsonLinesProgress(out, None)
+    lines = JsonLinesProgress(out)
     lines.start(8)
     lines.add_existing(4)
     lines.add_drawn(4)
@@ -64,7 +64,7 @@ def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:
 def test_rate_leaves_out_the_first_batch_and_existing_images() -> None:
     out = io.StringIO()
     clock = Clock()
-    lines = JsonLinesProgress(out, None, clock=clock)
+    lines = JsonLinesProgress(out, clock=clock)
     lines.start(100)
     lines.add_existing(50)
     clock.now = 60.0  # the model was loaded in the meantime, and the first batch drawn
@@ -80,10 +80,11 @@ def test_rate_leaves_out_the_first_batch_and_existing_images() -> None:
 
 
 def test_images_that_a_kill_would_lose_are_not_done(tmp_path: Path) -> None:
-    out, file = io.StringIO(), tmp_path / "progress"
-    lines = JsonLinesProgress(out, ArgoFile(file), interval_seconds=-1.0)
+    out, file, clock = io.StringIO(), tmp_path / "progress", Clock()
+    lines = JsonLinesProgress(out, file, clock=clock)
     lines.start(8)
     lines.add_drawn(4)
+    clock.now = 60.0
     lines.add_committed(4)
     lines.add_drawn(3)
     assert _events(out)[-1]["done"] == 4
@@ -91,17 +92,20 @@ def test_images_that_a_kill_would_lose_are_not_done(tmp_path: Path) -> None:
     assert file.read_text() == "8/8\n"
 
 
-def test_argo_adds_up_attempts_and_has_each_image_once(tmp_path: Path) -> None:
+def test_argo_adds_up_attempts_and_has_each_image_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "progress"
     reads: list[str] = []
 
     def read(_: float) -> None:
         reads.append(file.read_text())
 
+    monkeypatch.setattr(time, "sleep", read)
     made_by_attempt = [0, 30, 0, 20]
     existing = 50  # of an earlier workflow
     for attempt, made in enumerate(made_by_attempt):
-        lines = JsonLinesProgress(io.StringIO(), ArgoFile(file, attempt, pause=read))
+        lines = JsonLinesProgress(io.StringIO(), file, attempt)
         lines.start(100)
         lines.add_existing(existing)
         if made:

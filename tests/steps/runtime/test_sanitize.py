@@ -7,7 +7,6 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runtime.sanitize import (
-    format_command,
     holds_credentials,
     quote_shell_word,
     redact_secrets,
@@ -128,8 +127,3 @@ def test_a_word_reaches_the_program_as_it_was(text: str) -> None:
     command = ["bash", "-c", f"printf %s {word}"]
     output = subprocess.run(command, check=True, capture_output=True).stdout
     assert output.decode(errors="surrogateescape") == text
-
-
-def test_a_command_quotes_the_run_and_no_option() -> None:
-    command = format_command("aggregate", "a run", "--failed-share", "0.5")
-    assert command == "imagekiln aggregate 'a run' --failed-share 0.5"

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -50,13 +49,6 @@ def test_an_immediate_stop_is_raised_by_the_signal_itself(before: Recorder) -> N
     assert before.numbers == []
 
 
-def test_a_deferred_block_is_finished(before: Recorder) -> None:
-    with stop_on_signals(at_once=True) as stop, stop.deferred():
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.requested_at is not None
-    assert before.numbers == []
-
-
 def test_each_further_ctrl_c_stops_at_once_and_deferred_blocks_too(before: Recorder) -> None:
     with stop_on_signals() as stop, stop.deferred():
         os.kill(os.getpid(), signal.SIGINT)
@@ -97,9 +89,3 @@ def test_work_continues_after_a_request_while_the_time_suffices() -> None:
     stop.raise_if_due(GRACE_SECONDS - 5)
     with pytest.raises(Stopped):
         stop.raise_if_due(GRACE_SECONDS + 1)
-
-
-def test_work_stops_when_the_grace_period_is_over() -> None:
-    stop = Stop(requested_at=time.monotonic() - GRACE_SECONDS - 1)
-    with pytest.raises(Stopped):
-        stop.raise_if_due()

@@ -22,7 +22,6 @@ from imagekiln.steps.storage.failures import (
     explain_storage_error,
     translate_errors,
 )
-from imagekiln.steps.storage.local import LocalStore
 
 WHERE = "s3://bucket/run/plan.json"
 
@@ -61,6 +60,9 @@ def answer_of_the_web(status: int) -> aiohttp.ClientResponseError:
         (OSError(errno.ENOSPC, "No space left on device"), TryAgain),
         (OSError(errno.EIO, "Input/output error"), TryAgain),
         (OSError(errno.EROFS, "Read-only file system"), BadInput),
+        (OSError(errno.ENAMETOOLONG, "File name too long"), BadInput),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory"), BadInput),
+        (IsADirectoryError(errno.EISDIR, "Is a directory"), BadInput),
         (PermissionError(errno.EACCES, "Permission denied"), StorageRefused),
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), Missing),
         (TimeoutError(), TryAgain),
@@ -94,18 +96,6 @@ def test_other_errors_pass_unchanged() -> None:
         with pytest.raises(type(error)) as raised, translate_errors(WHERE):
             raise error
         assert raised.value is error
-
-
-@pytest.mark.parametrize("name", ["SSOTokenLoadError", "UnauthorizedSSOTokenError"])
-def test_expired_sign_in_is_recognized_by_names_that_botocore_has(name: str) -> None:
-    kind = getattr(botocore.exceptions, name)
-    explained = explain_storage_error(WHERE, kind(error_msg="expired", provider="sso"))
-    assert "the credentials have expired" in str(explained)
-
-
-def test_name_that_no_disk_takes_is_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="File name too long"):
-        LocalStore(tmp_path).create("x" * 300, b"x")
 
 
 def test_disk_that_refuses_is_explained_by_the_folder_that_is_there(tmp_path: Path) -> None:

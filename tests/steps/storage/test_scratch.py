@@ -66,10 +66,3 @@ def test_a_query_larger_than_memory_and_disk_means_try_again(tmp_path: Path) -> 
         database.execute(
             "CREATE TABLE t AS SELECT i, md5(i::text) AS h FROM range(20000000) r(i) ORDER BY h"
         )
-
-
-def test_a_disk_without_room_for_an_empty_database_means_try_again(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", kibibytes=64) as disk:
-        fill(disk, kibibytes_left=0)
-        with pytest.raises(TryAgain, match=r"ran out of disk or memory .* run the command again\."):
-            Database(disk, file="rows.duckdb")

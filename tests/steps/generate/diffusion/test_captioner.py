@@ -8,7 +8,7 @@ import transformers
 from imagekiln.steps.generate.diffusion.transformers_models import load_captioner
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.passes import CaptionPass
-from imagekiln.steps.models.facts import weights_digest
+from imagekiln.steps.models.component_files import weights_digest
 from tests.image_models import CaptionKind, captioner_folder
 from tests.models import Untyped
 

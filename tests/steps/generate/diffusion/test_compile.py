@@ -32,7 +32,7 @@ from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.local import run
-from imagekiln.steps.models.lora_files import load_lora_facts
+from imagekiln.steps.models.loras import load_lora_facts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.keys import input_image_key
 from imagekiln.steps.storage import open_store

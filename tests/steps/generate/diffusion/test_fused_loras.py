@@ -24,7 +24,7 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.diff import SettingDifference, diff
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
-from imagekiln.steps.models.lora_files import load_lora_facts
+from imagekiln.steps.models.loras import load_lora_facts
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runs.keys import input_image_key

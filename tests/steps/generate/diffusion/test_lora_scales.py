@@ -15,7 +15,7 @@ from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.lora_files import load_lora_facts
+from imagekiln.steps.models.loras import load_lora_facts
 from tests import families, models
 from tests.drawing import pixels_of
 from tests.models import DIFFUSERS_WARNS, Kind, Untyped

@@ -19,7 +19,7 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.models.lora_files import load_lora_facts
+from imagekiln.steps.models.loras import load_lora_facts
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.storage import open_store
 from tests import loras, models, runs

@@ -15,7 +15,7 @@ from imagekiln.steps.generate.diffusion.transformers_models import load_captione
 from imagekiln.steps.job.passes import CaptionPass, UpscalePass
 from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.models import hub
-from imagekiln.steps.models.hub_cache import require_undamaged
+from imagekiln.steps.models.hub import require_undamaged
 from imagekiln.steps.rewrite.language_model import load_language_model
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage import open_store

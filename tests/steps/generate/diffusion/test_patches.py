@@ -20,7 +20,7 @@ from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.families import FAMILIES
-from imagekiln.steps.models.lora_files import load_lora_facts
+from imagekiln.steps.models.loras import load_lora_facts
 from tests import adapters, loras, models
 from tests.drawing import bytes_of
 from tests.runs import image_row

@@ -17,8 +17,7 @@ from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.job.execution import SpeedSettings
-from imagekiln.steps.models.families import family_of
-from imagekiln.steps.models.pipeline_calls import known_call_of
+from imagekiln.steps.models.families import family_of, known_call_of
 from imagekiln.steps.runs.image import ImageRow, image_rows
 from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.runtime.signals import Stopped
