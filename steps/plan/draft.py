@@ -21,17 +21,19 @@ from imagekiln.steps.models.performance import time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.models.samplers import fitting_samplers
 from imagekiln.steps.models.single_file import scheduler_changes
-from imagekiln.steps.plan.batch_sizes import TuningEntries, choose_batch_sizes, tuned_figure
 from imagekiln.steps.plan.catalog import Catalog, catalog_images, write_images
-from imagekiln.steps.plan.cell_notes import CellNotes
-from imagekiln.steps.plan.column_names import describe_unread
-from imagekiln.steps.plan.column_readers import passthrough_names
+from imagekiln.steps.plan.catalog_sql import split_groups
+from imagekiln.steps.plan.columns import describe_unread, passthrough_names
 from imagekiln.steps.plan.derived_columns import DERIVED_FIELDS, DerivedColumns
-from imagekiln.steps.plan.existing_images import count_split_groups
 from imagekiln.steps.plan.image_sql import images_sql, model_key
-from imagekiln.steps.plan.input_files import COLUMN_KINDS, InputFile, input_fingerprint
+from imagekiln.steps.plan.input_files import InputFile, input_fingerprint
 from imagekiln.steps.plan.input_images import ImageSink, InputImages
-from imagekiln.steps.plan.prompt_batches import empty_columns, iter_prompt_batches, prompt_schema
+from imagekiln.steps.plan.prompt_batches import (
+    CellNotes,
+    empty_columns,
+    iter_prompt_batches,
+    prompt_schema,
+)
 from imagekiln.steps.plan.rejected_rows import (
     RejectionCause,
     find_rejection_causes,
@@ -40,7 +42,14 @@ from imagekiln.steps.plan.rejected_rows import (
 from imagekiln.steps.plan.rules import NOT_UTF8, first_violation_sql, rejection_rules
 from imagekiln.steps.plan.run_time import SECONDS_PER_HOUR, RunTime
 from imagekiln.steps.plan.sampling import PlanSample, choose_sample, read_sample
-from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
+from imagekiln.steps.plan.sharding import (
+    Sharding,
+    TuningEntries,
+    choose_batch_sizes,
+    cut_shards,
+    tuned_figure,
+    work_per_image,
+)
 from imagekiln.steps.runs.drawn_sizes import with_final_sizes
 from imagekiln.steps.runs.plan import (
     BatchSize,
@@ -179,8 +188,7 @@ def make_draft(
         catalog = _make_images(inputs, database, scratch, store_image, notes)
         _refuse_too_many_rejected(inputs, catalog, store_rejected)
         _refuse_split_groups(inputs, catalog)
-        conversion = [note for file in inputs.files for note in file.source.notes]
-        yield replace(_cut(inputs, catalog), notes=(*conversion, *notes.describe()))
+        yield replace(_cut(inputs, catalog), notes=notes.describe())
 
 
 def _make_images(
@@ -276,7 +284,7 @@ def _refuse_split_groups(inputs: PlanInputs, catalog: Catalog) -> None:
     candidates = catalog.candidates
     if candidates == 1:
         return
-    counts = count_split_groups(catalog.database, candidates)
+    counts = catalog.database.fetch_table(split_groups(candidates))
     for cause in find_rejection_causes(inputs.files, catalog, counts):
         raise BadInput(
             f"{cause.file}: {cause.describe()}. Rows are counted from 0, without a header. Leave "
@@ -296,9 +304,6 @@ def describe_causes(causes: tuple[RejectionCause, ...]) -> list[str]:
     settings = dict.fromkeys(cause.setting or "" for cause in causes)
     for setting in settings:
         remedy += describe_unread(setting)
-    kinds = {COLUMN_KINDS.get(setting) for setting in settings}
-    if kinds & {"integer", "number"}:
-        remedy += " An empty cell takes the job's value."
     return [*clauses, f"Rows are counted from 0, without a header.{remedy}"]
 
 

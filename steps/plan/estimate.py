@@ -12,14 +12,13 @@ from imagekiln.steps.job.user_checks import find_untried_entries
 from imagekiln.steps.models.image_defaults import describe_defaults
 from imagekiln.steps.models.performance import require_room
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
-from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
-from imagekiln.steps.plan.earlier_runs import find_earlier_rate
 from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns
 from imagekiln.steps.plan.rejected_rows import RejectionCause
-from imagekiln.steps.plan.rewritten_prompts import rewrite_for_estimate
-from imagekiln.steps.plan.run_time import RunTime
+from imagekiln.steps.plan.rewriting import rewrite_for_estimate
+from imagekiln.steps.plan.run_time import RunTime, find_earlier_rate
+from imagekiln.steps.plan.sharding import load_tuning
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.runs.attempts import read_attempts, sum_charged
 from imagekiln.steps.runs.keys import PLAN_KEY

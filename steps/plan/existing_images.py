@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan import catalog_sql as sql
 from imagekiln.steps.runs.commits import Head, read_head
 from imagekiln.steps.runs.image_id_index import (
     NUMBERED_ID_DTYPE,
@@ -32,7 +32,6 @@ from imagekiln.steps.storage.store import Store
 IDS_PER_BUCKET = 2**21
 READERS = 4  # of chunks, which have megabytes
 HEAD_READERS = 16
-NEAR_SEED = "is so near that of the same prompt that they share some candidates"
 NUMBER_SCHEMA = pa.schema([pa.field("number", pa.int64())])
 
 
@@ -55,7 +54,7 @@ def create_existing_table(
     The table `existing` has the numbers of those that are held, the view `planned_images` has the
     others. Raises BadInput where a run has no readable index, TryAgain where storage fails.
     """
-    database.execute("CREATE TABLE existing (number BIGINT)")
+    database.execute(sql.EXISTING)
     if runs:
         path = folder / "existing.arrow"
         buckets = _bucket_ids(database, folder / "wanted", ids_per_bucket)
@@ -63,10 +62,7 @@ def create_existing_table(
         write_arrow_file(path, _iter_existing_numbers(buckets, [open_store(uri) for uri in runs]))
         database.register("existing_numbers", arrow_stream_reader(path, NUMBER_SCHEMA.names))
         database.execute("INSERT INTO existing FROM existing_numbers")
-    database.execute(
-        "CREATE VIEW planned_images AS "
-        "SELECT * FROM unique_images ANTI JOIN existing USING (number)"
-    )
+    database.execute(sql.PLANNED_IMAGES)
 
 
 def _bucket_ids(database: Database, folder: Path, ids_per_bucket: int) -> IdBuckets:
@@ -135,36 +131,3 @@ def _match_numbers(records: RecordArray, chunks: Iterator[IdArray]) -> npt.NDArr
 def _first_halves(ids: IdArray) -> npt.NDArray[np.uint64]:
     """The first eight bytes of each id as an integer, of the same order."""
     return ids.view(">u8")[::2].astype(np.uint64)
-
-
-def candidate_group_sql(candidates: int) -> str:
-    """The number of the first candidate of each image's group, by the image's own `number`."""
-    return f"number - number % {MAX_IMAGES_PER_ROW} % {candidates}"
-
-
-def count_split_groups(database: Database, candidates: int) -> pa.Table:
-    """The rows of which others make some candidates, as `Catalog.count_rejections` has them."""
-    return database.fetch_table(
-        f"""
-        WITH split AS (
-            SELECT min(number) // {MAX_IMAGES_PER_ROW} AS row FROM planned_images
-            GROUP BY {candidate_group_sql(candidates)} HAVING count(*) <> {candidates})
-        SELECT 'seed' AS "column", '{NEAR_SEED}' AS reason, count(DISTINCT row) AS rows,
-               min(row) AS row
-        FROM split HAVING count(*) > 0
-        """
-    )
-
-
-def plan_whole_groups(database: Database, candidates: int) -> None:
-    """Omit all candidates of which one exists.
-
-    `existing` and `planned_images` are the tables of a catalog.
-    """
-    group = candidate_group_sql(candidates)
-    database.execute(
-        f"""
-        INSERT INTO existing
-        SELECT number FROM planned_images WHERE {group} IN (SELECT {group} FROM existing)
-        """
-    )

@@ -5,38 +5,27 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput, KilnError, cut_name
+from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
-from imagekiln.steps.plan.column_names import describe_unread, is_set, match_names
-from imagekiln.steps.plan.column_readers import (
+from imagekiln.steps.plan.columns import (
     COLUMN_READERS,
-    NUMBER_PATTERN,
     describe_absence,
+    describe_unread,
+    is_set,
+    match_names,
     passthrough_schema,
-    read_texts,
 )
-from imagekiln.steps.plan.input_formats import (
-    DELIMITERS,
-    UNREADABLE_ERRORS,
-    convert_sources,
-    describe_text,
-)
+from imagekiln.steps.plan.input_formats import UNREADABLE_ERRORS, convert_sources
 from imagekiln.steps.plan.input_images import require_image_type
-from imagekiln.steps.plan.json_formats import refuse_nested
-from imagekiln.steps.plan.rewriting import RewrittenText
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
-from imagekiln.steps.plan.text_formats import BATCH_ROWS, LINE_FIELD, text_array
-from imagekiln.steps.storage.failures import (
-    error_reason,
-    explain_storage_error,
-    is_storage_error,
-)
+from imagekiln.steps.plan.text_formats import BATCH_ROWS, LINE_FIELD, refuse_nested, text_array
+from imagekiln.steps.storage.failures import error_reason, explain_storage_error, is_storage_error
 
 COLUMN_KINDS = {column.name: column.kind for column in PROMPT_COLUMNS}
 # Pages are read as they are needed: by default, pyarrow keeps every column chunk that it has read.
@@ -48,6 +37,17 @@ PARQUET_OPTIONS = {
 BATCH_BYTES = 16 * 2**20
 # A file has an image that repeats once, and a batch as often as rows have it.
 IMAGE_BATCH_ROWS = 256
+
+# Whole: the model ended it. Cut: at the most tokens. Unread: the prompt is too long for the model.
+Ending = Literal["whole", "cut", "unread"]
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenText:
+    """What the model made of a prompt, and how it ended."""
+
+    text: str
+    end: Ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,14 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
 
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:
-    """One hash for the whole input: its files' contents in order, whatever the files are called."""
-    digests = "".join(map(_file_digest, files))
+    """One hash for the whole input: its files' contents in order, whatever the files are called.
+
+    What of their names is read as columns is part of it.
+    """
+    digests = ""
+    for file in files:
+        values = json.dumps(sorted(file.partitions.items())) if file.partitions else ""
+        digests += file.source.sha256 + values
     return hashlib.sha256(digests.encode()).hexdigest()
 
 
@@ -125,12 +131,6 @@ def guessed_columns(job: Job, files: Iterable[InputFile]) -> dict[str, str]:
 def find_unused_columns(files: Iterable[InputFile]) -> tuple[str, ...]:
     """The columns that are neither read nor carried, of any of the files."""
     return tuple(dict.fromkeys(name for file in files for name in file.unused_columns))
-
-
-def _file_digest(file: InputFile) -> str:
-    """What a file adds to the fingerprint: its content, and what of its name is read as columns."""
-    values = json.dumps(sorted(file.partitions.items())) if file.partitions else ""
-    return file.source.sha256 + values
 
 
 def read_footers(
@@ -156,10 +156,7 @@ def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...
     file, schema = read_source(source)
     names = _match_columns(source, schema, columns, carry)
     passthrough = passthrough_schema(schema, carry, source.uri)
-    file = choose_columns(file, schema, names, passthrough)
-    if source.kind in DELIMITERS:
-        _refuse_number_cells(file)
-    return file
+    return choose_columns(file, schema, names, passthrough)
 
 
 def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
@@ -168,8 +165,9 @@ def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
     Raises BadInput, also where reading it is not safe, TryAgain.
     """
     try:
-        metadata = pq.read_metadata(source.path)
-        schema = footer_schema(metadata)
+        with pq.ParquetFile(source.path) as parquet:
+            rows = parquet.metadata.num_rows
+            schema = parquet.schema_arrow
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(source, error) from error
     if LINE_FIELD.name in schema.names:
@@ -178,9 +176,8 @@ def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
         name: value for name, value in source.partitions.items() if name not in schema.names
     }
     for name in partitions:
-        field = pa.field(name, pa.string())
-        schema = schema.append(field)
-    return InputFile(source, metadata.num_rows, {}, pa.schema([]), partitions), schema
+        schema = schema.append(pa.field(name, pa.string()))
+    return InputFile(source, rows, {}, pa.schema([]), partitions), schema
 
 
 def choose_columns(
@@ -202,56 +199,29 @@ def no_rows_error(source: SourceFile) -> BadInput:
     return BadInput(f"{source.uri}: has no rows. Check `prompts`.")
 
 
-def footer_schema(metadata: pq.FileMetaData) -> pa.Schema:
-    """The schema of a footer, with the type of UUIDs, which its conversion to Arrow loses."""
-    schema = metadata.schema.to_arrow_schema()
-    for index in range(metadata.num_columns):
-        column = metadata.schema.column(index)
-        position = schema.get_field_index(column.path)
-        if column.logical_type.type == "UUID" and position >= 0:
-            field = pa.field(column.path, pa.uuid())
-            schema = schema.set(position, field)
-    return schema
-
-
-def _refuse_number_cells(file: InputFile) -> None:
-    """Raise BadInput if the first prompts of a file whose cells are all text are all numbers."""
-    name = file.column_names["prompt"]
-    if name in file.partitions:
-        return
-    first = next(iter_file_columns(file, [name]), None)
-    if first is not None:
-        texts = read_texts(first.column(name), name).values
-        are_numbers = pc.match_substring_regex(texts, NUMBER_PATTERN)
-        if pc.all(are_numbers).as_py():
-            raise _number_prompts_error(file.source, name, "numbers")
-
-
-def _number_prompts_error(source: SourceFile, name: str, kind: str) -> BadInput:
-    return BadInput(
-        f"{source.uri}: column {name!r} is {kind}, not text. "
-        "Set columns.prompt to the column that holds the prompts."
-    )
-
-
 def _match_columns(
     source: SourceFile, schema: pa.Schema, columns: ColumnNames, carry: tuple[str, ...]
 ) -> dict[str, str]:
     """The file's names of our columns. Raises BadInput where one has a type that we do not take."""
-    _require_named_columns(source, schema, columns)
+    for ours, named in columns:
+        if named is not None and is_set(ours, named) and named not in schema.names:
+            absence = describe_absence(schema, named)
+            raise BadInput(f"{source.uri}: {absence}. Correct columns.{ours}.")
     names = match_names(schema.names, columns, source.uri)
     if "prompt" not in names:
         absence = describe_absence(schema, columns.prompt)
         raise BadInput(f"{source.uri}: {absence}. Set columns.prompt.")
-    ours_by_name = dict.fromkeys(carry, "")
-    ours_by_name |= {name: ours for ours, name in names.items()}
-    for name, ours in ours_by_name.items():
-        if schema.names.count(name) > 1:
-            problem = f"{source.uri}: has more than one column {name!r}. Rename one."
-            raise BadInput(f"{problem}{describe_unread(ours)}")
+    refuse_twins(source, schema, [*names.values(), *carry])
     for ours, theirs in names.items():
         require_type(ours, schema.field(theirs), source)
     return names
+
+
+def refuse_twins(source: SourceFile, schema: pa.Schema, names: Iterable[str]) -> None:
+    """Raise BadInput if a column that is read is there more than once."""
+    for name in names:
+        if schema.names.count(name) > 1:
+            raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
 
 
 def require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
@@ -259,31 +229,18 @@ def require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
     refuse_nested(field, ours)
     where = f"{source.uri}: column {field.name!r}"
     kind = COLUMN_KINDS[ours]
-    if ours == "prompt" and _is_number(field.type):
-        numbers = cut_name(str(field.type))
-        raise _number_prompts_error(source, field.name, numbers)
+    if ours == "prompt" and (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
+        raise BadInput(
+            f"{where} is {field.type}, not text. "
+            "Set columns.prompt to the column that holds the prompts."
+        )
     try:
         if kind == "image":
             require_image_type(field.type, where)
         else:
-            nothing = pa.array([], field.type)
-            COLUMN_READERS[kind](nothing, where)
+            COLUMN_READERS[kind](pa.array([], field.type), where)
     except BadInput as error:
         raise BadInput(f"{error}{describe_unread(ours)}") from error
-
-
-def _require_named_columns(source: SourceFile, schema: pa.Schema, columns: ColumnNames) -> None:
-    """Raise BadInput where the job names a column that the file lacks; defaults may be absent."""
-    for ours, theirs in columns:
-        if theirs is not None and is_set(ours, theirs) and theirs not in schema.names:
-            absence = describe_absence(schema, theirs)
-            raise BadInput(f"{source.uri}: {absence}. Correct columns.{ours}.")
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
@@ -291,9 +248,10 @@ def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
     uri = source.uri
     if is_storage_error(error) and (failure := explain_storage_error(uri, error)):
         return failure
-    if problem := describe_text(source):
-        return BadInput(f"{uri}: {problem}")
-    return BadInput(f"{uri}: is no whole Parquet file ({error_reason(error)}). Write it again.")
+    return BadInput(
+        f"{uri}: is no whole Parquet file ({error_reason(error)}). Write it again, or end its name "
+        "in .csv, .tsv, .jsonl or .txt if it is one of these."
+    )
 
 
 def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -312,22 +270,12 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
 
 def _iter_batches(parquet: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Every row of these columns. Raises what reading a damaged file raises."""
-    most = BATCH_ROWS
-    schema = parquet.schema_arrow
-    types = [schema.field(name).type for name in columns]
-    if any(map(_may_be_image, types)):
-        most = IMAGE_BATCH_ROWS
-    metadata = parquet.metadata
-    groups = map(metadata.row_group, range(metadata.num_row_groups))
-    rows = [
-        BATCH_BYTES * int(group.num_rows) // max(1, int(group.total_byte_size)) for group in groups
-    ]
-    size = max(1, min([most, *rows]))
-    yield from parquet.iter_batches(size, columns=[*columns])
-
-
-def _may_be_image(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_struct(kind) or pa.types.is_binary(kind))
+    types = [parquet.schema_arrow.field(name).type for name in columns]
+    has_images = any(pa.types.is_struct(kind) or pa.types.is_binary(kind) for kind in types)
+    size = IMAGE_BATCH_ROWS if has_images else BATCH_ROWS
+    for group in map(parquet.metadata.row_group, range(parquet.metadata.num_row_groups)):
+        size = min(size, BATCH_BYTES * group.num_rows // max(1, group.total_byte_size))
+    yield from parquet.iter_batches(max(1, size), columns=[*columns])
 
 
 def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
@@ -335,6 +283,5 @@ def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) ->
     for name in names:
         if name in file.partitions:
             (value,) = text_array([file.partitions[name]])
-            values = pa.repeat(value, batch.num_rows)
-            batch = batch.append_column(name, values)
+            batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
     return batch

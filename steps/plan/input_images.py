@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, NotInstalled, cut_name
 from imagekiln.steps.imaging.input_images import MAX_INPUT_BYTES, ImageInspector, RejectedImage
-from imagekiln.steps.plan.column_readers import decode_dictionary, is_text
+from imagekiln.steps.plan.columns import decode_dictionary, is_text
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import is_remote_uri

@@ -28,12 +28,11 @@ from imagekiln.steps.models.own_settings import names_distilled_model
 from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
 from imagekiln.steps.models.pipeline_calls import UNKNOWN_CALL
 from imagekiln.steps.models.samplers import SamplerFit
-from imagekiln.steps.plan.column_readers import passthrough_names
+from imagekiln.steps.plan.columns import passthrough_names
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
 NO_EFFECT = "has no effect: the model does not read it; remove it from the job or the table"
 NO_FITS: Mapping[str, SamplerFit] = {}
-IS_NULL = "is null"
 NOT_UTF8 = "is not valid UTF-8"
 INVALID_VALUE_REASONS = {
     "text": NOT_UTF8,
@@ -166,7 +165,7 @@ def _cell_rules(carried: int) -> Iterator[RejectionRule]:
             )
     for name in passthrough_names(carried):
         yield RejectionRule(name, f"wrong = '{name}'", NOT_UTF8)
-    yield RejectionRule("prompt", "prompt IS NULL", IS_NULL)
+    yield RejectionRule("prompt", "prompt IS NULL", "is null")
     yield RejectionRule(
         "prompt",
         r"NOT regexp_matches(prompt, '[^\s\p{Z}]')",

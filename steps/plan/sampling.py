@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.plan.catalog import Catalog, ImageGroup
-from imagekiln.steps.plan.existing_images import candidate_group_sql
-from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS
+from imagekiln.steps.plan.catalog_sql import SHAPE, candidate_group
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 
 CANDIDATES_PER_IMAGE = 8  # whose prompts are looked at, at random
@@ -82,8 +81,8 @@ def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[i
         f"""
         SELECT arg_min(number, image_hash, {most}) AS numbers
         FROM planned_images
-        WHERE number = {candidate_group_sql(catalog.candidates)}
-        GROUP BY {", ".join(SHAPE_COLUMNS)}
+        WHERE number = {candidate_group(catalog.candidates)}
+        GROUP BY {SHAPE}
         ORDER BY min(number)
         """
     )

@@ -1,4 +1,4 @@
-"""The files that `prompts` names: found on disk or in a store, downloaded and hashed."""
+"""The files of prompts: found on disk or in a store, downloaded and hashed."""
 
 import glob
 import hashlib
@@ -8,10 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
+import pyarrow as pa
+
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prompts import PromptList
+from imagekiln.steps.runs.keys import prompt_list_key
+from imagekiln.steps.runs.tables import to_parquet
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.filesystem import open_filesystem, open_object
 from imagekiln.steps.storage.local import open_file
+from imagekiln.steps.storage.store import create_once
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
 CHUNK_BYTES = 8 * 2**20
@@ -35,21 +43,20 @@ AMBIGUOUS_SUFFIXES = (".json", ".txt")
 # A table of these is what its log says, not the files in its folder.
 TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+LIST_SETTING = "prompts.texts"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """One input file: the name that the user knows, its path on this disk, its content's hash.
 
-    The path is that of a converted copy if the file's format, `kind`, is not Parquet. `notes` say
-    what was found when it was converted.
+    The path is that of a converted copy if the file's format, `kind`, is not Parquet.
     """
 
     uri: str
     path: Path
     sha256: str
     kind: str = "parquet"
-    notes: tuple[str, ...] = ()
 
     @property
     def partitions(self) -> dict[str, str | None]:
@@ -247,3 +254,32 @@ def _download(uri: str, path: Path) -> SourceFile:
             digest.update(chunk)
             copy.write(chunk)
     return SourceFile(uri, path, digest.hexdigest())
+
+
+def write_prompt_list(job: Job, prompts: PromptList, folder: Path) -> SourceFile:
+    """Write the prompts as a file in `folder`. Raises TryAgain."""
+    path = folder / "prompt-list.parquet"
+    content, digest = _to_parquet(job, prompts)
+    with translate_errors(str(path)):
+        path.write_bytes(content)
+    return SourceFile(LIST_SETTING, path, digest)
+
+
+def store_prompt_list(job: Job, prompts: PromptList) -> Job:
+    """The job with these prompts of its own in a file under its output. Raises BadInput, TryAgain.
+
+    No prompt travels in a workflow.
+    """
+    content, digest = _to_parquet(job, prompts)
+    store = open_store(job.output)
+    key = prompt_list_key(digest)
+    create_once(store, key, content)
+    return job.model_copy(update={"prompts": store.uri_of(key)})
+
+
+def _to_parquet(job: Job, prompts: PromptList) -> tuple[bytes, str]:
+    """The content of a file with the prompts, and its hash."""
+    texts = [*prompts.texts]
+    table = pa.table({job.columns.prompt: texts})
+    content = to_parquet(table)
+    return content, hashlib.sha256(content).hexdigest()

@@ -14,7 +14,6 @@ from imagekiln.steps.job.user_checks import find_untried_entries, hash_entries
 from imagekiln.steps.models.performance import require_room
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
-from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.estimate import (
     expect_run_time,
@@ -25,8 +24,9 @@ from imagekiln.steps.plan.estimate import (
 from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns, input_fingerprint
 from imagekiln.steps.plan.rejected_rows import RejectionCause
-from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, rewrite_input
+from imagekiln.steps.plan.rewriting import PromptRewriter, rewrite_input
 from imagekiln.steps.plan.run_time import RunTime
+from imagekiln.steps.plan.sharding import load_tuning
 from imagekiln.steps.plan.template_recipes import TEMPLATE_SETTING
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.plan.writing import store_input_image, write_plan, write_rejected

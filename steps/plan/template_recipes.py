@@ -11,8 +11,13 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
-from imagekiln.steps.plan.column_names import OUR_NAMES, describe_unread, match_names
-from imagekiln.steps.plan.column_readers import describe_absence, passthrough_schema
+from imagekiln.steps.plan.columns import (
+    OUR_NAMES,
+    describe_absence,
+    describe_unread,
+    match_names,
+    passthrough_schema,
+)
 from imagekiln.steps.plan.input_files import (
     InputFile,
     choose_columns,
@@ -21,8 +26,8 @@ from imagekiln.steps.plan.input_files import (
     require_type,
 )
 from imagekiln.steps.plan.input_formats import convert_sources
-from imagekiln.steps.plan.json_formats import refuse_nested
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
+from imagekiln.steps.plan.text_formats import refuse_nested
 from imagekiln.steps.prompts.parser import Mode, parse_template
 from imagekiln.steps.prompts.template import MAX_COUNT, Template, TemplateMistake, count_texts
 from imagekiln.steps.prompts.wildcards import WildcardFiles

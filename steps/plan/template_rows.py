@@ -20,9 +20,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptList, PromptTemplate
-from imagekiln.steps.plan.cell_notes import NO_VALUE_PATTERN
-from imagekiln.steps.plan.column_names import find_spellings
-from imagekiln.steps.plan.column_readers import plain_array, read_texts, storage_type
+from imagekiln.steps.plan.columns import find_spellings, plain_array, read_texts, storage_type
 from imagekiln.steps.plan.input_files import (
     InputFile,
     find_unused_columns,
@@ -31,8 +29,8 @@ from imagekiln.steps.plan.input_files import (
     read_footers,
     read_input_files,
 )
-from imagekiln.steps.plan.prompt_list import write_prompt_list
-from imagekiln.steps.plan.source_files import SourceFile
+from imagekiln.steps.plan.prompt_batches import NO_VALUE_PATTERN
+from imagekiln.steps.plan.source_files import SourceFile, write_prompt_list
 from imagekiln.steps.plan.template_recipes import (
     TEMPLATE_SETTING,
     PromptRecipes,

@@ -6,8 +6,8 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.tuning_file import TuningEntry
-from imagekiln.steps.plan.batch_sizes import TuningEntries
 from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.sharding import TuningEntries
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.plan import BatchSize, Plan, load_plan

@@ -12,7 +12,7 @@ import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.plan.column_readers import Cells, read_integers, read_numbers, read_texts
+from imagekiln.steps.plan.columns import Cells, read_integers, read_numbers, read_texts
 from tests.jobs import image_rows, plan, rejected, write
 from tests.runs import fill
 

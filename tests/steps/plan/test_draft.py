@@ -7,9 +7,9 @@ import pytest
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.resolve import resolve_model
-from imagekiln.steps.plan.batch_sizes import TuningEntries
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.input_files import read_input_files
+from imagekiln.steps.plan.sharding import TuningEntries
 from tests.jobs import job
 
 

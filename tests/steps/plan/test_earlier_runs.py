@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from imagekiln.steps.models.resolve import resolve_model
-from imagekiln.steps.plan.earlier_runs import ENOUGH_IMAGES, EarlierRate, find_earlier_rate
+from imagekiln.steps.plan.run_time import ENOUGH_IMAGES, EarlierRate, find_earlier_rate
 from imagekiln.steps.runs.stats import RunRate
 from tests.runs import job, write_prompts, write_rate
 

@@ -13,10 +13,9 @@ import pytest
 from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
 from imagekiln.steps.job.job import ColumnNames
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.plan.cell_notes import CellNotes
 from imagekiln.steps.plan.input_files import input_fingerprint, read_footers, read_input_files
 from imagekiln.steps.plan.input_images import InputImages
-from imagekiln.steps.plan.prompt_batches import iter_prompt_batches
+from imagekiln.steps.plan.prompt_batches import CellNotes, iter_prompt_batches
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.storage import open_store

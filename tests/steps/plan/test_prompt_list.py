@@ -8,7 +8,7 @@ import pytest
 import imagekiln
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.prompts import PromptList
-from imagekiln.steps.plan.prompt_list import store_prompt_list
+from imagekiln.steps.plan.source_files import store_prompt_list
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.workflows.templates.workflow import job_parameter
 from tests.jobs import image_rows, job, plan
