@@ -17,7 +17,7 @@ from imagekiln.steps.models.facts import default_image_size
 from imagekiln.steps.models.loras import parse_loras
 from imagekiln.steps.models.pass_models import iter_pass_jobs
 from imagekiln.steps.models.passes import PassSizes
-from imagekiln.steps.models.performance import time_figure
+from imagekiln.steps.models.performance import TimeFigure, time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.models.samplers import fitting_samplers
 from imagekiln.steps.models.single_file import scheduler_changes
@@ -40,7 +40,6 @@ from imagekiln.steps.plan.rejected_rows import (
     locate_rejected_rows,
 )
 from imagekiln.steps.plan.rules import NOT_UTF8, first_violation_sql, rejection_rules
-from imagekiln.steps.plan.run_time import SECONDS_PER_HOUR, RunTime
 from imagekiln.steps.plan.sampling import PlanSample, choose_sample, read_sample
 from imagekiln.steps.plan.sharding import (
     Sharding,
@@ -101,9 +100,9 @@ class PlanInputs:
 class PlanDraft:
     """The images of a job, validated, grouped and cut. Sizes are in pixels.
 
-    `work` is in pixels times steps. `time` is None where there is no figure for what an image
-    takes, `sample` where the first shard is one like the others. `sizes` are what passes give,
-    `notes` say what a person should know of the input.
+    `work` is in pixels times steps, and `figure` the time that this takes, if it is known. `sizes`
+    are what passes give, `notes` say what a person should know of the input. With `sample`, that is
+    the first shard.
     """
 
     files: tuple[InputFile, ...]
@@ -112,7 +111,7 @@ class PlanDraft:
     batch_sizes: tuple[BatchSize, ...]
     sharding: Sharding
     work: float
-    time: RunTime | None
+    figure: TimeFigure | None
     sizes: PassSizes
     notes: tuple[str, ...] = ()
     sample: PlanSample | None = None
@@ -327,18 +326,6 @@ def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
     largest_batch = max_batch_size(job, batch_sizes)
     sharding = cut_shards(job, catalog.groups, seconds, largest_batch, rest)
     work = sum(group.images * work_per_image(group) for group in catalog.groups)
-    time = None
-    if figure is not None:
-        # What a step of another model takes is not known.
-        is_firm = not inputs.model.pass_configurations
-        time = RunTime(
-            figure.seconds_per_work * work / SECONDS_PER_HOUR,
-            figure.source,
-            len(sharding.shard_images),
-            is_measured=figure.is_measured,
-            device=figure.device,
-            is_firm=is_firm,
-        )
     return PlanDraft(
         files=inputs.files,
         catalog=catalog,
@@ -346,7 +333,7 @@ def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
         batch_sizes=batch_sizes,
         sharding=sharding,
         work=work,
-        time=time,
+        figure=figure,
         sizes=passes,
         sample=sample,
     )
