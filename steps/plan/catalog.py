@@ -35,10 +35,10 @@ HASHES_PER_RANGE = 2**22  # 32 MiB, sorted in memory at a time
 
 @dataclass(frozen=True, slots=True)
 class ImageGroup:
-    """Images of one shape, which may share a batch. The model truncates `truncated` prompts.
+    """Images of one shape, which may share a batch; `truncated` counts cut prompts.
 
-    `input_images` are the names of the input images that each has, joined by commas. `pass_work` is
-    what passes of diffusion take after an image was drawn, in pixels times steps.
+    `input_images` names the input images of each, joined by commas. `pass_work` is the work of
+    diffusion passes, in pixels times steps.
     """
 
     width: int
@@ -58,10 +58,9 @@ class ImageGroup:
 class Catalog:
     """The images of a plan, counted, and readers of them while `database` is open.
 
-    `groups` are in the order in which they are made: that of their first row. `database` has the
-    tables `images`, `same_id`, `duplicates` and `existing`. `images_file` has every image of the
-    former with its texts; `passthrough` are the names of its columns that are carried. So many
-    `candidates`, neighbors by their numbers, compete for one place.
+    `groups` are in the order of their first rows. `images_file` has every image with its texts, and
+    `passthrough` names its carried columns. The best of `candidates` images with neighboring
+    numbers is kept.
     """
 
     groups: tuple[ImageGroup, ...]
@@ -101,9 +100,9 @@ class Catalog:
     def iter_images(
         self, groups: Sequence[ImageGroup] | None = None, sampled: Int64Array | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Every planned image in the order of groups and rows, as a stream.
+        """Every planned image in the order of groups and rows, except those in `sampled`.
 
-        Without those with the numbers in `sampled`, which rise; `groups` are then what is left.
+        `sampled` is sorted, and `groups` are those without it.
         """
         groups = self.groups if groups is None else groups
         images = self._iter_planned(sampled)
@@ -125,7 +124,7 @@ class Catalog:
                 yield rows.filter(pa.array(is_sampled))
 
     def _iter_planned(self, sampled: Int64Array | None = None) -> Iterator[pa.RecordBatch]:
-        """Every planned image in the order of rows. Not by a join, which would lose the order."""
+        """Every planned image in the order of rows, which a join would lose."""
         omitted = SortedStream(self.database.fetch_batches(sql.OMITTED_NUMBERS))
         columns = [*IMAGE_ROW_SCHEMA.names, *self.passthrough, INPUT_IMAGE_SET_COLUMN]
         for batch in read_arrow_batches(self.images_file):
@@ -149,7 +148,7 @@ def write_images(
 ) -> None:
     """Make images of prompt rows by `images_sql`, which reads from `input`, and write them.
 
-    What `batches` raises is raised as it is. Raises TryAgain.
+    Exceptions of `batches` pass unchanged. Raises TryAgain.
     """
     errors: list[Exception] = []
     rows = pa.RecordBatchReader.from_batches(schema, _capture_errors(batches, errors))
@@ -174,7 +173,7 @@ def _capture_errors(
 
 
 def _assert_sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches as they are, which DuckDB promises to keep in the order of the input."""
+    """Check that DuckDB kept the order of the input, as it promises."""
     last = -1
     for batch in batches:
         numbers = batch["number"].to_numpy()
@@ -192,11 +191,10 @@ def catalog_images(
     existing_runs: Sequence[str] = (),
     candidates: int = 1,
 ) -> Catalog:
-    """Find what of the images in `images_file` is to be made, and group it by shape.
+    """Choose the images to make from `images_file`, and group them by shape.
 
-    Images that a run at one of the URIs `existing_runs` holds are omitted. Where so many
-    `candidates` compete, they are planned together: all of them or, where one exists, none.
-    Raises BadInput, TryAgain.
+    Images of the runs at the URIs `existing_runs` are omitted. Candidates are planned together:
+    all of them or, if one exists, none. Raises BadInput, TryAgain.
     """
     # Earlier runs know images by their ids.
     columns = [*sql.NARROW_COLUMNS, "image_id"] if existing_runs else sql.NARROW_COLUMNS
@@ -237,10 +235,9 @@ def catalog_images(
 def create_repeated_table(
     database: Database, name: str, hashes_sql: str, hashes_per_range: int = HASHES_PER_RANGE
 ) -> None:
-    """Create the table `name` of the hashes that the query gives more than once, as `hash`.
+    """Create the table `name` of hashes that the query returns more than once.
 
-    NumPy sorts hashes in a tenth of the time in which DuckDB groups them, a range of them after the
-    other in bounded memory.
+    NumPy sorts hashes in a tenth of the time that DuckDB takes to group them, in bounded memory.
     """
     database.execute(f"CREATE TABLE {name} (hash UBIGINT)")
     count = _fetch_count(database, f"SELECT count(*) FROM ({hashes_sql})")
@@ -260,7 +257,6 @@ def create_repeated_table(
 def _fetch_sorted_hashes(
     database: Database, hashes_sql: str, low: int, high: int
 ) -> npt.NDArray[np.uint64]:
-    """The hashes that the query gives from `low` on and below `high`."""
     batches = database.fetch_batches(
         f"""
         SELECT hash FROM ({hashes_sql})

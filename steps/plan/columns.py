@@ -53,9 +53,9 @@ def match_names(
     where: str,
     wanted: Iterable[str] = OUR_NAMES,
 ) -> dict[str, str]:
-    """The table's names of the `wanted` columns that it has, by ours.
+    """The table's names of the `wanted` columns, by ours; names in the job are exact.
 
-    A name that the job sets is taken exactly. Raises BadInput where two columns may be meant.
+    Raises BadInput if two columns may be meant.
     """
     chosen = {theirs for ours, theirs in columns if is_set(ours, theirs)}
     free = [name for name in dict.fromkeys(names) if name not in chosen]
@@ -79,7 +79,7 @@ def match_names(
 
 
 def is_set(ours: str, theirs: str | None) -> bool:
-    """Whether a job sets the name of a column; one that is written and read again names all."""
+    """Whether a job sets the name of a column."""
     default: str | None = getattr(DEFAULT_NAMES, ours)
     return theirs != default
 
@@ -93,7 +93,7 @@ def find_spellings(names: Iterable[str], ours: str) -> list[str]:
 
 
 def describe_unread(ours: str) -> str:
-    """A sentence on how to leave a column of ours unread; none for the prompt and for others."""
+    """A sentence on how to leave a column of ours unread; empty for others."""
     if ours == "prompt" or ours not in OUR_NAMES:
         return ""
     return f" To leave {ours} unread, set `columns: {{{ours}: null}}`."
@@ -101,16 +101,13 @@ def describe_unread(ours: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Values, null where a cell was empty or invalid; `valid` is False for the latter.
-
-    Without `valid`, all cells are.
-    """
+    """Values, null for empty and invalid cells; `valid` is False for the latter."""
 
     values: pa.Array
     valid: pa.Array | None = None
 
     def mark_invalid(self, wrong: pa.Array, column: str) -> pa.Array:
-        """`wrong`, with `column` written where a cell is invalid and `wrong` is still null."""
+        """Write `column` into the nulls of `wrong` for invalid cells."""
         if self.valid is None:
             return wrong
         is_marked = pc.is_valid(wrong)
@@ -119,10 +116,7 @@ class Cells:
 
 
 def read_texts(array: pa.Array, where: str) -> Cells:
-    """Read text of any Arrow flavor, integers as their digits, and UUIDs as they are written.
-
-    Raises BadInput on other types.
-    """
+    """Read text of any Arrow type, integers as digits, and UUIDs. Raises BadInput on others."""
     array = decode_dictionary(array)
     kind = array.type
     if isinstance(kind, pa.UuidType):
@@ -135,10 +129,7 @@ def read_texts(array: pa.Array, where: str) -> Cells:
 
 
 def read_integers(array: pa.Array, where: str) -> Cells:
-    """Read integers of any width, whole floats (pandas has no other nulls), or the text of either.
-
-    Raises BadInput on other types.
-    """
+    """Read integers, whole floats as pandas has them beside nulls, or text. Raises BadInput."""
     array = decode_dictionary(array)
     kind = array.type
     if pa.types.is_null(kind) or pa.types.is_signed_integer(kind):
@@ -229,7 +220,7 @@ def _keep_valid(array: pa.Array, valid: pa.Array, kind: pa.DataType) -> Cells:
 
 
 def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
-    """Texts as numbers, empty ones as null, those that do not match the pattern as invalid."""
+    """Texts as numbers: empty ones are null, those that do not match the pattern invalid."""
     texts = _valid_texts(array)
     trimmed = pc.utf8_trim_whitespace(texts.values)
     is_blank = pc.equal(trimmed, "")
@@ -246,7 +237,6 @@ def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
 
 
 def _valid_texts(array: pa.Array) -> Cells:
-    """The texts, those that are no UTF-8 as invalid."""
     array = array.cast(pa.string())
     try:
         array.validate(full=True)
@@ -266,15 +256,12 @@ def _decode_rows(array: pa.Array) -> Cells:
 
 
 def passthrough_names(count: int) -> tuple[str, ...]:
-    """What the columns to carry are called within planning: theirs may be any text."""
+    """Names of the carried columns within planning; the user's may be any text."""
     return tuple(f"carry_{index}" for index in range(count))
 
 
 def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) -> pa.Schema:
-    """The columns to carry, extension types as their storage types, views as plain ones.
-
-    Raises BadInput.
-    """
+    """The columns to carry, with extension types and views as plain types. Raises BadInput."""
     fields = []
     spellings: dict[str, str] = {}  # SQL distinguishes no cases
     for name in columns:
@@ -297,7 +284,7 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
 
 
 def describe_absence(schema: pa.Schema, name: str) -> str:
-    """The predicate of a file without this column, with those that it has."""
+    """The predicate of a file without this column, with the columns that it has."""
     shown = schema.names[:MAX_LISTED_COLUMNS]
     listed = ", ".join(map(cut_name, shown)) or "none"
     omitted = len(schema.names) - MAX_LISTED_COLUMNS
@@ -306,10 +293,7 @@ def describe_absence(schema: pa.Schema, name: str) -> str:
 
 
 def read_passthrough(array: pa.Array, where: str) -> Cells:
-    """The values as they are; text that is not valid UTF-8 is invalid.
-
-    Raises BadInput where such text is nested.
-    """
+    """The values unchanged; text that is not UTF-8 is invalid, and BadInput if it is nested."""
     array = plain_array(array)
     try:
         array.validate(full=True)
@@ -332,6 +316,6 @@ def plain_array(array: pa.Array) -> pa.Array:
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
-    """The type that values of another are carried in."""
+    """The type in which values of another type are carried."""
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     return PLAIN_TYPES.get(storage, storage)

@@ -63,10 +63,7 @@ class DerivedColumns:
 
 
 class LoraColumnReader:
-    """Turns texts about LoRAs into what a plan records of them.
-
-    A null means the job's default, an empty text no LoRA.
-    """
+    """Parses cells with LoRAs. Null is the job's default, an empty text no LoRA."""
 
     def __init__(self, default: str, digests: Mapping[str, str]) -> None:
         """Take the job's default and the digest of each of its LoRAs.
@@ -126,7 +123,7 @@ class PromptLengths:
             self._limit, self._tokenizer = max(tokenizers, key=lambda loaded: loaded[0])
 
     def find_truncated(self, prompts: pa.Array) -> pa.Array:
-        """Whether the model truncates each prompt; null where the model ships no tokenizer."""
+        """Whether the model truncates each prompt; null if it has no tokenizer."""
         if self._limit is None:
             return pa.nulls(len(prompts), pa.bool_())
         # No token is shorter than a byte, so short prompts need no counting.
@@ -137,9 +134,9 @@ class PromptLengths:
         return pc.replace_with_mask(is_long, is_long, pa.array(exceeds))
 
     def _exceed(self, prompts: pa.Array, limit: int) -> npt.NDArray[np.bool_]:
-        """Whether each prompt has more tokens than `limit`.
+        """Whether each prompt has more than `limit` tokens.
 
-        Most words are cached. The others are tokenized only for prompts that may be too long.
+        Most words are cached. Others are tokenized only for prompts that may be too long.
         """
         # Splitting at blanks alone is three times faster than at white space; the tokenizer finds
         # what other white space is within the words.
@@ -185,7 +182,6 @@ class PromptLengths:
 
 
 def _sum_slices(values: Int64Array, offsets: npt.NDArray[np.int32]) -> Int64Array:
-    """The sum of the values from each offset to the next, which must be larger."""
     if len(offsets) == 1:
         return np.zeros(0, np.int64)
     sums: Int64Array = np.add.reduceat(values, offsets[:-1], dtype=np.int64)
@@ -193,9 +189,9 @@ def _sum_slices(values: Int64Array, offsets: npt.NDArray[np.int32]) -> Int64Arra
 
 
 def _most_tokens(words: pa.Array, limit: int) -> Int64Array:
-    """The most tokens that each word may have: one for each byte, and one that begins the word.
+    """An upper bound of tokens: one for each byte, and one that begins the word.
 
-    More than `limit` where a word is not ASCII, since normalizing may make other words longer.
+    Words beyond ASCII exceed `limit`, since normalizing may lengthen them.
     """
     lengths = pc.binary_length(words).to_numpy()
     lengths = lengths.astype(np.int64)
@@ -204,7 +200,7 @@ def _most_tokens(words: pa.Array, limit: int) -> Int64Array:
 
 
 def _load_tokenizer(folder: Path) -> tuple[int, Tokenizer]:
-    """How many tokens of a prompt the tokenizer in `folder` reads at most, and the tokenizer."""
+    """The most tokens of a prompt that the tokenizer in `folder` reads, and the tokenizer."""
     try:
         settings = json.loads((folder / "tokenizer_config.json").read_bytes())
         limit = min(int(settings.get("model_max_length", NO_TOKEN_LIMIT)), NO_TOKEN_LIMIT)
@@ -219,7 +215,7 @@ def _load_tokenizer(folder: Path) -> tuple[int, Tokenizer]:
 
 
 def _load_clip_tokenizer(folder: Path) -> Tokenizer:
-    """CLIP's tokenizer from its vocabulary and merges, which is all that many older models ship."""
+    """CLIP's tokenizer from its vocabulary and merges, all that many older models ship."""
     vocabulary = str(folder / "vocab.json")
     merges = str(folder / "merges.txt")
     tokenizer = Tokenizer(BPE.from_file(vocabulary, merges, end_of_word_suffix="</w>"))

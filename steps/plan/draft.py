@@ -69,10 +69,9 @@ RejectedSink: TypeAlias = Callable[[Iterator[pa.RecordBatch]], str]
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """What a plan follows from, read before any row: the job, its model, its files, its tuning.
+    """The job, its model, files and tuning, read before any row.
 
-    `existing_runs` are the ids of the runs under the job's output whose images are omitted. With
-    `sample_images`, a sample of so many images is the first shard.
+    Images of `existing_runs` are omitted. With `sample_images`, the first shard is a sample.
     """
 
     job: Job
@@ -85,12 +84,12 @@ class PlanInputs:
 
     @property
     def has_loras_by_row(self) -> bool:
-        """Whether there is a column for LoRAs. No cell counts: ids do not depend on other rows."""
+        """Whether there is a column for LoRAs; its cells do not count, as ids depend on one row."""
         return "loras" not in empty_columns(self.files)
 
     @property
     def fused_loras(self) -> str | None:
-        """The LoRAs, as canonical text, that all images are drawn with; None without any."""
+        """The LoRAs of all images as canonical text; None without any."""
         if self.has_loras_by_row:
             return None
         return parse_loras(self.job.defaults.loras, self.job.model.loras).canonical
@@ -98,11 +97,10 @@ class PlanInputs:
 
 @dataclass(frozen=True, slots=True)
 class PlanDraft:
-    """The images of a job, validated, grouped and cut. Sizes are in pixels.
+    """The images of a job, validated, grouped and cut.
 
-    `work` is in pixels times steps, and `figure` the time that this takes, if it is known. `sizes`
-    are what passes give, `notes` say what a person should know of the input. With `sample`, that is
-    the first shard.
+    `work` is in pixels times steps, and `figure` its time, if known. `sizes` are those of passes.
+    `notes` are for the user. With `sample`, that is the first shard.
     """
 
     files: tuple[InputFile, ...]
@@ -175,12 +173,11 @@ def make_draft(
     store_image: ImageSink | None = None,
     store_rejected: RejectedSink | None = None,
 ) -> Iterator[PlanDraft]:
-    """Work out the plan of a job; the draft can be read inside the `with` block.
+    """Work out the plan of a job, readable inside the `with` block.
 
-    `scratch` should have room for every image's texts, twice and uncompressed. `store_image`
-    receives the hash and the bytes of each input image, `store_rejected` the rejected rows where
-    they are too many.
-    Raises BadInput, Missing, TryAgain.
+    `scratch` needs room for every image's texts twice. `store_image` receives the hash and bytes of
+    each input image, `store_rejected` the rejected rows if they are too many. Raises BadInput,
+    Missing, TryAgain.
     """
     with closing(Database(scratch)) as database:
         notes = CellNotes()
@@ -197,7 +194,6 @@ def _make_images(
     store_image: ImageSink | None,
     notes: CellNotes,
 ) -> Catalog:
-    """Read and validate every row, and group the images of the valid ones."""
     job = inputs.job
     model = inputs.model
     fit = fitting_samplers(model.configuration, scheduler_changes(job.model))
@@ -279,7 +275,7 @@ def _refuse_too_many_rejected(
 
 
 def _refuse_split_groups(inputs: PlanInputs, catalog: Catalog) -> None:
-    """Raise BadInput where rows have some of an earlier row's candidates."""
+    """Raise BadInput if rows share some of an earlier row's candidates."""
     candidates = catalog.candidates
     if candidates == 1:
         return
@@ -292,7 +288,7 @@ def _refuse_split_groups(inputs: PlanInputs, catalog: Catalog) -> None:
 
 
 def describe_causes(causes: tuple[RejectionCause, ...]) -> list[str]:
-    """The most frequent causes, a line each, and at last how rows are counted and what to do."""
+    """The most frequent causes, one a line, and a last line of advice."""
     clauses = [cause.describe() for cause in causes[:MAX_DESCRIBED_CAUSES]]
     omitted = len(causes) - len(clauses)
     if omitted:
@@ -307,7 +303,6 @@ def describe_causes(causes: tuple[RejectionCause, ...]) -> list[str]:
 
 
 def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
-    """Choose the batch sizes, and cut the images into parts and shards."""
     job = inputs.job
     facts = inputs.model.facts
     passes = inputs.model.pass_sizes

@@ -36,10 +36,7 @@ NUMBER_SCHEMA = pa.schema([pa.field("number", pa.int64())])
 
 
 def successful_runs(job: Job, run_id: str | None = None) -> tuple[str, ...]:
-    """The ids of the successful runs under the job's output but `run_id`, oldest first.
-
-    None if the job does not skip existing images.
-    """
+    """The ids of other successful runs, oldest first, if the job skips existing images."""
     if not job.skip_existing:
         return ()
     entries = find_finished_runs(job.output)
@@ -49,10 +46,10 @@ def successful_runs(job: Job, run_id: str | None = None) -> tuple[str, ...]:
 def create_existing_table(
     database: Database, folder: Path, runs: Sequence[str], ids_per_bucket: int = IDS_PER_BUCKET
 ) -> None:
-    """Split `unique_images` by whether one of the runs at these URIs holds the image.
+    """Fill the table `existing` with the numbers of images that one of the runs holds.
 
-    The table `existing` has the numbers of those that are held, the view `planned_images` has the
-    others. Raises BadInput where a run has no readable index, TryAgain where storage fails.
+    The view `planned_images` has the others. Raises BadInput for a run without a readable index,
+    TryAgain.
     """
     database.execute(sql.EXISTING)
     if runs:
@@ -66,7 +63,6 @@ def create_existing_table(
 
 
 def _bucket_ids(database: Database, folder: Path, ids_per_bucket: int) -> IdBuckets:
-    """The ids of the unique images, each with the image's number."""
     (count,) = database.fetch_table("SELECT count(*) FROM unique_images").columns[0].to_pylist()
     buckets = IdBuckets(
         folder,
@@ -82,7 +78,6 @@ def _bucket_ids(database: Database, folder: Path, ids_per_bucket: int) -> IdBuck
 
 
 def _iter_existing_numbers(buckets: IdBuckets, runs: list[Store]) -> Iterator[pa.RecordBatch]:
-    """The numbers of the images that the runs hold, a batch for each bucket."""
     heads = list(map_ordered(lambda run: read_head(runs[run]), len(runs), HEAD_READERS))
     for bucket in range(buckets.count):
         chunks = _iter_overlapping_chunks(runs, heads, bucket, buckets.count)
@@ -94,7 +89,7 @@ def _iter_existing_numbers(buckets: IdBuckets, runs: list[Store]) -> Iterator[pa
 def _iter_overlapping_chunks(
     runs: list[Store], heads: list[Head], bucket: int, count: int
 ) -> Iterator[IdArray]:
-    """Every chunk of the runs' indexes that shares ids with one of `count` ranges."""
+    """The chunks of the runs' indexes that share ids with one of `count` ranges."""
     places = [
         (store, head.commit.image_ids, chunk)
         for store, head in zip(runs, heads, strict=True)
@@ -110,7 +105,7 @@ def _iter_overlapping_chunks(
 
 
 def _match_numbers(records: RecordArray, chunks: Iterator[IdArray]) -> npt.NDArray[np.int64]:
-    """The numbers of those records, sorted by id, whose id is in one of the chunks."""
+    """The numbers of the records, sorted by id, whose id is in a chunk."""
     ids = np.ascontiguousarray(records["id"])
     halves = _first_halves(ids)
     is_held = np.zeros(len(ids), np.bool_)
@@ -129,5 +124,4 @@ def _match_numbers(records: RecordArray, chunks: Iterator[IdArray]) -> npt.NDArr
 
 
 def _first_halves(ids: IdArray) -> npt.NDArray[np.uint64]:
-    """The first eight bytes of each id as an integer, of the same order."""
     return ids.view(">u8")[::2].astype(np.uint64)

@@ -59,10 +59,7 @@ class PromptTexts:
     appends: bool
 
     def choose(self, prompt: str | None) -> tuple[str | None, str | None]:
-        """The text that is drawn for a prompt, and what became of the prompt.
-
-        A prompt without a text stays, such as that of a row that is rejected.
-        """
+        """The final prompt, and the outcome of its rewriting; a prompt without a text stays."""
         rewritten = None if prompt is None else self.texts.get(prompt)
         if prompt is None or rewritten is None:
             return prompt, None
@@ -81,10 +78,9 @@ class PromptTexts:
 class InputFile:
     """A source whose footer was read.
 
-    `column_names` are the file's names of our columns, `passthrough` the columns that are carried,
-    `partitions` those of both that stand in the file's name, with their value, and
-    `unused_columns` the rest. `made_prompts` says how many prompts were made of a template, if any.
-    With `prompt_texts`, they were rewritten, and the last columns of `passthrough` say of what.
+    `column_names` are the file's names of our columns, `passthrough` the carried columns,
+    `partitions` columns in the file's name. `made_prompts` counts prompts of a template.
+    With `prompt_texts`, prompts were rewritten, and `passthrough` ends with REWRITE_COLUMNS.
     """
 
     source: SourceFile
@@ -98,7 +94,7 @@ class InputFile:
 
 
 def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
-    """Find the job's prompt files, hash them and read their footers, once for a command.
+    """Find the job's prompt files, hash them and read their footers.
 
     Remote files are downloaded to `folder`. Raises BadInput, Missing, TryAgain.
     """
@@ -107,10 +103,7 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
 
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:
-    """One hash for the whole input: its files' contents in order, whatever the files are called.
-
-    What of their names is read as columns is part of it.
-    """
+    """One hash of the files' contents in order, with columns from their names."""
     digests = ""
     for file in files:
         values = json.dumps(sorted(file.partitions.items())) if file.partitions else ""
@@ -119,7 +112,7 @@ def input_fingerprint(files: Iterable[InputFile]) -> str:
 
 
 def guessed_columns(job: Job, files: Iterable[InputFile]) -> dict[str, str]:
-    """Our names of the files' columns that are read although the job calls them otherwise."""
+    """Our names of columns, by their other spellings in the files."""
     return {
         theirs: ours
         for file in files
@@ -160,10 +153,7 @@ def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...
 
 
 def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
-    """A file of which no column is chosen yet, and the columns of it and of its name.
-
-    Raises BadInput, also where reading it is not safe, TryAgain.
-    """
+    """A file without chosen columns, and its schema. Raises BadInput, TryAgain."""
     try:
         with pq.ParquetFile(source.path) as parquet:
             rows = parquet.metadata.num_rows
@@ -183,7 +173,7 @@ def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
 def choose_columns(
     file: InputFile, schema: pa.Schema, names: dict[str, str], passthrough: pa.Schema
 ) -> InputFile:
-    """The file, of which these columns are read and carried."""
+    """The file, with the columns to read and to carry."""
     read_names = {*names.values(), *passthrough.names}
     return replace(
         file,
@@ -202,7 +192,7 @@ def no_rows_error(source: SourceFile) -> BadInput:
 def _match_columns(
     source: SourceFile, schema: pa.Schema, columns: ColumnNames, carry: tuple[str, ...]
 ) -> dict[str, str]:
-    """The file's names of our columns. Raises BadInput where one has a type that we do not take."""
+    """The file's names of our columns. Raises BadInput."""
     for ours, named in columns:
         if named is not None and is_set(ours, named) and named not in schema.names:
             absence = describe_absence(schema, named)
@@ -218,14 +208,14 @@ def _match_columns(
 
 
 def refuse_twins(source: SourceFile, schema: pa.Schema, names: Iterable[str]) -> None:
-    """Raise BadInput if a column that is read is there more than once."""
+    """Raise BadInput if a column that is read occurs twice."""
     for name in names:
         if schema.names.count(name) > 1:
             raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
 
 
 def require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
-    """Raise BadInput where a column has a type that is not taken for one of ours."""
+    """Raise BadInput if a column of ours has a type that cannot be read."""
     refuse_nested(field, ours)
     where = f"{source.uri}: column {field.name!r}"
     kind = COLUMN_KINDS[ours]
@@ -255,9 +245,9 @@ def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
 
 
 def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """These columns of every row of a file as they are, in batches of bounded size.
+    """These columns of every row, unchanged, in batches of bounded size.
 
-    Raises BadInput where the file is damaged, TryAgain where storage fails.
+    Raises BadInput if the file is damaged, TryAgain.
     """
     columns = [name for name in names if name not in file.partitions]
     try:
@@ -269,17 +259,23 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
 
 
 def _iter_batches(parquet: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Every row of these columns. Raises what reading a damaged file raises."""
-    types = [parquet.schema_arrow.field(name).type for name in columns]
-    has_images = any(pa.types.is_struct(kind) or pa.types.is_binary(kind) for kind in types)
-    size = IMAGE_BATCH_ROWS if has_images else BATCH_ROWS
-    for group in map(parquet.metadata.row_group, range(parquet.metadata.num_row_groups)):
-        size = min(size, BATCH_BYTES * group.num_rows // max(1, group.total_byte_size))
-    yield from parquet.iter_batches(max(1, size), columns=[*columns])
+    schema = parquet.schema_arrow
+    size = BATCH_ROWS
+    for name in columns:
+        kind = schema.field(name).type
+        if pa.types.is_struct(kind) or pa.types.is_binary(kind):  # of images
+            size = IMAGE_BATCH_ROWS
+    metadata = parquet.metadata
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        group_bytes = max(1, group.total_byte_size)
+        rows = BATCH_BYTES * group.num_rows // group_bytes
+        size = max(1, min(size, rows))
+    yield from parquet.iter_batches(size, columns=[*columns])
 
 
 def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
-    """The batch with the columns that stand in the file's name, as far as `names` has them."""
+    """Add the columns in `names` that the file's name holds."""
     for name in names:
         if name in file.partitions:
             (value,) = text_array([file.partitions[name]])

@@ -49,10 +49,10 @@ RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[pa.RecordBat
 
 
 def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[SourceFile, ...]:
-    """The sources as Parquet: those of other formats are converted to files in `folder`.
+    """Convert sources of other formats to Parquet in `folder`.
 
-    Text files without a byte are dropped, which Spark writes where a partition has no rows.
-    Raises BadInput, TryAgain.
+    Text files without a byte are dropped, which Spark writes for a partition without rows. Raises
+    BadInput, TryAgain.
     """
     filled = [
         (source, kind)
@@ -86,7 +86,7 @@ def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[Sour
 
 
 def _detect_format(source: SourceFile) -> str:
-    """The format of a file: `parquet` also where it is unknown. Raises BadInput, TryAgain."""
+    """The format of a file, `parquet` if it is unknown. Raises BadInput, TryAgain."""
     with translate_errors(source.uri), open_file(source.path) as file:
         start = file.read(SAMPLE_BYTES)
     if start.startswith(PARQUET_MAGIC):

@@ -30,9 +30,7 @@ DigestsOrFaults = list[str | None]
 def read_input_image(name: str, table: str, limit: int) -> bytes:
     """At most `limit` bytes of the image that the table at a path or URI names.
 
-    Relative paths are relative to the working directory, as those of prompt files are.
-    Raises RejectedImage, TryAgain where storage fails, NotInstalled where this installation cannot
-    read from such a store.
+    Relative paths start at the working directory. Raises RejectedImage, TryAgain, NotInstalled.
     """
     folder, key = _resolve_location(name, is_remote_uri(table))
     try:
@@ -44,7 +42,7 @@ def read_input_image(name: str, table: str, limit: int) -> bytes:
 
 
 def _resolve_location(name: str, is_remote_table: bool) -> tuple[str, str]:
-    """The folder that the name leads to, and the name within it. Raises RejectedImage."""
+    """The folder of a name, and the name within it. Raises RejectedImage."""
     if len(name.encode()) > MAX_KEY_BYTES:
         raise RejectedImage("place")
     if is_remote_uri(name):
@@ -71,13 +69,13 @@ def _resolve_object(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ImageDigests:
-    """The SHA-256 of each cell's image, null where there is none; of a rejected one, its fault."""
+    """The SHA-256 of each cell's image, or its fault; both null for an empty cell."""
 
     values: pa.Array
     faults: pa.Array
 
     def mark_invalid(self, wrong: pa.Array, column: str) -> pa.Array:
-        """`wrong`, with column and fault written where an image is rejected and `wrong` is null."""
+        """Write column and fault into the nulls of `wrong` for rejected images."""
         return pc.coalesce(wrong, pc.binary_join_element_wise(column, self.faults, " "))
 
 
@@ -102,7 +100,6 @@ class InputImages:
         )
 
     def _digests_or_faults(self, array: pa.Array, table: str) -> DigestsOrFaults:
-        """The hash of each cell's image, or its fault."""
         array = decode_dictionary(array)
         if pa.types.is_struct(array.type):
             return self._read_structs(array, table)
@@ -115,7 +112,7 @@ class InputImages:
         return self._look_up(keys, lambda index: self._fetch(names[index], table))
 
     def _read_structs(self, array: pa.Array, table: str) -> DigestsOrFaults:
-        """Cells of bytes and a path, of which the path counts only where there are no bytes."""
+        """Cells of bytes and a path; the path counts only without bytes."""
         contents = pc.struct_field(array, "bytes")
         by_bytes = self._digests_or_faults(contents, table)
         without_bytes = [result is None for result in by_bytes]
@@ -127,7 +124,7 @@ class InputImages:
     def _look_up(
         self, keys: Sequence[str | None], compute: Callable[[int], str]
     ) -> DigestsOrFaults:
-        """What is cached for each key; for new ones, what `compute` gives for their first index."""
+        """The result for each key; `compute` gives those of new keys by their first index."""
         first_index: dict[str, int] = {}
         for index, key in enumerate(keys):
             if key is not None:
@@ -167,7 +164,6 @@ def _cache_key(kind: str, content: bytes | None) -> str | None:
 
 
 def _is_bytes_type(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds bytes."""
     types = pa.types
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 

@@ -30,10 +30,10 @@ def order_by_group(
     groups: Mapping[GroupKey, int],
     folder: Path,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one group after the other, each group's in the order of `batches`.
+    """The rows of one group after the other, each group in the order of `batches`.
 
-    Rows are in one group where they have equal values in `columns`. `groups` gives the number of
-    rows of each, in the order in which groups are to come. `folder` needs room for all rows.
+    Rows of a group have equal values in `columns`. `groups` gives the number of rows of each, in
+    order. `folder` needs room for all rows.
     """
     path = folder / "by-group.arrow"
     buckets = _assign_buckets([*groups.values()])
@@ -42,7 +42,8 @@ def order_by_group(
     merged = _merge(batches)
     windows = (_with_group_numbers(window, columns, numbers) for window in merged)
     pieces = _distribute(windows, buckets, batches_of)
-    with closing(prefetch(pieces, PREFETCH_BATCHES, QueueWaits())) as ahead:
+    prefetched = prefetch(pieces, PREFETCH_BATCHES, QueueWaits())
+    with closing(prefetched) as ahead:
         write_arrow_file(path, ahead)
     group_counts = np.bincount(buckets)
     with open_arrow_file(path) as file:
@@ -54,7 +55,6 @@ def order_by_group(
 def _order_bucket(
     bucket: Iterator[pa.RecordBatch], *, is_one_group: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a bucket, sorted where they are of several groups, without their numbers."""
     ordered = bucket
     if not is_one_group:
         rows = _concat([*bucket])
@@ -67,7 +67,7 @@ def _order_bucket(
 
 
 def _assign_buckets(sizes: list[int]) -> Int64Array:
-    """The bucket of each group: neighbors share one while they fit."""
+    """The bucket of each group; small neighbors share one."""
     buckets = []
     bucket = 0
     rows = 0
@@ -83,7 +83,7 @@ def _assign_buckets(sizes: list[int]) -> Int64Array:
 def _distribute(
     windows: Iterator[pa.RecordBatch], bucket_of: Int64Array, batches_of: list[list[int]]
 ) -> Iterator[pa.RecordBatch]:
-    """Cut each window by bucket. The number of each piece is added to its bucket's `batches_of`."""
+    """Cut each window by bucket, and add the number of each piece to `batches_of`."""
     count = 0
     for window in windows:
         groups = window[GROUP_COLUMN].to_numpy()
@@ -99,7 +99,6 @@ def _distribute(
 
 
 def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -116,7 +115,6 @@ def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _with_group_numbers(
     window: pa.RecordBatch, columns: Sequence[str], numbers: Mapping[GroupKey, int]
 ) -> pa.RecordBatch:
-    """The window with the number of each row's group."""
     codes = np.zeros(len(window), np.int64)
     for name in columns:
         column = window[name]
@@ -152,10 +150,7 @@ class SortedStream:
         self._unread = np.empty(0, np.int64)
 
     def contains(self, numbers: Int64Array) -> npt.NDArray[np.bool_]:
-        """Whether each of these numbers is in the stream.
-
-        They must rise, and be larger than all of the calls before.
-        """
+        """Whether each number is in the stream. Numbers rise, also from call to call."""
         if not len(numbers):
             return np.empty(0, np.bool_)
         last = numbers[-1]

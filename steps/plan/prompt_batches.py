@@ -65,7 +65,7 @@ class CellNotes:
         self._no_values: Counter[tuple[str, str]] = Counter()
 
     def read(self, column: Column, name: str, array: pa.Array) -> pa.Array:
-        """The cells of a column of that name, null where they stand for no value; count them."""
+        """Read the cells of a column, with null for texts and numbers that stand for no value."""
         array = decode_dictionary(array)
         if column.name in SYNTAX_COLUMNS and is_text(array.type):
             self._count_syntax(array)
@@ -112,10 +112,9 @@ class CellNotes:
 
 
 def prompt_schema(files: tuple[InputFile, ...]) -> pa.Schema:
-    """The schema of every batch of rows.
+    """The schema of batches: `row`, PROMPT_COLUMNS, `wrong` and carried columns.
 
-    `row`, PROMPT_COLUMNS, `wrong` (the column whose value is invalid, of an image with its fault),
-    and the columns of `passthrough_names`.
+    `wrong` is the column whose value is invalid; of an image, with its fault.
     """
     passthrough = files[0].passthrough
     return pa.schema(
@@ -137,9 +136,9 @@ def empty_columns(files: tuple[InputFile, ...]) -> tuple[str, ...]:
 def iter_prompt_batches(
     files: tuple[InputFile, ...], images: InputImages, notes: CellNotes
 ) -> Iterator[pa.RecordBatch]:
-    """Every row of every file, in order, numbered from 0 over all files. `notes` counts cells.
+    """Every row of every file in order, numbered from 0. `notes` counts cells.
 
-    Raises BadInput where a file is damaged, TryAgain where storage fails.
+    Raises BadInput if a file is damaged, TryAgain.
     """
     schema = prompt_schema(files)
     row = 0
@@ -156,7 +155,7 @@ def iter_prompt_batches(
 
 
 def _read_passthrough_names(file: InputFile) -> list[str]:
-    """The carried columns that are read, without those that say what a prompt was."""
+    """The carried columns of the file itself."""
     names: list[str] = file.passthrough.names
     return names if file.prompt_texts is None else names[: -len(REWRITE_COLUMNS)]
 
@@ -201,7 +200,6 @@ def _read_column(
     images: InputImages,
     notes: CellNotes,
 ) -> Cells | ImageDigests:
-    """The cells of one of our columns, null where the file has none."""
     name = file.column_names.get(column.name)
     if name is None:
         kind = COLUMN_TYPES[column.kind]
@@ -216,7 +214,7 @@ def _read_column(
 
 
 def _rewrite(prompts: pa.Array, texts: PromptTexts) -> list[pa.Array]:
-    """The prompts that are drawn, and the columns that say of what they were made, and how."""
+    """The rewritten prompts, their originals, and the outcomes."""
     drawn = []
     outcomes = []
     for prompt in prompts.to_pylist():

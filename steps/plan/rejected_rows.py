@@ -27,10 +27,10 @@ MAX_VALUE_BYTES = 4 * MAX_VALUE_CHARS  # of bytes that are not text
 
 @dataclass(frozen=True, slots=True)
 class RejectionCause:
-    """Why rows were rejected, such as `Caption`, `is blank`; how many, and the first of them.
+    """A reason to reject rows, their number, and the first of them.
 
-    `column` is as the user's files name it, `setting` ours; None of one that is carried.
-    `row_in_file` is counted from 0, without a header, and `line` is known of files of text.
+    `column` is as the user's files name it, `setting` ours, None for a carried one. `row_in_file`
+    counts from 0 without a header; `line` is known in text files.
     """
 
     column: str
@@ -89,9 +89,9 @@ def find_rejection_causes(
 def locate_rejected_rows(
     files: tuple[InputFile, ...], rejected: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Rejected rows, which come as `row`, `column` and `reason` in their order, as REJECTED_SCHEMA.
+    """Rejected rows, from `row`, `column` and `reason` in order, as REJECTED_SCHEMA.
 
-    A value is null where the row has none, or where it is an image.
+    The value of an image is null.
     """
     window = _Window(rejected)
     first_row = 0
@@ -102,7 +102,7 @@ def locate_rejected_rows(
 
 
 class _Window:
-    """The rejected rows, taken in pieces by their numbers."""
+    """Rejected rows, read in order up to a row."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = filter(len, batches)
@@ -154,7 +154,7 @@ def _describe_rows(
     rows_in_file: "np.ndarray[tuple[int], np.dtype[np.int64]]",
     values: dict[str, pa.Array],
 ) -> pa.RecordBatch:
-    """These rows as REJECTED_SCHEMA; `values` are their cells by our names of the columns."""
+    """The rows as REJECTED_SCHEMA; `values` are cells by our names of columns."""
     count = rejected.num_rows
     no_texts = pa.nulls(count, pa.string())
     value = no_texts
@@ -180,7 +180,7 @@ def _describe_rows(
 
 
 def _show(cells: pa.Array) -> pa.Array:
-    """The cells as text, cut off where they are long; bytes that are no UTF-8 as escapes."""
+    """Cells as short text; bytes that are not UTF-8 as escapes."""
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     if isinstance(cells.type, pa.UuidType):

@@ -45,10 +45,7 @@ PromptRewriter: TypeAlias = Callable[[Job, set[str]], None]
 
 @dataclass(frozen=True, slots=True)
 class FrozenModel:
-    """The language model of all texts: its commit, if it is on a hub, and a digest of its files.
-
-    A part has `part_prompts` prompts of its list, the last of a list perhaps fewer.
-    """
+    """The language model of all texts, with its commit on a hub, and a digest of its files."""
 
     id: str
     revision: str | None
@@ -68,16 +65,16 @@ FROZEN_MODEL_TYPE_ADAPTER: TypeAdapter[FrozenModel] = TypeAdapter(FrozenModel)
 
 
 def digest_settings(settings: RewriteSettings) -> str:
-    """Identifies the texts of a rewrite; a branch or tag counts by its name, a folder by its path.
+    """Identify the texts of a rewrite by the job's words: a branch by its name.
 
-    So what was rewritten stays where a branch moves, and is read where the model is not.
+    Texts stay when a branch moves, and can be read without the model.
     """
     content = json.dumps(settings.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_DIGITS]
 
 
 class Rewriting:
-    """The lists and parts of one rewrite. Where storage fails, every method raises a KilnError."""
+    """The lists and parts of one rewrite. All methods raise a KilnError if storage fails."""
 
     def __init__(self, store: Store, digest: str) -> None:
         """Take the output's store; nothing is read yet."""
@@ -98,7 +95,7 @@ class Rewriting:
             return None
 
     def freeze_model(self, model: FrozenModel, *, check_store: bool) -> None:
-        """Write the model, unless it is frozen. Raises TryAgain where another was meanwhile.
+        """Write the model, unless it is frozen. Raises TryAgain if another one was.
 
         With `check_store`, a store that ignores conditional writes is refused.
         """
@@ -113,7 +110,7 @@ class Rewriting:
             )
 
     def iter_parts(self) -> Iterator[RewritePart]:
-        """Every part of every list, in the order of their numbers; none before there is a model."""
+        """Every part of every list in order; none before there is a model."""
         model = self.read_model()
         if model is None:
             return
@@ -127,10 +124,7 @@ class Rewriting:
                 yield RewritePart(key, prompts[start : start + size])
 
     def divide(self, prompts: set[str]) -> Iterator[tuple[RewritePart, set[str]]]:
-        """Each part that decides the texts of some of these prompts, with those prompts.
-
-        The first list that has a prompt decides.
-        """
+        """Each part with those of `prompts` that it decides; the first list with a prompt does."""
         left = set(prompts)
         for part in self.iter_parts():
             own = left.intersection(part.prompts)
@@ -139,10 +133,7 @@ class Rewriting:
                 yield part, own
 
     def append_lists(self, prompts: set[str]) -> None:
-        """Freeze lists of these prompts, except those that others have listed meanwhile.
-
-        Prompts of about one length are neighbors, so that batches have little padding.
-        """
+        """Freeze lists of prompts that no list has, sorted by length so that batches pad little."""
         missing = set(prompts)
         for number in count():
             listed = self._read_list(number)
@@ -157,7 +148,7 @@ class Rewriting:
             missing.difference_update(listed)
 
     def has_part(self, part: RewritePart) -> bool:
-        """Whether the part is committed. Raises BadInput where it is damaged."""
+        """Whether the part is committed. Raises BadInput if it is damaged."""
         return self.read_part(part) is not None
 
     def commit_part(self, part: RewritePart, texts: Sequence[RewrittenText]) -> None:
@@ -171,10 +162,7 @@ class Rewriting:
         self._store.create(part.key, content)
 
     def read_part(self, part: RewritePart) -> list[RewrittenText] | None:
-        """The texts of a part in the order of its prompts; None if it is not committed.
-
-        Raises BadInput if the object is damaged, or has the texts of other prompts.
-        """
+        """The texts of a part in order; None if it is not committed. Raises BadInput."""
         try:
             table = read_table(self._store, part.key)
         except Missing:
@@ -204,16 +192,13 @@ class Rewriting:
 
 
 def open_rewriting(job: Job, settings: RewriteSettings) -> Rewriting:
-    """What was rewritten for a job so far, without any request."""
+    """The rewritten prompts of a job; makes no request."""
     return Rewriting(open_store(job.output.rstrip("/")), digest_settings(settings))
 
 
 @dataclass(frozen=True, slots=True)
 class RewrittenInput:
-    """The files with the prompts as they are drawn, and what the plan says of their texts.
-
-    `missing` counts the prompts that are still to be rewritten, which no plan has.
-    """
+    """The files with rewritten prompts, and facts for the plan; `missing` counts the rest."""
 
     files: tuple[InputFile, ...]
     facts: RewriteFacts | None = None
@@ -223,9 +208,9 @@ class RewrittenInput:
 def rewrite_input(
     job: Job, files: tuple[InputFile, ...], rewriter: PromptRewriter | None = None
 ) -> RewrittenInput:
-    """The files with rewritten prompts, if the job asks for them.
+    """Rewrite the prompts of files if the job asks for it; `rewriter` makes missing texts.
 
-    What is not rewritten yet is made by `rewriter`. Without one, it raises BadInput.
+    Raises BadInput if texts are missing.
     """
     rewritten = rewrite_for_estimate(job, files)
     if rewritten.missing and rewriter is not None:
@@ -241,7 +226,7 @@ def rewrite_input(
 
 
 def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInput:
-    """The files with rewritten prompts, as far as there are any. The others stay as they are."""
+    """The files with the prompts that are rewritten already."""
     settings = job.rewrite
     if settings is None:
         return RewrittenInput(files)
@@ -283,7 +268,7 @@ def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
 
 
 def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
-    """The texts of these prompts that are committed."""
+    """The committed texts of these prompts."""
     texts: dict[str, RewrittenText] = {}
     for part, own in rewriting.divide(prompts):
         part_texts = rewriting.read_part(part)
@@ -294,7 +279,7 @@ def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, Rewritte
 
 
 def _drawable_prompts(cells: pa.Array) -> pa.Array:
-    """The distinct texts that are neither null nor blank nor too long."""
+    """Distinct texts that are neither blank nor too long."""
     texts = pc.unique(cells.drop_null())
     trimmed = pc.utf8_trim_whitespace(texts)
     has_content = pc.not_equal(trimmed, "")

@@ -60,30 +60,6 @@ class RejectionRule(NamedTuple):
 
 NOT_BLANK = r"regexp_matches({}, '[^\s\p{{Z}}]')"
 SAME_ID_RULE = RejectionRule("id", "", "repeats the id of an earlier row with other content")
-PROMPT_RULES = (
-    RejectionRule("prompt", "prompt IS NULL", "is null"),
-    RejectionRule("prompt", f"NOT {NOT_BLANK.format('prompt')}", "is blank"),
-    *(
-        RejectionRule(
-            name, f"length({name}) > {MAX_PROMPT_CHARS}", f"is over {MAX_PROMPT_CHARS} characters"
-        )
-        for name in ("prompt", "negative_prompt")
-    ),
-)
-STRENGTH_RULES = (
-    *(
-        RejectionRule(
-            name,
-            f"{name} IS NOT NULL AND source_image IS NULL",
-            "is given without a source_image",
-        )
-        for name in ("mask_image", "strength")
-    ),
-    RejectionRule("strength", "strength <= 0 OR strength > 1", "is not over 0 and up to 1"),
-    RejectionRule(
-        "strength", "strength * steps < 1", "times steps is under 1, which leaves nothing to draw"
-    ),
-)
 
 
 def first_violation_sql(rules: tuple[RejectionRule, ...]) -> str:
@@ -110,7 +86,7 @@ def rejection_rules(
     _check_samplers(job, fit, pass_fits)
     rules = [
         *_cell_rules(len(job.carry)),
-        *PROMPT_RULES,
+        *_prompt_rules(),
         *_size_rules(job, model.size_multiple),
         *_setting_rules(fit),
         *_guidance_rules(model, sizes),
@@ -144,7 +120,6 @@ def _check_few_step_loras(job: Job) -> None:
 
 
 def _check_samplers(job: Job, fit: SamplerFit, pass_fits: Mapping[str, SamplerFit]) -> None:
-    """Raise BadInput if a sampler of the job does not fit the model that it is used with."""
     samplers = {"defaults.sampler": (job.defaults.sampler, fit)}
     for name, settings in job.passes.items():
         if isinstance(settings, RefinePass):
@@ -170,6 +145,14 @@ def _cell_rules(carried: int) -> Rules:
             yield column.name, f"wrong = '{column.name}'", INVALID_VALUE_REASONS[column.kind]
     for name in passthrough_names(carried):
         yield name, f"wrong = '{name}'", NOT_UTF8
+
+
+def _prompt_rules() -> Rules:
+    yield "prompt", "prompt IS NULL", "is null"
+    yield "prompt", f"NOT {NOT_BLANK.format('prompt')}", "is blank"
+    reason = f"is over {MAX_PROMPT_CHARS} characters"
+    for name in ("prompt", "negative_prompt"):
+        yield name, f"length({name}) > {MAX_PROMPT_CHARS}", reason
 
 
 def _size_rules(job: Job, multiple: int) -> Rules:
@@ -200,7 +183,6 @@ def _setting_rules(fit: SamplerFit) -> Rules:
 
 
 def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Rules:
-    """Rules for settings that would have no effect."""
     call = model.own.call
     if not model.own.reads_guidance:
         yield "guidance", "guidance IS NOT NULL", NO_EFFECT
@@ -221,7 +203,6 @@ def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Rules:
 
 
 def _pass_rules(job: Job, sizes: PassSizes | None) -> Rules:
-    """Rules for the size that passes give, and for what they leave of the steps."""
     if sizes is None or not sizes.alters_images:
         return
     limit = min(MAX_SIDES.get(job.encoding.kind, MAX_SIDE), MAX_SIDE)
@@ -239,7 +220,7 @@ def _pass_rules(job: Job, sizes: PassSizes | None) -> Rules:
 
 
 def _pass_sampler_rules(job: Job, pass_fits: Mapping[str, SamplerFit]) -> Rules:
-    """Rules for the samplers that passes take over from rows."""
+    """Rules for the samplers that passes take from rows."""
     for name, fit in pass_fits.items():
         settings = job.passes[name]
         takes_over = isinstance(settings, RefinePass) and settings.sampler is None
@@ -279,11 +260,15 @@ def _input_image_rules(job: Job, model: ModelFacts) -> Rules:
         condition = "control_image IS NOT NULL AND source_image IS NOT NULL"
         reason = f"cannot be combined with {conflict}: {model.pipeline} does not support it"
         yield "control_image", condition, reason
-    yield from STRENGTH_RULES
+    for name in ("mask_image", "strength"):
+        condition = f"{name} IS NOT NULL AND source_image IS NULL"
+        yield name, condition, "is given without a source_image"
+    yield "strength", "strength <= 0 OR strength > 1", "is not over 0 and up to 1"
+    reason = "times steps is under 1, which leaves nothing to draw"
+    yield "strength", "strength * steps < 1", reason
 
 
 def _control_conflict(job: Job, variants: FamilyVariants) -> str | None:
-    """The setting that a control image cannot be combined with, if any."""
     if not variants.controlnet:
         return None
     if not variants.control_with_source:

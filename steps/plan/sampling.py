@@ -32,9 +32,9 @@ class PlanSample:
 
 
 def choose_sample(catalog: Catalog, images: int) -> PlanSample:
-    """A sample of so many images, or of all where there are no more.
+    """Sample so many images, or all if there are no more.
 
-    Where candidates compete, those of a place are sampled together, and few more images.
+    Candidates of one place are sampled together.
     """
     together = catalog.candidates
     sizes = [group.images // together for group in catalog.groups]
@@ -56,10 +56,9 @@ def choose_sample(catalog: Catalog, images: int) -> PlanSample:
 
 
 def divide_sample(group_images: Sequence[int], images: int) -> list[int]:
-    """How many images of each group a sample has.
+    """The number of images of each group in a sample.
 
-    One of each, of the largest ones first; then each further image is of the group that lacks most
-    of its share.
+    The largest groups have one each. A further image is of the group that lacks most of its share.
     """
     quotas = [0] * len(group_images)
     waiting = [(-math.inf, -size, index) for index, size in enumerate(group_images)]
@@ -75,7 +74,7 @@ def divide_sample(group_images: Sequence[int], images: int) -> list[int]:
 
 
 def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[int]]:
-    """Numbers of images of each group, a multiple of what it has in the sample."""
+    """Numbers of images of each group, several for each of its sample."""
     most = CANDIDATES_PER_IMAGE * max(1, *quotas)
     groups = catalog.database.fetch_table(
         f"""
@@ -92,7 +91,6 @@ def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[i
 
 
 def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) -> dict[int, int]:
-    """The length of the prompt of each candidate, in characters."""
     numbers = np.array(sorted(chain.from_iterable(candidates)), np.int64)
     lengths: dict[int, int] = {}
     for batch in catalog.iter_columns(["number", "prompt"], numbers):
@@ -107,7 +105,7 @@ def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) 
 
 
 def _spread(by_length: Sequence[int], quota: int) -> list[int]:
-    """So many of the numbers, from the first to the last of them, in the order of rows."""
+    """So many numbers from the shortest to the longest prompt, in the order of rows."""
     if quota == 1:
         middle = len(by_length) // 2
         return [by_length[middle]]

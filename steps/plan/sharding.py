@@ -44,12 +44,10 @@ def cut_shards(
     batch: int,
     rest: tuple[ImageGroup, ...] | None = None,
 ) -> Sharding:
-    """Cut the images of `groups`, in their order.
+    """Cut the images of `groups`, in their order, into parts and shards.
 
-    Where `rest` is what is left of them without a sample, the sample is the first shard.
-    `seconds_per_work` is what a pixel and step takes on one GPU, `batch` the largest batch size, of
-    which a part is a multiple. Raises BadInput where shards are to take minutes and there is no
-    figure for what an image takes.
+    With `rest`, the groups without a sample, the sample is the first shard. `seconds_per_work` is
+    for a pixel and step on one GPU. A part is a multiple of `batch`. Raises BadInput.
     """
     part = _choose_part_images(job, groups, seconds_per_work, batch)
     sizes = tuple(_cut(job, groups if rest is None else rest, seconds_per_work, part))
@@ -66,7 +64,6 @@ def cut_shards(
 def _choose_part_images(
     job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float | None, batch: int
 ) -> int:
-    """The images of a part: as the job says, or as many as take a while, in whole batches."""
     batch = lcm(batch, job.candidates)  # whoever makes a part decides among its candidates
     if job.part.images is not None:
         return _round_up(job.part.images, batch)
@@ -86,7 +83,6 @@ def _choose_part_images(
 def _cut(
     job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float | None, part: int
 ) -> Iterator[int]:
-    """The number of images in each shard."""
     images = _count_images(groups)
     shard = job.shard.images
     minutes = job.shard.minutes
@@ -111,7 +107,7 @@ def _cut(
 def _part_costs(
     groups: tuple[ImageGroup, ...], part: int, seconds_per_work: float
 ) -> Iterator[tuple[int, float]]:
-    """The images and the seconds of each part of `part` images, in the order of groups."""
+    """The images and the seconds of each part."""
     images = [0, *(group.images for group in groups)]
     work = [0.0, *(group.images * work_per_image(group) for group in groups)]
     group_ends = np.cumsum(images)
@@ -125,10 +121,10 @@ def _part_costs(
 
 
 def _default_most_images(job: Job, images: int) -> int:
-    """The most images of a shard, by default, however quickly they are made.
+    """The most images of a shard by default.
 
-    The table of models is for one kind of GPU, and another may be ten times slower: only what was
-    measured makes shards larger, and never so large that pods run out of shards.
+    The table of models is for one GPU, and others may be ten times slower: only a measurement makes
+    shards larger, and never so large that pods have none.
     """
     if job.shard.seconds_per_image is None and job.batch.tuning is None:
         return DEFAULT_SHARD_IMAGES
@@ -171,19 +167,13 @@ def _round_up(number: int, multiple: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TuningEntries:
-    """The entries of a job's tuning file for its model and GPU.
-
-    `key` is what of them decides the plan, as text for the run's id; empty where nothing does.
-    """
+    """The entries of a tuning file for the job's model and GPU; `key` is part of the run's id."""
 
     entries: tuple[TuningEntry, ...] = ()
     key: str = ""
 
     def entry_for(self, width: int, height: int, *, guided: bool) -> TuningEntry | None:
-        """The entry for a shape, or else for the next that asks more of the device.
-
-        Where none asks more, the one that asks most.
-        """
+        """The entry for a shape, or for the next larger one, or else the largest."""
         pixels = forward_pixels(width, height, guided=guided)
         shape = (width, height, guided)
         candidates = [
@@ -259,7 +249,6 @@ def _entry_facts(job: Job, entry: TuningEntry) -> list[object]:
 
 
 def _default_entry(job: Job, model: ModelFacts, tuning: TuningEntries) -> TuningEntry | None:
-    """The entry for an image of the job's defaults."""
     width, height = default_image_size(job, model)
     return tuning.entry_for(width, height, guided=_is_guided(job, model))
 
@@ -286,10 +275,7 @@ def _is_guided(job: Job, model: ModelFacts) -> bool:
 def choose_batch_sizes(
     job: Job, model: ModelFacts, groups: Sequence[ImageGroup], tuning: TuningEntries
 ) -> tuple[BatchSize, ...]:
-    """The batch size for each size of the job's images.
-
-    None where the job sets the number, or the tuning file has no entries.
-    """
+    """The tuned batch size for each size of images; none if the job sets the number."""
     if job.batch.images is not None:
         return ()
     guided: dict[tuple[int, int], bool] = {}

@@ -48,9 +48,9 @@ LIST_SETTING = "prompts.texts"
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input file: the name that the user knows, its path on this disk, its content's hash.
+    """One input file: the user's name for it, its path here and its content's hash.
 
-    The path is that of a converted copy if the file's format, `kind`, is not Parquet.
+    The path is that of a converted copy if `kind` is not `parquet`.
     """
 
     uri: str
@@ -76,10 +76,9 @@ def suffix_of(uri: str) -> str:
 
 
 def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile, ...]:
-    """Every file that the patterns match, in the order of pattern and name.
+    """Every file that the patterns match, in the order of patterns and names.
 
-    Remote files are downloaded to `folder`, so that what is hashed is what is read.
-    Raises Missing where a pattern matches nothing, TryAgain where storage fails.
+    Remote files are downloaded to `folder`. Raises Missing, TryAgain.
     """
     sources: list[SourceFile] = []
     for pattern in patterns:
@@ -95,7 +94,7 @@ def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile,
 
 
 def expand_pattern(pattern: str) -> list[str]:
-    """The names that a pattern matches, sorted; of a folder, those of the files of data below it.
+    """The names that a pattern matches, sorted; of a folder, its files of data.
 
     A remote name that ends as a file of data does is not looked up.
     """
@@ -143,10 +142,7 @@ def _describe_absence(pattern: str) -> str:
 
 
 def _choose_data_files(names: Iterable[str], folder: str, pattern: str) -> list[str]:
-    """The files with rows among all `names` below a folder, sorted.
-
-    Names that begin with a dot or an underscore, such as `_SUCCESS`, are those of other things.
-    """
+    """The files with rows among `names`, sorted; not those of hidden folders or `_SUCCESS`."""
     chosen = []
     for name in names:
         parts = PurePosixPath(name.removeprefix(folder).lstrip("/")).parts
@@ -201,7 +197,6 @@ def _match_remote(pattern: str) -> list[str]:
 
 
 def _list_remote_folder(pattern: str) -> list[str]:
-    """The files of data below a folder; none where there is no such folder."""
     filesystem, path = open_filesystem(pattern)
     folder = path.rstrip("/")
     with translate_errors(pattern):
@@ -210,7 +205,6 @@ def _list_remote_folder(pattern: str) -> list[str]:
 
 
 def _uri_of(name: str, pattern: str) -> str:
-    """The URI of what a file system lists."""
     return f"{pattern.partition('://')[0]}://{name}"
 
 
@@ -266,9 +260,9 @@ def write_prompt_list(job: Job, prompts: PromptList, folder: Path) -> SourceFile
 
 
 def store_prompt_list(job: Job, prompts: PromptList) -> Job:
-    """The job with these prompts of its own in a file under its output. Raises BadInput, TryAgain.
+    """Move the job's own prompts into a file under its output: workflows contain none.
 
-    No prompt travels in a workflow.
+    Raises BadInput, TryAgain.
     """
     content, digest = _to_parquet(job, prompts)
     store = open_store(job.output)
@@ -278,7 +272,6 @@ def store_prompt_list(job: Job, prompts: PromptList) -> Job:
 
 
 def _to_parquet(job: Job, prompts: PromptList) -> tuple[bytes, str]:
-    """The content of a file with the prompts, and its hash."""
     texts = [*prompts.texts]
     table = pa.table({job.columns.prompt: texts})
     content = to_parquet(table)

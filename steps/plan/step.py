@@ -124,7 +124,6 @@ def make_plan(
 
 
 def _adopt_named_run(job: Job, terms: Terms) -> PlanResult | None:
-    """Adopt the plan of the run that the job names; None if there is none yet."""
     if job.run_id is None:
         return None
     store = _open_run_store(job, job.run_id)
@@ -137,7 +136,6 @@ def _adopt_named_run(job: Job, terms: Terms) -> PlanResult | None:
 def _read_inputs(
     job: Job, model: ResolvedModel, scratch: Path, rewriter: PromptRewriter | None
 ) -> PlanInputs:
-    """Read the footers of the prompt files, the rewritten prompts and the tuning."""
     rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)
     return PlanInputs(
         job=model.job,
@@ -149,7 +147,6 @@ def _read_inputs(
 
 
 def _adopt_equal_run(store: Store, job: Job, inputs: PlanInputs, terms: Terms) -> PlanResult | None:
-    """Adopt the plan of an earlier run with the same name and inputs; None if there is none."""
     plan = _read_plan(store)
     if plan is None:
         return None
@@ -163,7 +160,7 @@ def _adopt_equal_run(store: Store, job: Job, inputs: PlanInputs, terms: Terms) -
 def _write_draft(
     store: Store, run_id: str, inputs: PlanInputs, draft: PlanDraft, scratch: Path, terms: Terms
 ) -> PlanResult | None:
-    """Write a draft within its budget as the run's plan; None if another process was first."""
+    """Write a draft as the run's plan; None if another process was first."""
     job = inputs.job
     time = expect_run_time(inputs.model, draft)
     over_budget = require_within_budget(job, time, terms)
@@ -187,7 +184,6 @@ def _write_draft(
 
 
 def _adopt_first_plan(store: Store, job: Job, model: ResolvedModel, terms: Terms) -> PlanResult:
-    """Adopt the plan of the process that was first to write it."""
     adopted = _adopt_plan(store, load_plan(store), job, model, terms)
     return _with_input_change(adopted, job)
 
@@ -209,9 +205,8 @@ def _describe_input_change(job: Job, plan: Plan) -> str | None:
     names = ", ".join(job.prompt_patterns[:MAX_NAMED_PATTERNS]) or TEMPLATE_SETTING
     rows = sum(file.rows for file in files)
     return (
-        f"{names}: has changed since this run was planned ({pluralize(plan.input.rows, 'row')} "
-        f"then, {rows:,} now). The change is not in the run. Set another run_id or --date to plan "
-        "it."
+        f"{names}: has changed ({pluralize(plan.input.rows, 'row')} then, {rows:,} now) since this "
+        "run was planned. The change is not in the run. Set another run_id or --date to plan it."
     )
 
 
@@ -312,10 +307,7 @@ def _adopt_plan(
 
 
 def fixed_settings(job: Job) -> dict[str, object]:
-    """The settings that must be equal for a run to be resumed, as JSON has them.
-
-    `run_id` names the folder, so that a run is also resumed by the name that was derived for it.
-    """
+    """The settings that must be equal to resume a run, as JSON. `run_id` may be derived."""
     free: dict[str, IncEx | bool] = {**UNNAMED_SETTINGS, "run_id": True}
     free["limits"] = dict.fromkeys(ACCEPTED_SHARES, True)
     settings = job.model_dump(mode="json", exclude=free)

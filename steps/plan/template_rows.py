@@ -58,9 +58,9 @@ _Values: TypeAlias = dict[str, object]  # of the columns that are written
 
 
 def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
-    """The job's prompts as input files, once for a command; those of a template are made first.
+    """The job's prompts as input files; those of a template are made first, in `folder`.
 
-    Files are downloaded and written to `folder`. Raises BadInput, Missing, TryAgain.
+    Raises BadInput, Missing, TryAgain.
     """
     settings = job.prompts
     if isinstance(settings, PromptList):
@@ -97,7 +97,6 @@ def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile
 def _describe_origin(
     file: InputFile, settings: PromptTemplate, table: Sequence[InputFile], count: str
 ) -> InputFile:
-    """The file, with what was made of which columns of the table."""
     unused = find_unused_columns(table)
     swept: list[str] = []
     for ours in settings.sweep.values:
@@ -110,10 +109,7 @@ def _describe_origin(
 
 @dataclass(frozen=True, slots=True)
 class _TableRow:
-    """A row of the table: what decides its draws, its id, and the texts that templates name.
-
-    `texts` is None where one is empty or no UTF-8.
-    """
+    """A row of the table: its key for draws, its id, and its texts, None if one is missing."""
 
     key: str
     id: str | None
@@ -121,7 +117,7 @@ class _TableRow:
 
 
 class _RowMaker:
-    """Makes batches of prompt rows, of the columns `schema`."""
+    """Makes batches of prompt rows."""
 
     def __init__(
         self,
@@ -163,8 +159,7 @@ class _RowMaker:
         """Every prompt of every row, in the order of rows, templates and combinations."""
         if not self._table:
             only_row = _TableRow(key="", id=None, texts={})
-            no_column = pa.nulls(1)
-            no_columns = pa.record_batch({"": no_column})
+            no_columns = pa.record_batch({"": pa.nulls(1)})
             yield from self._make_batches([only_row], no_columns)
         for file in self._table:
             names = dict.fromkeys([*file.column_names, *self._copied.names])
@@ -198,7 +193,6 @@ class _RowMaker:
     def _make_batches(
         self, rows: list[_TableRow], copied: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        """The prompts of the rows, with the columns that are copied, a bounded size at a time."""
         copied_bytes = copied.nbytes // max(1, copied.num_rows)
         source_chars = max(len(recipe.source) for recipe in self._recipes.prompts)
         row_bytes = copied_bytes + source_chars + 2 * MAX_PROMPT_CHARS
@@ -227,7 +221,6 @@ class _RowMaker:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _iter_values(self, row: _TableRow) -> Iterator[_Values]:
-        """The written columns of each prompt of a row."""
         for recipe in self._recipes.prompts:
             count = recipe.count * self._recipes.negative.count
             for draw in range(self._recipes.draws):
@@ -236,7 +229,7 @@ class _RowMaker:
                     yield from self._sweep(row, draw, texts)
 
     def _make_texts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
-        """A prompt and its negative, of all pairs that of this number, and where they are from."""
+        """A prompt, its negative, and the choices that made them."""
         texts: _Values = dict.fromkeys(["prompt", NEGATIVE, CHOICES_COLUMN])
         texts[TEMPLATE_COLUMN] = recipe.source
         if row.texts is None:
@@ -259,10 +252,7 @@ class _RowMaker:
         return texts
 
     def _sweep(self, row: _TableRow, draw: int, texts: _Values) -> Iterator[_Values]:
-        """A prompt with each combination of the settings that are swept, all of one seed.
-
-        They follow each other in the order of the settings, by which the report finds them.
-        """
+        """The prompt with each combination of the sweep in the order of settings, with one seed."""
         prompt = texts["prompt"]
         negative_prompt = texts[NEGATIVE]
         content = (row.key, draw, prompt, negative_prompt)
@@ -280,7 +270,7 @@ class _RowMaker:
 
 
 def _fill_seeds(cells: pa.Array, own: pa.Array) -> pa.Array:
-    """A table's seeds; where it has none, the prompts' own."""
+    """The table's seeds; empty cells take the prompts' own."""
     texts = cells.cast(pa.string())
     is_empty = pc.match_substring_regex(texts, NO_SEED_PATTERN)
     is_empty = pc.fill_null(is_empty, True)

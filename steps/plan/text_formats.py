@@ -119,7 +119,7 @@ def _encode(text: str) -> bytes:
 
 @contextmanager
 def open_text(path: Path, where: str) -> Iterator[TextIO]:
-    """Open a text file. Raises BadInput where it is UTF-16."""
+    """Open a text file. Raises BadInput if it is UTF-16."""
     with translate_errors(where):
         with path.open("rb") as file:
             mark = file.read(2)
@@ -130,7 +130,7 @@ def open_text(path: Path, where: str) -> Iterator[TextIO]:
 
 
 def check_name(name: str, where: str) -> str:
-    """The name of a column, which Parquet needs as UTF-8. Raises BadInput where it is not."""
+    """The name of a column. Raises BadInput if it is not UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -142,7 +142,6 @@ def check_name(name: str, where: str) -> str:
 
 
 def _iter_records(file: TextIO, where: str, delimiter: str) -> Iterator[Record]:
-    """The records of a CSV file, the header first; blank lines are skipped."""
     reader = csv.reader(file, delimiter=delimiter, strict=True)
     width: int | None = None
     line = 1
@@ -168,9 +167,9 @@ def _iter_records(file: TextIO, where: str, delimiter: str) -> Iterator[Record]:
 
 
 def _refuse_swallowed_rows(record: list[str], delimiter: str, line: str) -> None:
-    """Raise BadInput if a cell with line breaks has as many separators as rows of the file.
+    """Raise BadInput if a quoted cell has as many separators as rows of the file.
 
-    Prose has a space after a comma, or the end of a line; a row has its next cell.
+    Prose has a space after a comma; a row has its next cell.
     """
     for cell in record:
         separators = len(re.findall(rf"{delimiter}(?=\S)", cell))
@@ -183,10 +182,7 @@ def _refuse_swallowed_rows(record: list[str], delimiter: str, line: str) -> None
 
 
 def _refuse_other_separators(file: TextIO, where: str) -> None:
-    """Raise BadInput for a header that has no comma, but a separator that spreadsheets write.
-
-    What stands in quotation marks does not count. Leaves the file at its start.
-    """
+    """Raise BadInput for a header without commas but with separators of spreadsheets."""
     header = QUOTED_TEXT.sub("", next(file, ""))
     file.seek(0)
     if "," in header:
@@ -210,13 +206,15 @@ def batch_records(records: Iterator[Record], fields: Sequence[pa.Field]) -> pa.R
     schema = pa.schema([*fields, LINE_FIELD])
 
     def to_batch(batch: Sequence[Record]) -> pa.RecordBatch:
-        columns = zip(*(record.cells for record in batch), strict=True)
-        arrays = [
-            text_array(cells) if pa.types.is_string(field.type) else pa.array(cells, field.type)
-            for cells, field in zip(columns, fields, strict=True)
-        ]
-        lines = [record.line for record in batch]
-        arrays.append(pa.array(lines, LINE_FIELD.type))
+        rows = [[*record.cells, record.line] for record in batch]
+        columns = zip(*rows, strict=True)
+        arrays = []
+        for column, cells in zip(schema, columns, strict=True):
+            if pa.types.is_string(column.type):
+                array = text_array(cells)
+            else:
+                array = pa.array(cells, column.type)
+            arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     batches = _take_batches(records, CELL_CHARS * len(fields))
@@ -224,7 +222,6 @@ def batch_records(records: Iterator[Record], fields: Sequence[pa.Field]) -> pa.R
 
 
 def _take_batches(records: Iterator[Record], row_chars: int) -> Iterator[list[Record]]:
-    """The records in lists, shorter ones where texts are long."""
     batch: list[Record] = []
     chars = 0
     for record in records:
@@ -250,13 +247,13 @@ class JsonRow:
 
 @dataclass(frozen=True, slots=True)
 class JsonColumns:
-    """The columns of JSON files: the types of their values, and where one is first nested."""
+    """The columns of JSON files: the types of their values, and the first nested one."""
 
     kinds: dict[str, set[object]] = field(default_factory=dict)
     nested: dict[str, str] = field(default_factory=dict)
 
     def scan(self, path: Path, where: str) -> None:
-        """Add the columns of a file. Raises BadInput where it is no JSON."""
+        """Add the columns of a file. Raises BadInput if it is not JSON."""
         with open_text(path, where) as file:
             for row in _iter_rows(file, where):
                 for name, value in row.values.items():
@@ -275,7 +272,8 @@ class JsonColumns:
         for name, kinds in self.kinds.items():
             column = pa.field(name, _arrow_type(kinds))
             if name in self.nested:
-                column = column.with_metadata({NESTED: self.nested[name].encode(errors="replace")})
+                problem = self.nested[name].encode(errors="replace")
+                column = column.with_metadata({NESTED: problem})
             fields.append(column)
         texts = {field.name for field in fields if pa.types.is_string(field.type)}
         with open_text(path, where) as file:
@@ -283,11 +281,13 @@ class JsonColumns:
             yield batch_records(records, fields)
 
     def _to_record(self, row: JsonRow, texts: set[str]) -> Record:
-        """The cells of a row; of the columns that are `texts`, as the JSON that they were."""
-        cells = [row.values.get(name) for name in self.kinds]
-        for index, name in enumerate(self.kinds):
-            if name in texts and not isinstance(cells[index], str | None):
-                cells[index] = json.dumps(cells[index], ensure_ascii=False)
+        """The cells of a row; in columns of text, other values as JSON."""
+        cells = []
+        for name in self.kinds:
+            value = row.values.get(name)
+            if name in texts and not isinstance(value, str | None):
+                value = json.dumps(value, ensure_ascii=False)
+            cells.append(value)
         return Record(row.line, row.chars, cells)
 
 
@@ -299,7 +299,6 @@ def refuse_nested(column: pa.Field, ours: str = "") -> None:
 
 
 def _iter_rows(file: TextIO, where: str) -> Iterator[JsonRow]:
-    """Every row of a file, whether it is on a line of its own or in a list."""
     starts = [*islice(filter(str.strip, file), 2)]
     file.seek(0)
     has_lines = not starts
@@ -325,7 +324,6 @@ def _iter_rows(file: TextIO, where: str) -> Iterator[JsonRow]:
 
 
 def _make_row(value: object, where: str, place: str, line: int | None, chars: int) -> JsonRow:
-    """An object as it is, and a text as that of its prompt. Raises BadInput for all else."""
     if isinstance(value, str):
         value = {"prompt": value}
     if not isinstance(value, dict):
@@ -337,7 +335,7 @@ def _make_row(value: object, where: str, place: str, line: int | None, chars: in
 
 
 def _find_entries(value: object) -> list[object]:
-    """The rows of a value: its own, those of the list in it, or its members by their ids."""
+    """The rows of a document: a list, an object around one, or objects by their ids."""
     if isinstance(value, list):
         return value
     if not isinstance(value, dict) or any(fold_name(name) in PROMPT_KEYS for name in value):
@@ -358,7 +356,7 @@ _JSON_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _decode(text: str, where: str, line: int = 1) -> object:
-    """The value of a text that begins on this line. Raises BadInput where it is no JSON."""
+    """The JSON value of a text that begins on this line. Raises BadInput."""
     try:
         return _JSON_DECODER.decode(text)
     except ValueError as error:  # also of a constant, or of an integer with thousands of digits
