@@ -29,24 +29,3 @@ def test_each_number_is_found_as_a_set_would_find_it(size: int, query_size: int)
         for start in range(0, len(queries), query_size)
     ]
     assert np.array_equal(np.concatenate(results), np.isin(queries, members))
-
-
-def test_empty_stream_and_empty_question_are_no_mistake() -> None:
-    assert not stream(np.empty(0, np.int64), 1).contains(np.array([1, 2])).any()
-    sorted_stream = stream(np.array([5]), 1)
-    assert len(sorted_stream.contains(np.empty(0, np.int64))) == 0
-    assert sorted_stream.contains(np.array([5])).all()
-
-
-def test_no_more_is_read_than_is_asked_for() -> None:
-    read = 0
-
-    def counted() -> object:
-        nonlocal read
-        for number in range(1000):
-            read += 1
-            yield pa.RecordBatch.from_pydict({"number": [number]})
-
-    sorted_stream = SortedStream(counted())  # type: ignore[arg-type]  # a generator of batches
-    sorted_stream.contains(np.array([10]))
-    assert read == 12

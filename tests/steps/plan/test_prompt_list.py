@@ -22,16 +22,6 @@ def test_texts_are_drawn_as_those_of_a_table(tmp_path: Path) -> None:
     assert listed.equals(table)
 
 
-def test_mistake_beside_texts_is_told_of_them_alone(tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as caught:
-        job(tmp_path, prompts={"texts": TEXTS, "template": "a"})
-    assert str(caught.value) == (
-        "job: prompts.template is a setting of another kind of prompts; remove it."
-    )
-    with pytest.raises(BadInput, match=r"prompts\.texts"):
-        job(tmp_path, prompts={"texts": ["a"] * 101})
-
-
 def test_no_prompt_travels_in_a_workflow(tmp_path: Path) -> None:
     listed = job(tmp_path, prompts={"texts": TEXTS}, columns={"prompt": "Text"})
     with pytest.raises(BadInput, match="no prompt travels in a workflow"):

@@ -43,15 +43,6 @@ def test_shards_of_images_are_full_but_for_the_last(
     assert result == Sharding(32, sizes)
 
 
-def test_part_is_whole_batches_and_shard_is_whole_parts() -> None:
-    result = _cut(_groups(100), batch={"images": 8}, part={"images": 9}, shard={"images": 17})
-    assert result == Sharding(16, (32, 32, 32, 4))
-
-
-def test_shards_have_2000_images_unless_the_job_says_otherwise() -> None:
-    assert _cut(_groups(4000, 1)).shard_images == (2048, 1953)
-
-
 def _seconds_per_work(seconds_per_image: float) -> float:
     return seconds_per_image / work_per_image(_groups(1)[0])
 
@@ -65,11 +56,6 @@ def test_a_part_of_a_slow_model_has_two_minutes_of_whole_batches_and_at_least_on
     assert _cut(_groups(100), _seconds_per_work(4)).part_images == 24
     assert _cut(_groups(100), _seconds_per_work(400)).part_images == 8
     assert _cut(_groups(100), _seconds_per_work(0.01)).part_images == 64
-
-
-def test_a_job_s_own_numbers_of_images_hold_however_slow_the_model_is() -> None:
-    result = _cut(_groups(100), _seconds_per_work(400), part={"images": 32}, shard={"images": 96})
-    assert result == Sharding(32, (96, 4))
 
 
 @pytest.mark.parametrize(
@@ -118,13 +104,6 @@ def test_shard_of_minutes_takes_no_longer_than_asked() -> None:
         costs = costs[images:]
 
 
-def test_shard_of_minutes_has_at_least_one_part() -> None:
-    result = _cut(
-        _groups(100), 1.0, batch={"images": 4}, part={"images": 20}, shard={"minutes": 0.001}
-    )
-    assert result.shard_images == (20,) * 5
-
-
 def test_minutes_without_a_figure_for_the_model_are_refused() -> None:
     with pytest.raises(BadInput) as caught:
         _cut(_groups(1), None, shard={"minutes": 30})
@@ -138,8 +117,3 @@ def test_too_many_shards_are_refused() -> None:
         BadInput, match=r"^the job makes 100001 shards; at most 100000 fit\. Make `shard` larger\.$"
     ):
         _cut(_groups(100_001), batch={"images": 1}, part={"images": 1}, shard={"images": 1})
-
-
-def test_work_grows_with_pixels_and_steps() -> None:
-    small, large = ImageGroup(64, 64, 10, 1.0, "ddim", 1), ImageGroup(128, 64, 30, 1.0, "ddim", 1)
-    assert work_per_image(large) == 6 * work_per_image(small)
