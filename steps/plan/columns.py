@@ -124,7 +124,8 @@ def read_texts(array: pa.Array, where: str) -> Cells:
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return Cells(array.cast(pa.string()))
     if not is_text(kind):
-        raise BadInput(f"{where} is {cut_name(str(kind))}, not text. Write it as strings.")
+        name = cut_name(str(kind))
+        raise BadInput(f"{where} is {name}, not text. Write it as strings.")
     return _valid_texts(array)
 
 
@@ -139,7 +140,8 @@ def read_integers(array: pa.Array, where: str) -> Cells:
         fits = pc.less(magnitudes, UINT64_LIMIT)
         return _keep_valid(array, fits, pa.int64())
     if pa.types.is_floating(kind):
-        array = _nan_to_null(array.cast(pa.float64()))
+        floats = array.cast(pa.float64())
+        array = _nan_to_null(floats)
         truncated = pc.trunc(array)
         is_whole = pc.equal(truncated, array)
         size = pc.abs(array)
@@ -147,7 +149,8 @@ def read_integers(array: pa.Array, where: str) -> Cells:
         fits = pc.and_(is_whole, is_exact)
         return _keep_valid(array, fits, pa.int64())
     if not is_text(kind):
-        raise BadInput(f"{where} is {cut_name(str(kind))}, not integers. Write it as integers.")
+        name = cut_name(str(kind))
+        raise BadInput(f"{where} is {name}, not integers. Write it as integers.")
     decimals = _parse_text(array, INTEGER_PATTERN, pa.decimal128(38))
     lowest, highest = INT64_RANGE
     is_high_enough = pc.greater_equal(decimals.values, lowest)
@@ -165,11 +168,13 @@ def read_numbers(array: pa.Array, where: str) -> Cells:
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return Cells(array.cast(pa.float64(), safe=False))
     if pa.types.is_floating(kind):
-        array = _nan_to_null(array.cast(pa.float64()))
+        floats = array.cast(pa.float64())
+        array = _nan_to_null(floats)
         is_finite = pc.is_finite(array)
         return _keep_valid(array, is_finite, pa.float64())
     if not is_text(kind):
-        raise BadInput(f"{where} is {cut_name(str(kind))}, not numbers. Write it as floats.")
+        name = cut_name(str(kind))
+        raise BadInput(f"{where} is {name}, not numbers. Write it as floats.")
     return _parse_text(array, NUMBER_PATTERN, pa.float64())
 
 
@@ -248,7 +253,10 @@ def _valid_texts(array: pa.Array) -> Cells:
 def _decode_rows(array: pa.Array) -> Cells:
     # By row, since it is rare: bytes that are no UTF-8 cost their own rows and no others.
     raw = array.cast(pa.binary())
-    decoded = [None if cell is None else cell.decode(errors="replace") for cell in raw.to_pylist()]
+    decoded = []
+    for cell in raw.to_pylist():
+        text = None if cell is None else cell.decode(errors="replace")
+        decoded.append(text)
     texts = pa.array(decoded, pa.string())
     encoded = texts.cast(pa.binary())
     is_same = pc.equal(encoded, raw)

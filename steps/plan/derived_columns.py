@@ -84,8 +84,10 @@ class LoraColumnReader:
         """LORA_COLUMNS: the canonical text, the key that is part of image_id, and the fault."""
         encoded = column.dictionary_encode(null_encoding="encode")
         texts = encoded.dictionary.to_pylist()
-        texts = [self._default if text is None else text for text in texts]
-        parsed = [*map(self._parse_cached, texts)]
+        parsed = []
+        for text in texts:
+            text = self._default if text is None else text
+            parsed.append(self._parse_cached(text))
         by_column = zip(*parsed, strict=True)
         columns = (pa.array(values, pa.string()) for values in by_column)
         return tuple(values.take(encoded.indices) for values in columns)

@@ -143,14 +143,17 @@ class PlanDraft:
             yield with_final_sizes(rows, self.sizes)
 
     def _iter_drawn_shards(self) -> Iterator[pa.Table]:
-        carried = [field.with_name(dataset_name(field.name)) for field in self.files[0].passthrough]
-        schema = pa.schema([*IMAGE_ROW_SCHEMA, *carried])
+        schema = IMAGE_ROW_SCHEMA
+        for field in self.files[0].passthrough:
+            name = dataset_name(field.name)
+            schema = schema.append(field.with_name(name))
         sizes = self.sharding.shard_images
         batches = self.catalog.iter_images()
         if self.sample is not None:
             sampled = read_sample(self.catalog, self.sample)
             sampled = sampled.rename_columns(schema.names)
-            yield sampled.cast(schema).combine_chunks()
+            sampled = sampled.cast(schema)
+            yield sampled.combine_chunks()
             sizes = sizes[1:]
             numbers = np.sort(self.sample.numbers)
             batches = self.catalog.iter_images(self.sample.rest, numbers)
@@ -162,7 +165,8 @@ class PlanDraft:
                 rows = rows.rename_columns(schema.names)
                 rows = rows.cast(schema)
                 waiting = pa.concat_tables([waiting, rows])
-            yield waiting.slice(0, size).combine_chunks()
+            shard = waiting.slice(0, size)
+            yield shard.combine_chunks()
             waiting = waiting.slice(size)
 
 

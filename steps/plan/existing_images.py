@@ -82,8 +82,9 @@ def _iter_existing_numbers(buckets: IdBuckets, runs: list[Store]) -> Iterator[pa
     for bucket in range(buckets.count):
         chunks = _iter_overlapping_chunks(runs, heads, bucket, buckets.count)
         records = buckets.read(bucket)
-        numbers = pa.array(_match_numbers(records, chunks))
-        yield pa.RecordBatch.from_arrays([numbers], schema=NUMBER_SCHEMA)
+        numbers = _match_numbers(records, chunks)
+        column = pa.array(numbers)
+        yield pa.RecordBatch.from_arrays([column], schema=NUMBER_SCHEMA)
 
 
 def _iter_overlapping_chunks(

@@ -194,7 +194,8 @@ def _match_columns(
 ) -> dict[str, str]:
     """The file's names of our columns. Raises BadInput."""
     for ours, named in columns:
-        if named is not None and is_set(ours, named) and named not in schema.names:
+        is_named = named is not None and is_set(ours, named)
+        if is_named and named not in schema.names:
             absence = describe_absence(schema, named)
             raise BadInput(f"{source.uri}: {absence}. Correct columns.{ours}.")
     names = match_names(schema.names, columns, source.uri)

@@ -92,7 +92,8 @@ class InputImages:
     def digest_column(self, array: pa.Array, table: str) -> ImageDigests:
         """The images of a column of the table at a path or URI. Raises TryAgain."""
         results = pa.array(self._digests_or_faults(array, table), pa.string())
-        is_digest = pc.equal(pc.binary_length(results), DIGEST_CHARS)
+        lengths = pc.binary_length(results)
+        is_digest = pc.equal(lengths, DIGEST_CHARS)
         null = pa.scalar(None, pa.string())
         return ImageDigests(
             values=pc.if_else(is_digest, results, null),

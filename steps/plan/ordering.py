@@ -38,7 +38,8 @@ def order_by_group(
     path = folder / "by-group.arrow"
     buckets = _assign_buckets([*groups.values()])
     numbers = {key: number for number, key in enumerate(groups)}
-    batches_of: list[list[int]] = [[] for _ in range(buckets[-1] + 1)]
+    bucket_count = buckets[-1] + 1
+    batches_of: list[list[int]] = [[] for _ in range(bucket_count)]
     merged = _merge(batches)
     windows = (_with_group_numbers(window, columns, numbers) for window in merged)
     pieces = _distribute(windows, buckets, batches_of)
@@ -47,9 +48,10 @@ def order_by_group(
         write_arrow_file(path, ahead)
     group_counts = np.bincount(buckets)
     with open_arrow_file(path) as file:
-        for batch_numbers, group_count in zip(batches_of, group_counts, strict=True):
-            bucket = (file.get_batch(number) for number in batch_numbers)
-            yield from _order_bucket(bucket, is_one_group=group_count == 1)
+        for number, batch_numbers in enumerate(batches_of):
+            bucket = map(file.get_batch, batch_numbers)
+            is_one_group = group_counts[number] == 1
+            yield from _order_bucket(bucket, is_one_group=is_one_group)
 
 
 def _order_bucket(
@@ -164,3 +166,9 @@ class SortedStream:
         end = np.searchsorted(stream, last, side="right")
         self._unread = stream[end:]
         return np.isin(numbers, stream[:end], assume_unique=True)
+
+    def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows whose `number` is in the stream."""
+        numbers = rows["number"].to_numpy()
+        is_wanted = self.contains(numbers)
+        return rows.filter(pa.array(is_wanted))

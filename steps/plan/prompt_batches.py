@@ -34,22 +34,16 @@ NO_VALUE_PATTERN = (
 )
 # Of a prompt: what is shown of it, and what to use instead, if anything.
 SYNTAX = (
-    ("quotation marks around all", r"""^\s*("[^"]*"|'[^']*')[,;]?\s*$""", ""),
     ("nan, null or None alone", r"(?i)^\s*(none|null|nan|n/a|#n/a|undefined)\s*$", ""),
     (
         "<lora:...>",
         r"<(lora|lyco|hypernet|lora_[a-z]+):[^>]*>",
         "for LoRAs, use the column `loras`",
     ),
-    ("<token>", r"<[A-Za-z][\w-]*\s*/?>", ""),
     ("(word:1.3)", r"\([^()]*:\s*[0-9.]+\s*\)|\(\(|\S::-?[0-9]", ""),
-    (r"\(", r"\\[()\[\]]", ""),
-    ("[word]", r"\[[^\[\]]+\]", ""),
     ("{prompt}", r"(?i)\{\{? *prompt *\}?\}", "for styles, `prompts.template`"),
     ("{a|b}", r"\{[^{}]*\|[^{}]*\}", "for choices, `prompts.template`"),
     ("__wildcard__", r"__[A-Za-z0-9_/*-]*[A-Za-z0-9*]__", "for wildcards, `prompts.template`"),
-    ("BREAK", r"\bBREAK\b", ""),
-    ("embedding:name", r"\bembedding:\w", ""),
     ("--option", r"(^|\s)--[a-z]+\b", "for options, columns"),
 )
 SYNTAX_COLUMNS = ("prompt", "negative_prompt")

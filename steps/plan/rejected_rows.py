@@ -45,8 +45,10 @@ class RejectionCause:
 
     def describe(self) -> str:
         """The cause as a clause, with the number of rows and the first of them."""
-        line = "" if self.line is None else f" on line {self.line}"
-        first = [f"the first is row {self.row_in_file}{line}"]
+        place = f"the first is row {self.row_in_file}"
+        if self.line is not None:
+            place += f" on line {self.line}"
+        first = [place]
         if self.id is not None:
             first.append(f"id {_quote(self.id)}")
         if self.value is not None:
@@ -161,7 +163,8 @@ def _describe_rows(
     for name in pc.unique(rejected["column"]).to_pylist():
         if name in values:
             is_column = pc.equal(rejected["column"], name)
-            value = pc.if_else(is_column, _show(values[name]), value)
+            shown = _show(values[name])
+            value = pc.if_else(is_column, shown, value)
     carried = file.passthrough.names
     marks = passthrough_names(len(carried))
     theirs = dict(zip(marks, carried, strict=True)) | file.column_names
@@ -194,6 +197,8 @@ def _show(cells: pa.Array) -> pa.Array:
             cell and cell[:MAX_VALUE_BYTES].decode(errors="backslashreplace") for cell in raw
         ]
         texts = pa.array([cell or None for cell in escaped], pa.string())
-    is_long = pc.greater(pc.utf8_length(texts), MAX_VALUE_CHARS)
+    lengths = pc.utf8_length(texts)
+    is_long = pc.greater(lengths, MAX_VALUE_CHARS)
     start = pc.utf8_slice_codeunits(texts, 0, MAX_VALUE_CHARS)
-    return pc.if_else(is_long, pc.binary_join_element_wise(start, "…", ""), texts)
+    cut = pc.binary_join_element_wise(start, "…", "")
+    return pc.if_else(is_long, cut, texts)

@@ -238,15 +238,18 @@ def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInp
         rewritten = texts[prompt]
         line = json.dumps([prompt, rewritten.text, rewritten.end])
         digest.update(line.encode())
-    prompt_texts = PromptTexts(texts, sha256=digest.hexdigest(), appends=settings.append)
-    columns = [pa.field(name, pa.string()) for name in REWRITE_COLUMNS]
-    schema = pa.schema([*files[0].passthrough, *columns])
+    sha256 = digest.hexdigest()
+    prompt_texts = PromptTexts(texts, sha256, appends=settings.append)
+    schema = files[0].passthrough
+    for name in REWRITE_COLUMNS:
+        schema = schema.append(pa.field(name, pa.string()))
     files = tuple(replace(file, passthrough=schema, prompt_texts=prompt_texts) for file in files)
     model = rewriting.read_model()
     facts = None
     if model is not None:
-        facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), prompt_texts.sha256)
-    return RewrittenInput(files, facts, missing=len(prompts) - len(texts))
+        facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), sha256)
+    missing = len(prompts) - len(texts)
+    return RewrittenInput(files, facts, missing)
 
 
 def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:

@@ -38,13 +38,15 @@ def choose_sample(catalog: Catalog, images: int) -> PlanSample:
     """
     together = catalog.candidates
     sizes = [group.images // together for group in catalog.groups]
-    quotas = divide_sample(sizes, -(-images // together))
+    places = -(-images // together)
+    quotas = divide_sample(sizes, places)
     candidates = _candidates_by_group(catalog, quotas)
     lengths = _read_prompt_lengths(catalog, candidates)
 
     sampled: list[int] = []
     rest: list[ImageGroup] = []
-    for group, quota, numbers in zip(catalog.groups, quotas, candidates, strict=True):
+    shares = zip(catalog.groups, quotas, candidates, strict=True)
+    for group, quota, numbers in shares:
         numbers.sort(key=lambda number: (lengths[number], number))
         for number in _spread(numbers, quota):
             end = number + together

@@ -108,8 +108,11 @@ def _part_costs(
     groups: tuple[ImageGroup, ...], part: int, seconds_per_work: float
 ) -> Iterator[tuple[int, float]]:
     """The images and the seconds of each part."""
-    images = [0, *(group.images for group in groups)]
-    work = [0.0, *(group.images * work_per_image(group) for group in groups)]
+    images = [0]
+    work = [0.0]
+    for group in groups:
+        images.append(group.images)
+        work.append(group.images * work_per_image(group))
     group_ends = np.cumsum(images)
     group_seconds = seconds_per_work * np.cumsum(work)
     total = sum(images)

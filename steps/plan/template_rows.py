@@ -142,7 +142,8 @@ class _RowMaker:
         types = {}
         for ours in written_columns(settings):
             types[names[ours]] = TYPES[ours]
-        if not any(self._id in file.column_names for file in table):
+        has_ids = any(self._id in file.column_names for file in table)
+        if not has_ids:
             del types[self._id]
         types[TEMPLATE_COLUMN] = pa.string()
         types[CHOICES_COLUMN] = pa.string()
@@ -150,9 +151,9 @@ class _RowMaker:
             types[field.name] = storage_type(field.type)
         self._seeds = names["seed"]
         seeds = types.setdefault(self._seeds, TYPES["seed"])
-        if self._seeds in self._copied.names:
-            # Of those that the table's may have, types that hold every seed.
-            types[self._seeds] = pa.float64() if pa.types.is_floating(seeds) else pa.string()
+        if self._seeds in self._copied.names:  # a type that holds every seed
+            is_float = pa.types.is_floating(seeds)
+            types[self._seeds] = pa.float64() if is_float else pa.string()
         self.schema = pa.schema(types)
 
     def iter_batches(self) -> Iterator[pa.RecordBatch]:
@@ -193,13 +194,15 @@ class _RowMaker:
     def _make_batches(
         self, rows: list[_TableRow], copied: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        copied_bytes = copied.nbytes // max(1, copied.num_rows)
+        copied_rows = max(1, copied.num_rows)
+        copied_bytes = copied.nbytes // copied_rows
         source_chars = max(len(recipe.source) for recipe in self._recipes.prompts)
         row_bytes = copied_bytes + source_chars + 2 * MAX_PROMPT_CHARS
         most = min(BATCH_ROWS, BATCH_BYTES // row_bytes)
         most = max(1, most)
-        numbered = enumerate(rows)
-        prompts = ((index, values) for index, row in numbered for values in self._iter_values(row))
+        prompts = (
+            (index, values) for index, row in enumerate(rows) for values in self._iter_values(row)
+        )
         while batch := [*islice(prompts, most)]:
             yield self._assemble(batch, copied)
 
