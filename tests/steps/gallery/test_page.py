@@ -165,23 +165,6 @@ def test_the_policy_lets_nothing_else_run_or_be_asked(tab: Tab) -> None:
     assert complaints.count("Content Security Policy") >= 3
 
 
-def test_an_answer_that_comes_late_replaces_no_newer_one(tab: Tab) -> None:
-    captions = tab.evaluate("""(async () => {
-      const ask = source.trends;
-      let release;
-      const released = new Promise((resolve) => { release = resolve; });
-      source.trends = (column) => column ? ask(column) : released.then(() => ask(column));
-      $('mean').value = '';
-      const late = showTrends();
-      $('mean').value = 'score';
-      await showTrends();
-      release();
-      await late;
-      return $('nights').textContent;
-    })()""")
-    assert "mean of score" in str(captions)
-
-
 def test_trends_have_a_bar_for_each_run_of_a_job_and_a_table_for_each_job(
     tab: Tab, output: Path, tmp_path: Path
 ) -> None:

@@ -44,8 +44,6 @@ from tests.galleries import (
 from tests.jobs import files
 from tests.runs import encoded, fill, planned
 
-SECRET = b"a file of the user's, which is none of the run's"
-
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -282,22 +280,6 @@ def test_every_answer_has_a_type_and_a_policy(client: Client) -> None:
     assert client.get("/state", method="POST").status == 501
 
 
-def test_a_link_in_the_place_of_a_part_shows_nothing_of_the_file(
-    output: Path, tmp_path: Path
-) -> None:
-    run = shutil.copytree(output / "night-0", tmp_path / "night-0")
-    (tmp_path / "secret").write_bytes(SECRET * 1000)
-    part = run / "images" / "00000-0000.parquet"
-    part.unlink()
-    part.symlink_to(tmp_path / "secret")
-    with serving(str(run)) as client:
-        tile = client.tiles(limit=1)[0]
-        for noun in ("image", "thumbnail"):
-            answer = client.get(image_path(noun, tile))
-            assert answer.status == 400
-            assert SECRET not in answer.content
-
-
 def test_a_damaged_manifest_costs_its_own_images(output: Path, tmp_path: Path) -> None:
     run = shutil.copytree(output / "night-0", tmp_path / "night-0")
     first, second, third = manifest_names(str(run))
@@ -329,27 +311,6 @@ def test_an_index_that_cannot_be_filled_says_so_and_is_waited_for_no_longer(
         assert gallery.page(PageQuery()) == []
     assert not state.is_complete
     assert "The index is not complete" in state.problems[0]
-
-
-def test_an_image_that_is_no_picture_is_told_in_a_sentence(tmp_path: Path) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"), [{"prompt": "a"}])
-    fill(run)
-    aggregate(run.uri)
-    content = b"PAR1"  # of the part, as somebody's manifest may say
-    changes = {
-        "byte_offset": 0,
-        "byte_size": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
-    }
-    path = Path(run.uri, manifest_names(run.uri)[0])
-    table = pq.read_table(path)
-    (row,) = table.to_pylist()
-    pq.write_table(pa.Table.from_pylist([row | changes], schema=table.schema), path)
-    with serving(run.uri) as client:
-        (tile,) = client.tiles()
-        assert client.get(image_path("image", tile)).content == content
-        answer = client.get(image_path("thumbnail", tile))
-    assert (answer.status, b"is damaged" in answer.content) == (400, True)
 
 
 def test_a_manifest_that_was_replaced_meanwhile_shows_no_other_row(

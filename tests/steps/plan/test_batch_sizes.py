@@ -27,15 +27,6 @@ def _tuned(folder: Path, *entries: TuningEntry, **more: object) -> dict[str, obj
     return {"batch": {"tuning": tuned_file(folder, *entries), **more}}
 
 
-def test_a_number_in_the_job_wins(tmp_path: Path) -> None:
-    run_plan = _plan(tmp_path, **_tuned(tmp_path, entry(batch=4), images=2))
-    assert (run_plan.batch_sizes, run_plan.batch_size(64, 64), run_plan.max_batch_size) == (
-        (),
-        2,
-        2,
-    )
-
-
 def test_the_tuning_files_entry_is_frozen(tmp_path: Path) -> None:
     result = planned(
         tmp_path,
@@ -102,19 +93,6 @@ def test_runs_id_changes_with_the_entry_that_is_used_and_with_no_other(tmp_path:
     assert _plan(tmp_path, **_tuned(tmp_path, entry(batch=8))).run_id != first
 
 
-def test_with_numbers_in_the_job_the_file_does_not_enter_the_runs_id(tmp_path: Path) -> None:
-    numbers = {"shard": {"images": 8}, "part": {"images": 8}}
-    runs = {
-        _plan(
-            tmp_path,
-            **_tuned(tmp_path, entry(batch=batch, seconds_per_image=seconds), images=2),
-            **numbers,
-        ).run_id
-        for batch, seconds in ((4, 0.5), (8, 9.0))
-    }
-    assert len(runs) == 1
-
-
 def test_a_named_run_keeps_its_batches_whatever_is_tuned_later(tmp_path: Path) -> None:
     def again(batch: int) -> PlanResult:
         return make_plan(job(tmp_path, ROWS, run_id="one", **_tuned(tmp_path, entry(batch=batch))))
@@ -148,8 +126,3 @@ def test_minutes_and_hours_follow_from_what_was_measured(tmp_path: Path) -> None
     assert {shard.images for shard in run_plan.shards} == {60}
     slower = _tuned(tmp_path, entry(batch=4, steps=60, seconds_per_image=4.0))
     assert _plan(tmp_path, {"prompt": ["a"], "images": [300]}, **slower).run_id != run_plan.run_id
-
-
-def test_the_jobs_own_seconds_win_over_what_was_measured(tmp_path: Path) -> None:
-    configured = job(tmp_path, ROWS, **_tuned(tmp_path, entry()), shard={"seconds_per_image": 3600})
-    assert estimate(configured).gpu_hours == pytest.approx(3)

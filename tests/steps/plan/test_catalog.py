@@ -1,17 +1,14 @@
-from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.plan.catalog import create_repeated_table
 from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.keys import duplicates_key
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.scratch import Database
 from tests.identity import compute_image_id
 from tests.jobs import image_rows, plan, rejected
 from tests.texts import HOSTILE, chance
@@ -119,32 +116,6 @@ def test_same_image_is_made_once_under_its_first_row(tmp_path: Path) -> None:
     assert (planned.plan.counts.images, planned.plan.counts.duplicate_images) == (4, 3)
 
 
-def test_rows_that_differ_in_any_setting_are_no_duplicates(tmp_path: Path) -> None:
-    changes: list[Row] = [
-        {},
-        {"seed": 2},
-        {"width": 72},
-        {"height": 72},
-        {"steps": 31},
-        {"guidance": 5.5},
-        {"sampler": "ddim"},
-        {"negative_prompt": "x"},
-        {"prompt": "b"},
-    ]
-    plain = {
-        "prompt": "a",
-        "seed": 1,
-        "width": 64,
-        "height": 64,
-        "steps": 30,
-        "guidance": 5.0,
-        "sampler": "default",
-        "negative_prompt": "",
-    }
-    planned = plan(tmp_path, pa.Table.from_pylist([{**plain, **change} for change in changes]))
-    assert (planned.plan.counts.images, planned.plan.counts.duplicate_images) == (len(changes), 0)
-
-
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "change",
@@ -220,17 +191,3 @@ def test_every_image_is_accounted_for_in_a_random_input(tmp_path: Path) -> None:
     for row in duplicates:
         assert first_rows[row["image_id"]] == row["first_row"]
         assert int(str(row["first_row"])) <= int(str(row["input_row"]))
-
-
-@pytest.mark.parametrize("hashes_per_range", [1, 4, 100])
-def test_repeated_hashes_are_the_same_however_many_are_sorted_at_a_time(
-    tmp_path: Path, hashes_per_range: int
-) -> None:
-    hashes = [0, 5, 2**63, 2**64 - 1, 0, 7, 2**64 - 1, 2**63 - 1, 2**64 - 1]
-    values = ", ".join(f"({value})" for value in hashes)
-    with closing(Database(tmp_path)) as database:
-        database.execute(f"CREATE TABLE hashes AS FROM (VALUES {values}) AS t(hash)")
-        query = "SELECT CAST(hash AS UBIGINT) AS hash FROM hashes"
-        create_repeated_table(database, "repeated", query, hashes_per_range)
-        repeated = database.fetch_table("SELECT DISTINCT hash FROM repeated ORDER BY hash")
-    assert repeated["hash"].to_pylist() == [0, 2**64 - 1]

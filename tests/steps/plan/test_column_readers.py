@@ -9,19 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.columns import Cells, read_integers, read_numbers, read_texts
 from tests.jobs import image_rows, plan, rejected, write
-from tests.runs import fill
 
 Reader = Callable[[pa.Array, str], Cells]
 TEXT_TYPES = [pa.string(), pa.large_string(), pa.string_view()]
-INTEGER_TYPES = [
-    pa.int8(),
-    pa.int64(),
-    pa.uint64(),
-]
 FLOAT_TYPES = [pa.float32(), pa.float64()]
 OTHER_TYPES = [pa.bool_(), pa.binary(), pa.timestamp("us"), pa.list_(pa.string())]
 
@@ -35,20 +28,6 @@ def _marked(cells: Cells) -> list[bool]:
     """Whether each cell was of no use."""
     wrong = cells.mark_invalid(pa.nulls(len(cells.values), pa.string()), "it")
     return [value == "it" for value in wrong.to_pylist()]
-
-
-@pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
-def test_text_of_every_kind_is_taken_as_it_is(kind: pa.DataType) -> None:
-    cells = read_texts(pa.array(["a", None, "", "\0\u00e9"], kind), "it")
-    assert cells.values.type == pa.string()
-    assert (_values(cells), _marked(cells)) == (["a", None, "", "\0\u00e9"], [False] * 4)
-
-
-@pytest.mark.parametrize("kind", INTEGER_TYPES, ids=str)
-def test_integers_of_every_width_are_taken(kind: pa.DataType) -> None:
-    for reader in (read_integers, read_numbers):
-        cells = reader(pa.array([0, None, 127], kind), "it")
-        assert (_values(cells), _marked(cells)) == ([0, None, 127], [False] * 3)
 
 
 @pytest.mark.parametrize("kind", FLOAT_TYPES, ids=str)
@@ -160,21 +139,6 @@ def test_carried_column_keeps_type_and_values(
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"), [(pa.string_view(), "x" * 20), (pa.binary_view(), b"\xff")], ids=str
-)
-def test_carried_views_are_plain_columns_of_a_run_that_ends(
-    tmp_path: Path, kind: pa.DataType, value: object
-) -> None:
-    column = pa.array([value, None], kind)
-    run = plan(tmp_path, {"prompt": ["a", "b"], "x": column}, carry=["x"])
-    fill(run)
-    assert aggregate(run.uri).ok == 2
-    assert image_rows(run)["x"].to_pylist() == column.to_pylist()
-    with pytest.raises(BadInput, match=r"cannot be carried\. Write it as another type"):
-        plan(tmp_path, {"prompt": ["a"], "x": pa.array([[value]], pa.list_(kind))}, carry=["x"])
-
-
-@pytest.mark.parametrize(
     "kind",
     [pa.duration("us"), pa.list_(pa.float16()), pa.struct([("", pa.int32())])],
     ids=str,
@@ -229,9 +193,3 @@ def test_carried_bytes_that_are_no_utf8_cost_their_row_only(
     assert [(row["input_row"], row["column_name"], row["reason"]) for row in rejected(planned)] == [
         (1, "x", "is not valid UTF-8")
     ]
-
-
-def test_what_is_carried_changes_no_image(tmp_path: Path) -> None:
-    columns = {"prompt": ["a", "b"], "x": [1, 2]}
-    plain, carried = plan(tmp_path / "1", columns), plan(tmp_path / "2", columns, carry=["x"])
-    assert image_rows(plain) == image_rows(carried).drop_columns(["x"])

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult, make_plan
@@ -63,28 +62,6 @@ def test_a_column_decides_whatever_its_cells_hold(tmp_path: Path) -> None:
     assert {empty.plan.fused_loras, equal.plan.fused_loras, mixed.plan.fused_loras} == {None}
     assert _ids(empty) == _ids(equal) == _ids(mixed)[:1]
     assert _ids(empty) != _ids(_planned(tmp_path / "fused"))
-
-
-@pytest.mark.parametrize(
-    ("more", "fused"),
-    [
-        ({}, "style:1"),
-        ({"sweep": {"guidance": [1.0, 2.0]}}, "style:1"),
-        ({"sweep": {"loras": ["style:1"]}}, None),
-        ({"table": "loras"}, None),
-        ({"table": "plain"}, "style:1"),
-    ],
-)
-def test_templates_share_a_lora_that_neither_table_nor_sweep_sets(
-    more: dict[str, object], fused: str | None, tmp_path: Path
-) -> None:
-    if "table" in more:
-        row = {**ROW, "loras": "style:1"} if more["table"] == "loras" else ROW
-        more = {"table": str(runs.write_prompts(tmp_path / "table.parquet", [row]))}
-    prompts = {"template": "a {red|blue} circle", **more}
-    job = runs.settings(tmp_path / "none", str(tmp_path / "out"), **_settings(tmp_path))
-    job["prompts"] = prompts
-    assert make_plan(validate_job(job)).plan.fused_loras == fused
 
 
 IN_FP8 = {"speed": {"quantization": "fp8"}}

@@ -20,8 +20,6 @@ from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.storage import open_store
 from tests.jobs import image_rows, job, plan, rejected, write
 from tests.mounts import small_disk
-from tests.s3 import Login, S3Server, log_in
-from tests.stub_s3 import StubS3, stub_s3
 from tests.texts import HOSTILE
 
 
@@ -169,17 +167,6 @@ def test_named_column_must_exist_in_each_file(tmp_path: Path, ours: str) -> None
         )
 
 
-@pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.float64()], ids=str)
-def test_numbers_are_not_prompts(tmp_path: Path, kind: pa.DataType) -> None:
-    numbers = pa.array([1, 2], kind)
-    message = (
-        f"prompts.parquet: column 'prompt' is {kind}, not text. "
-        "Set columns.prompt to the column that holds the prompts."
-    )
-    assert _error_message(tmp_path, {"prompt": numbers}) == message
-    _error_message(tmp_path, {"prompt": numbers.dictionary_encode()})
-
-
 def test_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     table = pa.Table.from_arrays(
         [pa.array(["a"]), pa.array([1]), pa.array([2])], names=["prompt", "seed", "seed"]
@@ -197,20 +184,6 @@ def test_globs_are_read_in_the_order_of_names_and_patterns_as_listed(tmp_path: P
         "b/2",
         "a/1",
         "a/9",
-    ]
-
-
-def test_files_may_differ_in_columns_and_types(tmp_path: Path) -> None:
-    write(
-        tmp_path / "in/1.parquet", {"prompt": ["a"], "seed": pa.array([1], pa.int8()), "extra": [1]}
-    )
-    write(tmp_path / "in/2.parquet", {"seed": ["2"], "prompt": pa.array(["b"], pa.large_string())})
-    write(tmp_path / "in/3.parquet", {"prompt": pa.array(["c"]).dictionary_encode(), "seed": [3.0]})
-    rows = image_rows(plan(tmp_path, prompts=f"{tmp_path}/in/*.parquet"))
-    assert rows.select(["prompt", "seed"]).to_pylist() == [
-        {"prompt": "a", "seed": 1},
-        {"prompt": "b", "seed": 2},
-        {"prompt": "c", "seed": 3},
     ]
 
 
@@ -312,13 +285,6 @@ def spool(tmp_path: Path) -> Path:
     return tmp_path / "spool"
 
 
-@pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubS3]:
-    with stub_s3() as store:
-        log_in(S3Server(store.endpoint), monkeypatch)
-        yield store
-
-
 def contents(sources: tuple[SourceFile, ...]) -> list[bytes]:
     """What planning will contents."""
     return [source.path.read_bytes() for source in sources]
@@ -345,16 +311,6 @@ def test_fingerprint_follows_contents_and_order_but_not_names(tmp_path: Path) ->
 def test_pattern_that_names_nothing_is_missing(source_folder: str, spool: Path, name: str) -> None:
     with pytest.raises(Missing, match="no such file"):
         gather_sources((f"{source_folder}/a.parquet", f"{source_folder}/{name}"), spool)
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "*.parquet"])
-def test_wrong_credentials_are_bad_input(
-    s3_bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, spool: Path, name: str
-) -> None:
-    open_store(s3_bucket).create("a.parquet", b"first")
-    log_in(s3_server, monkeypatch, Login("writer", "wrong"))
-    with pytest.raises(BadInput, match="access was refused"):
-        gather_sources((f"{s3_bucket}/{name}",), spool)
 
 
 def test_working_folder_without_room_means_try_again(s3_bucket: str, tmp_path: Path) -> None:

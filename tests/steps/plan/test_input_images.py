@@ -232,20 +232,6 @@ def test_a_store_that_nothing_here_reads_from_refuses_the_job_and_not_its_rows(
         _plan(tmp_path, ["gs://bucket/a.png", None])
 
 
-@pytest.mark.parametrize("scheme", ["", "file://", "local://"])
-def test_a_table_in_a_bucket_names_no_file_of_this_machine(
-    tmp_path: Path, s3_bucket: str, scheme: str
-) -> None:
-    (tmp_path / "a.png").write_bytes(GOOD)
-    path = jobs.write(
-        tmp_path / "p.parquet",
-        {"prompt": ["a", "b"], "source_image": [f"{scheme}{tmp_path}/a.png", None]},
-    )
-    open_store(s3_bucket).create("p.parquet", Path(path).read_bytes())
-    (refused,) = rejected(_plan(tmp_path, [None], prompts=f"{s3_bucket}/p.parquet"))
-    assert refused["reason"] == "is outside the locations this table may reference"
-
-
 def test_an_image_is_read_once_however_many_rows_name_it(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(GOOD)
     names_read: list[str] = []
@@ -260,15 +246,3 @@ def test_an_image_is_read_once_however_many_rows_name_it(tmp_path: Path) -> None
         digests = images.digest_column(column, "prompts.parquet").values.to_pylist()
         assert digests == [_hash(GOOD)] * 1000
     assert len(names_read) == 1
-
-
-@pytest.mark.parametrize(
-    "column", [[1], [True], [["a"]], [{"bytes": "a", "path": "b"}], [{"uri": "a"}]], ids=str
-)
-def test_a_column_of_another_type_is_the_tables_mistake(
-    tmp_path: Path, column: list[object]
-) -> None:
-    with pytest.raises(
-        BadInput, match=r"column 'source_image' is .*, no picture\. Write its bytes"
-    ):
-        _plan(tmp_path, column)

@@ -96,27 +96,6 @@ def test_value_at_its_bound_is_taken(tmp_path: Path, column: str, value: object)
         assert image_rows(planned)[column].to_pylist() == [value]
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(
-    ("column", "value", "reason"),
-    [
-        ("seed", "many", "is not a 64-bit integer"),
-        ("width", 64.5, "is not a 64-bit integer"),
-        ("guidance", "much", "is not a number"),
-        ("guidance", float("inf"), "is not a number"),
-    ],
-)
-def test_value_of_another_kind_costs_its_row_only(
-    tmp_path: Path, column: str, value: object, reason: str
-) -> None:
-    columns = {"prompt": ["a", "b"], column: [value, None]}
-    planned = plan(tmp_path, columns, limits={"rejected_share": 1})
-    assert [(row["input_row"], row["column_name"], row["reason"]) for row in rejected(planned)] == [
-        (0, column, reason)
-    ]
-    assert image_rows(planned)["prompt"].to_pylist() == ["b"]
-
-
 def test_row_that_breaks_several_rules_is_refused_once_for_the_first(tmp_path: Path) -> None:
     columns = {"prompt": ["a", None], "steps": [1, 0], "seed": ["1", "x"]}
     (refused,) = rejected(plan(tmp_path, columns, limits={"rejected_share": 1}))

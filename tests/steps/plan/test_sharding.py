@@ -5,7 +5,6 @@ from imagekiln.steps.job.execution import DEFAULT_BATCH_IMAGES
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.catalog import ImageGroup
 from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
-from tests.texts import chance
 
 SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
 
@@ -47,11 +46,6 @@ def _seconds_per_work(seconds_per_image: float) -> float:
     return seconds_per_image / work_per_image(_groups(1)[0])
 
 
-def test_where_it_is_known_what_an_image_takes_a_shard_has_half_an_hour_at_most() -> None:
-    result = _cut(_groups(4000), _seconds_per_work(1.875))  # 960 take 1,800 seconds
-    assert result == Sharding(64, (960, 960, 960, 960, 160))
-
-
 def test_a_part_of_a_slow_model_has_two_minutes_of_whole_batches_and_at_least_one() -> None:
     assert _cut(_groups(100), _seconds_per_work(4)).part_images == 24
     assert _cut(_groups(100), _seconds_per_work(400)).part_images == 8
@@ -73,20 +67,6 @@ def test_a_quick_model_has_larger_shards_where_measured_but_enough_for_sixteen_p
     result = _cut(_groups(images), _seconds_per_work(0.01), **settings)
     assert result.shard_images[0] == largest
     assert sum(result.shard_images) == images
-
-
-def test_every_image_lands_in_one_shard() -> None:
-    rng = chance(5)
-    for _ in range(200):
-        groups = _groups(*(rng.randrange(1, 300) for _ in range(rng.randrange(1, 6))))
-        sizes = {"batch": {"images": rng.randrange(1, 9)}, "part": {"images": rng.randrange(1, 50)}}
-        shard_size: dict[str, object] = rng.choice(
-            [{"images": rng.randrange(1, 400)}, {"minutes": rng.random() * 2}]
-        )
-        result = _cut(groups, 1e-6 * rng.random() + 1e-9, shard=shard_size, **sizes)
-        assert sum(result.shard_images) == sum(group.images for group in groups)
-        assert all(images > 0 for images in result.shard_images)
-        assert all(images % result.part_images == 0 for images in result.shard_images[:-1])
 
 
 def test_shard_of_minutes_takes_no_longer_than_asked() -> None:

@@ -18,7 +18,7 @@ from imagekiln.steps.runs.registry import find_finished_runs
 from imagekiln.steps.storage import open_store
 from tests import jobs, runs
 from tests.faults import manifests
-from tests.runs import PROMPTS, fill, not_ok
+from tests.runs import PROMPTS, fill
 from tests.s3 import S3_AMONG_SLOW
 
 Rows = Sequence[Mapping[str, object]]
@@ -105,14 +105,6 @@ def test_night_with_nothing_new_ends_well_with_nothing(store_uri: str, tmp_path:
     assert make_plan(night(tmp_path, store_uri, PROMPTS[:5])).plan.counts.images == 1
 
 
-def test_image_that_failed_is_made_again_the_next_night(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    bad = {1: not_ok(1), 2: not_ok(2, "blank", "one flat colour")}
-    over(make_plan(night(tmp_path, output, PROMPTS[:4], limits={"failed_share": 0.5})), bad)
-    second = make_plan(night(tmp_path, output, PROMPTS[:5]))
-    assert prompts_of(second) == texts([*PROMPTS[1:3], PROMPTS[4]])
-
-
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("left", ["planned", "made", "undone"])
 def test_run_without_success_holds_nothing(tmp_path: Path, left: str) -> None:
@@ -139,17 +131,6 @@ def test_image_of_another_model_or_setting_is_another_image(
     other = make_plan(night(tmp_path, output, PROMPTS[:4], **change))
     assert (other.plan.counts.images, other.plan.counts.existing_images) == (4, 0)
     assert len(other.plan.existing_runs) == 1
-
-
-def test_plan_that_is_there_is_adopted_whatever_runs_have_ended_since(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    job = night(tmp_path, output, PROMPTS[:6])
-    first_plan = make_plan(job)
-    over(make_plan(night(tmp_path, output, PROMPTS[:4])))
-    for _ in range(2):
-        again = make_plan(job)
-        assert (again.adopted, again.plan) == (True, first_plan.plan)
-        over(first_plan)  # the second time, the run itself has ended
 
 
 def test_refused_rows_duplicates_and_existing_images_add_up(tmp_path: Path) -> None:

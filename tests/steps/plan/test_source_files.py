@@ -84,16 +84,6 @@ def test_partitions_are_columns_to_carry(tmp_path: Path) -> None:
     ]
 
 
-def test_partitions_serve_as_our_columns(tmp_path: Path) -> None:
-    for steps in (3, 7):
-        write(tmp_path / f"in/n_steps={steps}/x.parquet", {"prompt": [f"p{steps}"]})
-    rows = image_rows(plan(tmp_path, prompts=f"{tmp_path}/in", columns={"steps": "n_steps"}))
-    assert rows.select(["prompt", "steps"]).to_pylist() == [
-        {"prompt": "p3", "steps": 3},
-        {"prompt": "p7", "steps": 7},
-    ]
-
-
 def test_partitions_name_the_run_only_where_they_are_read(tmp_path: Path) -> None:
     def planned(date: str, *carry: str) -> PlanResult:
         folder = tmp_path / date
@@ -120,11 +110,6 @@ def test_partitions_name_the_run_only_where_they_are_read(tmp_path: Path) -> Non
 def test_file_systems_around_others_are_refused(uri: str) -> None:
     with pytest.raises(BadInput, match=r"by `::`|:// is not read from"):
         expand_pattern(uri)
-
-
-def test_credentials_in_a_name_are_refused_and_not_repeated() -> None:
-    with pytest.raises(BadInput, match=r"^s3://\*\*\*@bucket/p\.csv: contains credentials"):
-        expand_pattern("s3://key:secret@bucket/p.csv")
 
 
 def test_empty_text_files_that_spark_writes_are_skipped(tmp_path: Path) -> None:

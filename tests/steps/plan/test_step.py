@@ -1,6 +1,4 @@
-import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +15,6 @@ from imagekiln.steps.runs.keys import PLAN_KEY, duplicates_key, rejected_key
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.shard import planned_shard_key
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.uri import resolve_path
 from tests.interleaving import frozen, interleaving
 from tests.jobs import files, image_rows, job, plan, write
 from tests.s3 import S3_AMONG_SLOW
@@ -84,28 +81,6 @@ plan(Path(sys.argv[2]), output=sys.argv[3])
             }
         )
     assert outputs[0] == outputs[1]
-
-
-def test_shards_are_what_the_plan_says_by_hash_and_number(tmp_path: Path) -> None:
-    planned = plan(tmp_path, COLUMNS, **SMALL)
-    store = open_store(planned.uri)
-    contents = list(map(store.read, lists_of(planned.plan)[2:]))
-    assert [hashlib.sha256(content).hexdigest() for content in contents] == [
-        shard.sha256 for shard in planned.plan.shards
-    ]
-    assert [shard.images for shard in planned.plan.shards] == [64, 64, 64, 48]
-
-
-def test_run_is_named_after_the_job_its_settings_and_its_input(tmp_path: Path) -> None:
-    one = plan(tmp_path, {"prompt": ["a"]})
-    assert one.plan.run_id.startswith("test-")
-    assert len(one.plan.run_id) == len("test-") + 12
-    others = [
-        plan(tmp_path, {"prompt": ["a"]}, defaults={"seed": 1}),
-        plan(tmp_path, {"prompt": ["b"]}),
-        plan(tmp_path, {"prompt": ["a"]}, name="other"),
-    ]
-    assert len({one.plan.run_id, *(other.plan.run_id for other in others)}) == 4
 
 
 def test_what_is_accepted_of_a_run_changes_neither_its_name_nor_its_plan(tmp_path: Path) -> None:
@@ -240,16 +215,6 @@ def test_bundled_demo_is_planned_the_same_everywhere(
     planned = make_plan(validate_job(demo))
     assert planned.uri == f"out/{planned.plan.run_id}"
     assert image_rows(planned).num_rows == planned.plan.counts.images > 100
-
-
-def test_plan_of_another_model_is_not_adopted(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(resolve_path("bundled:shapes"), model)
-    settings = {"model": {"id": str(model), "dtype": "float32"}, "run_id": "r"}
-    plan(tmp_path, {"prompt": ["a red circle"]}, **settings)
-    (model / "scheduler" / "more.json").write_text("{}")
-    with pytest.raises(BadInput, match="was planned with other files"):
-        plan(tmp_path, {"prompt": ["a red circle"]}, **settings)
 
 
 def test_shard_that_pods_would_refuse_for_its_size_is_not_planned(

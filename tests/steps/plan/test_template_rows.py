@@ -1,6 +1,5 @@
 """Prompts made from templates: which ones, how many, and that nothing else decides them."""
 
-import json
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
@@ -16,12 +15,10 @@ from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.plan import template_rows
-from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.input_files import input_fingerprint
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.plan.template_recipes import count_prompts, load_recipes
 from imagekiln.steps.plan.template_rows import read_prompts
-from imagekiln.steps.prompts import wildcards
 from tests.jobs import Columns, image_rows, job, plan, rejected, write
 
 NUMBERS = count()
@@ -243,30 +240,6 @@ def test_hostile_tables_are_refused_in_a_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_files_of_a_table_have_the_same_columns(tmp_path: Path) -> None:
-    write(tmp_path / "tables/a.parquet", {"city": ["Ulm"], "tag": [1]})
-    write(tmp_path / "tables/b.parquet", {"city": ["Bonn"], "tag": ["x"]})
-    prompts = {"template": "in {{ city }}", "table": f"{tmp_path}/tables"}
-    with pytest.raises(BadInput, match=r"b\.parquet: the columns that are read are not those of"):
-        plan(tmp_path, prompts=prompts, carry=["tag"])
-
-
-def test_wildcard_files_that_would_fill_memory_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wildcards, "MAX_BYTES", 10)
-    made = _job(tmp_path, {"a": "x" * 6, "b": "y" * 5}, template="__a__ __b__")
-    with pytest.raises(BadInput, match=r"b\.txt: with it, files have over 10 bytes\. Use less\."):
-        read_prompts(made, tmp_path)
-
-
-def test_combinations_are_counted_before_any_is_made(tmp_path: Path) -> None:
-    made = _job(tmp_path, template="{a|b|c|d|e|f|g|h|i|j}" * 7)
-    with pytest.raises(BadInput, match=r"makes 10,000,000 prompts .*Set prompts.combinations"):
-        estimate(made)
-    assert list(tmp_path.glob("out*")) == []
-
-
 def test_table_is_data_and_its_columns_stay(tmp_path: Path) -> None:
     table = write(
         tmp_path / "table.parquet",
@@ -295,17 +268,6 @@ def test_table_is_data_and_its_columns_stay(tmp_path: Path) -> None:
     assert {row["prompt_template"] for row in rows} == {"in {{ city }}"}
     assert [(row["id"], row["reason"]) for row in rejected(planned)] == [("3", "is null")]
     assert planned.unused_columns == ("other",)
-
-
-def test_sweep_makes_every_prompt_with_every_setting_and_the_same_seed(tmp_path: Path) -> None:
-    planned = plan(
-        tmp_path,
-        prompts={"template": "a {cat|dog}", "sweep": {"guidance": [1, 2.5], "steps": [2, 3]}},
-    )
-    rows = image_rows(planned).to_pylist()
-    assert len({(row["prompt"], row["guidance"], row["steps"]) for row in rows}) == len(rows) == 8
-    assert len({(row["prompt"], row["seed"]) for row in rows}) == 2
-    assert {json.loads(row["prompt_choices"])["{}"] for row in rows} == {"cat", "dog"}
 
 
 def test_run_is_named_by_the_files_that_a_template_reads(tmp_path: Path) -> None:
