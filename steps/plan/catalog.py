@@ -236,7 +236,8 @@ def create_repeated_table(
     for low, high in pairwise(bounds):
         hashes = _fetch_sorted_hashes(database, hashes_sql, low, high)
         later = hashes[1:]
-        repeated = later[later == hashes[:-1]]
+        earlier = hashes[:-1]
+        repeated = later[later == earlier]
         rows = pa.table({"hash": repeated})
         reader = rows.to_reader()
         database.register("repeated_hashes", reader)

@@ -152,11 +152,12 @@ def read_integers(array: pa.Array, where: str) -> Cells:
         name = cut_name(str(kind))
         raise BadInput(f"{where} is {name}, not integers. Write it as integers.")
     decimals = _parse_text(array, INTEGER_PATTERN, pa.decimal128(38))
+    values = decimals.values
     lowest, highest = INT64_RANGE
-    is_high_enough = pc.greater_equal(decimals.values, lowest)
-    is_low_enough = pc.less_equal(decimals.values, highest)
+    is_high_enough = pc.greater_equal(values, lowest)
+    is_low_enough = pc.less_equal(values, highest)
     fits = pc.and_(is_high_enough, is_low_enough)
-    integers = _keep_valid(decimals.values, fits, pa.int64())
+    integers = _keep_valid(values, fits, pa.int64())
     valid = pc.and_(decimals.valid, integers.valid)
     return Cells(integers.values, valid)
 
@@ -233,7 +234,8 @@ def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
     matches = pc.match_substring_regex(texts.values, pattern)
     null = pa.scalar(None, pa.string())
     trimmed = pc.if_else(is_blank, null, trimmed)
-    cells = _keep_valid(trimmed, pc.or_(is_blank, matches), pa.string())
+    is_valid = pc.or_(is_blank, matches)
+    cells = _keep_valid(trimmed, is_valid, pa.string())
     unsigned = pc.replace_substring_regex(cells.values, r"^\+", "")
     valid = cells.valid
     if texts.valid is not None:

@@ -49,13 +49,13 @@ class DerivedColumns:
         """The batch with the fields at its end."""
         prompts = batch.column("prompt")
         # Longer ones are rejected, and would take any time and memory to tokenize.
-        is_short = pc.less_equal(pc.utf8_length(prompts), MAX_PROMPT_CHARS)
+        lengths = pc.utf8_length(prompts)
+        is_short = pc.less_equal(lengths, MAX_PROMPT_CHARS)
         null = pa.scalar(None, prompts.type)
         prompts = pc.if_else(is_short, prompts, null)
         # A prompt counts if any of the models truncates it.
-        truncated = reduce(
-            pc.or_kleene, (lengths.find_truncated(prompts) for lengths in self._lengths)
-        )
+        by_model = [model.find_truncated(prompts) for model in self._lengths]
+        truncated = reduce(pc.or_kleene, by_model)
         loras = self._loras.read(batch.column("loras"))
         columns = [*batch.columns, truncated, *loras]
         schema = pa.schema([*batch.schema, *DERIVED_FIELDS])
@@ -154,7 +154,8 @@ class PromptLengths:
         unknown = np.flatnonzero(lengths == UNKNOWN_LENGTH)
         unknown_words = words.take(pa.array(unknown))
         lengths[unknown] = _most_tokens(unknown_words, limit)
-        at_most = _sum_slices(lengths[indices], offsets)
+        word_lengths = lengths[indices]
+        at_most = _sum_slices(word_lengths, offsets)
         exceeds = at_most > limit
         # Words that are only in prompts which do not exceed the limit even so stay unknown.
         word_counts = np.diff(offsets)
@@ -162,8 +163,10 @@ class PromptLengths:
         open_words = indices[is_open_word]
         needed = np.intersect1d(open_words, unknown)
         needed_words = words.take(pa.array(needed))
-        lengths[needed] = self._tokenize_words(needed_words.to_pylist())
-        counts = _sum_slices(lengths[indices], offsets)
+        texts = needed_words.to_pylist()
+        lengths[needed] = self._tokenize_words(texts)
+        word_lengths = lengths[indices]
+        counts = _sum_slices(word_lengths, offsets)
         return counts > limit
 
     def _tokenize_words(self, words: list[str]) -> list[int]:

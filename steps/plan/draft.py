@@ -39,7 +39,7 @@ from imagekiln.steps.plan.rejected_rows import (
     find_rejection_causes,
     locate_rejected_rows,
 )
-from imagekiln.steps.plan.rules import NOT_UTF8, first_violation_sql, rejection_rules
+from imagekiln.steps.plan.rules import NOT_UTF8, RejectionRule, first_violation_sql, rejection_rules
 from imagekiln.steps.plan.sampling import PlanSample, choose_sample, read_sample
 from imagekiln.steps.plan.sharding import (
     Sharding,
@@ -200,28 +200,30 @@ def _make_images(
 ) -> Catalog:
     job = inputs.job
     model = inputs.model
-    fit = fitting_samplers(model.configuration, scheduler_changes(job.model))
-    pass_fits = {
-        name: fitting_samplers(model.pass_configurations[name], scheduler_changes(pass_job.model))
-        for name, pass_job in iter_pass_jobs(job)
-    }
-    rules = rejection_rules(job, model.facts, fit, model.pass_sizes, pass_fits)
+    rules = _make_rules(inputs)
     passthrough = passthrough_names(len(job.carried_columns))
     if inputs.has_loras_by_row:
         require_quantizable_loras(job)
     fused = () if inputs.fused_loras is None else (FUSED_LORAS,)
-    key = model_key(
-        model.common_digest,
-        job.model.dtype,
-        *model.key_extras,
-        *fused,
-    )
+    extras = [*model.key_extras, *fused]
+    key = model_key(model.common_digest, job.model.dtype, *extras)
     violation = first_violation_sql(rules)
     empty = empty_columns(inputs.files)
-    sql = images_sql(job, model.facts, key, violation, passthrough, empty)
+    sql = images_sql(
+        job,
+        model.facts,
+        key,
+        violation,
+        passthrough,
+        empty,
+    )
     schema = pa.schema([*prompt_schema(inputs.files), *DERIVED_FIELDS])
     images_file = scratch / "images.arrow"
-    rows = _read_rows(inputs, InputImages(store_image), notes)
+    configurations = [model.configuration, *model.pass_configurations.values()]
+    lora_digests = {name: lora.sha256 for name, lora in model.loras.items()}
+    derived = DerivedColumns(configurations, job.defaults.loras, lora_digests)
+    batches = iter_prompt_batches(inputs.files, InputImages(store_image), notes)
+    rows = map(derived.append_to, batches)
     write_images(database, schema, rows, sql, images_file)
     output = job.output.rstrip("/")
     runs = [f"{output}/{run_id}" for run_id in inputs.existing_runs]
@@ -235,16 +237,21 @@ def _make_images(
     )
 
 
-def _read_rows(
-    inputs: PlanInputs, input_images: InputImages, notes: CellNotes
-) -> Iterator[pa.RecordBatch]:
-    model = inputs.model
-    lora_digests = {name: lora.sha256 for name, lora in model.loras.items()}
+def _make_rules(inputs: PlanInputs) -> tuple[RejectionRule, ...]:
     job = inputs.job
-    configurations = [model.configuration, *model.pass_configurations.values()]
-    derived = DerivedColumns(configurations, job.defaults.loras, lora_digests)
-    batches = iter_prompt_batches(inputs.files, input_images, notes)
-    return map(derived.append_to, batches)
+    model = inputs.model
+    fit = fitting_samplers(model.configuration, scheduler_changes(job.model))
+    pass_fits = {}
+    for name, pass_job in iter_pass_jobs(job):
+        changes = scheduler_changes(pass_job.model)
+        pass_fits[name] = fitting_samplers(model.pass_configurations[name], changes)
+    return rejection_rules(
+        job,
+        model.facts,
+        fit,
+        model.pass_sizes,
+        pass_fits,
+    )
 
 
 def _refuse_too_many_rejected(

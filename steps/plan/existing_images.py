@@ -119,7 +119,8 @@ def _match_numbers(records: RecordArray, chunks: Iterator[IdArray]) -> npt.NDArr
         candidates = chunk[may_be_held]
         nearest = np.searchsorted(ids, candidates).clip(max=last)
         is_found = ids[nearest] == candidates
-        is_held[nearest[is_found]] = True
+        held = nearest[is_found]
+        is_held[held] = True
     numbers: npt.NDArray[np.int64] = records["number"][is_held]
     return numbers
 

@@ -44,7 +44,8 @@ def model_key(digest: str, dtype: str, *extras: str) -> str:
     Each of `extras` begins with its kind, such as `fp8`, so that no two mean the same.
     """
     content = json.dumps(["imagekiln-1", digest, dtype, *extras])
-    return hashlib.sha256(content.encode()).hexdigest()
+    hashed = hashlib.sha256(content.encode())
+    return hashed.hexdigest()
 
 
 def image_id_sql(key: str) -> str:

@@ -220,7 +220,8 @@ def require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
     refuse_nested(field, ours)
     where = f"{source.uri}: column {field.name!r}"
     kind = COLUMN_KINDS[ours]
-    if ours == "prompt" and (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
+    is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+    if ours == "prompt" and is_number:
         raise BadInput(
             f"{where} is {field.type}, not text. "
             "Set columns.prompt to the column that holds the prompts."
@@ -229,7 +230,8 @@ def require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
         if kind == "image":
             require_image_type(field.type, where)
         else:
-            COLUMN_READERS[kind](pa.array([], field.type), where)
+            nothing = pa.array([], field.type)
+            COLUMN_READERS[kind](nothing, where)
     except BadInput as error:
         raise BadInput(f"{error}{describe_unread(ours)}") from error
 
@@ -280,5 +282,6 @@ def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) ->
     for name in names:
         if name in file.partitions:
             (value,) = text_array([file.partitions[name]])
-            batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
+            values = pa.repeat(value, batch.num_rows)
+            batch = batch.append_column(name, values)
     return batch

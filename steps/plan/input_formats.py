@@ -54,9 +54,10 @@ def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[Sour
     Text files without a byte are dropped, which Spark writes for a partition without rows. Raises
     BadInput, TryAgain.
     """
+    formats = [(source, _detect_format(source)) for source in sources]
     filled = [
         (source, kind)
-        for source, kind in zip(sources, map(_detect_format, sources), strict=True)
+        for source, kind in formats
         if kind not in TEXT_FORMATS or source.path.stat().st_size
     ]
     if not filled:
@@ -138,7 +139,8 @@ def _slice_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
             # Offsets that lead outside the data would be read as text. Text that is not UTF-8
             # costs only its rows, later.
             kind = TEXT_AS_BYTES.get(column.type)
-            checked = column if kind is None else column.view(kind)
-            checked.validate(full=True)
+            if kind is not None:
+                column = column.view(kind)
+            column.validate(full=True)
         for first in range(0, batch.num_rows, BATCH_ROWS):
             yield batch.slice(first, BATCH_ROWS)

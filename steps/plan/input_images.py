@@ -108,7 +108,8 @@ class InputImages:
             contents = array.to_pylist()
             keys = [_cache_key("bytes", content) for content in contents]
             return self._look_up(keys, lambda index: self._inspect(contents[index]))
-        names = array.cast(pa.large_binary()).to_pylist()  # a file's texts may be no UTF-8
+        texts = array.cast(pa.large_binary())  # they may be no UTF-8
+        names = texts.to_pylist()
         keys = [_cache_key("name", name) for name in names]
         return self._look_up(keys, lambda index: self._fetch(names[index], table))
 
@@ -131,8 +132,11 @@ class InputImages:
             if key is not None:
                 first_index.setdefault(key, index)
         new_keys = [key for key in first_index if key not in self._known]
+        indices = [first_index[key] for key in new_keys]
         computed = map_ordered(
-            lambda number: compute(first_index[new_keys[number]]), len(new_keys), READERS
+            lambda number: compute(indices[number]),
+            len(indices),
+            READERS,
         )
         self._known.update(zip(new_keys, computed, strict=True))
         results = [None if key is None else self._known[key] for key in keys]

@@ -132,7 +132,10 @@ def _with_group_numbers(
     first_rows = np.flatnonzero(steps_up)
     keys = window.select([*columns])
     keys = keys.take(pa.array(first_rows))
-    number_of_code = [numbers[tuple(key.values())] for key in keys.to_pylist()]
+    number_of_code = []
+    for key in keys.to_pylist():
+        number = numbers[tuple(key.values())]
+        number_of_code.append(number)
     numbers_by_code = np.array(number_of_code, dtype=np.int64)
     group = numbers_by_code[codes]
     return window.append_column(GROUP_COLUMN, pa.array(group))

@@ -181,7 +181,8 @@ def _convert_batch(
         wrong = passthrough.mark_invalid(wrong, mark)
     if file.prompt_texts is not None:
         prompts = arrays[PROMPT_INDEX]
-        arrays[PROMPT_INDEX], *origins = _rewrite(prompts, file.prompt_texts)
+        rewritten, *origins = _rewrite(prompts, file.prompt_texts)
+        arrays[PROMPT_INDEX] = rewritten
         carried += origins
     columns = [rows, *arrays, wrong, *carried]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -141,12 +141,17 @@ def _time_by_runs(runs: list[RunRate], draft: PlanDraft, *, is_other_gpu: bool =
     Work scales with pixels and steps, loading with shards.
     """
     device = runs[0].device
-    images = sum(run.images for run in runs)
     shards = len(draft.sharding.shard_images)
-    working_seconds = sum(run.working_seconds for run in runs)
-    loading_seconds = sum(run.loading_seconds for run in runs)
-    per_work = working_seconds / sum(run.work for run in runs)
-    per_shard = loading_seconds / sum(run.shards for run in runs)
+    images = shards_made = 0
+    work = working = loading = 0.0
+    for run in runs:
+        images += run.images
+        shards_made += run.shards
+        work += run.work
+        working += run.working_seconds
+        loading += run.loading_seconds
+    per_work = working / work
+    per_shard = loading / shards_made
     seconds = per_work * draft.work + per_shard * shards
     names = f"run {runs[0].run_id}" if len(runs) == 1 else f"{len(runs)} runs"
     source = f"measured by {names}, {pluralize(images, 'image')}, on {device}"
@@ -186,7 +191,8 @@ def _read_alike(job: Job, digest: str) -> list[RunRate]:
     newest_first = read_entries(job.output)[::-1]
     latest = list(islice(iter_successful(job.output, newest_first), MAX_EARLIER_RUNS))
     with ThreadPoolExecutor(READERS) as pool:
-        rates = [*pool.map(lambda entry: _read_rate(open_folder(store, entry.run_id)), latest)]
+        folders = [open_folder(store, entry.run_id) for entry in latest]
+        rates = [*pool.map(_read_rate, folders)]
     settings = (digest, job.model.dtype, describe_passes(job), job.speed)
     return [
         rate

@@ -47,7 +47,8 @@ def choose_sample(catalog: Catalog, images: int) -> PlanSample:
     rest: list[ImageGroup] = []
     shares = zip(catalog.groups, quotas, candidates, strict=True)
     for group, quota, numbers in shares:
-        numbers.sort(key=lambda number: (lengths[number], number))
+        numbers.sort()
+        numbers.sort(key=lengths.__getitem__)
         for number in _spread(numbers, quota):
             end = number + together
             sampled += range(number, end)
@@ -65,7 +66,8 @@ def divide_sample(group_images: Sequence[int], images: int) -> list[int]:
     quotas = [0] * len(group_images)
     waiting = [(-math.inf, -size, index) for index, size in enumerate(group_images)]
     heapq.heapify(waiting)
-    for _ in range(min(images, sum(group_images))):
+    most = sum(group_images)
+    for _ in range(min(images, most)):
         _, size, index = heapq.heappop(waiting)
         quotas[index] += 1
         if quotas[index] < -size:

@@ -2,7 +2,7 @@
 
 import glob
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -103,27 +103,19 @@ def expand_pattern(pattern: str) -> list[str]:
 
 def _expand_local(pattern: str) -> list[str]:
     path = resolve_path(pattern.removeprefix("file://"))
-    with translate_errors(pattern):
-        if not Path(path).is_dir():
-            return [path] if Path(path).exists() else _match_local(path, pattern)
-        names = _files_below(path, pattern)
-    _refuse_folder_without_data(names, pattern)
-    return names
-
-
-def _match_local(path: str, pattern: str) -> list[str]:
     names: set[str] = set()
-    for name in glob.glob(path, recursive=True):
-        if Path(name).is_dir():
-            names.update(_files_below(name, pattern))
-        else:
-            names.add(name)
+    with translate_errors(pattern):
+        found = [path] if Path(path).exists() else glob.glob(path, recursive=True)
+        for name in found:
+            place = Path(name)
+            if place.is_dir():
+                files = (str(file) for file in place.rglob("*") if file.is_file())
+                names.update(_choose_data_files(files, str(place), pattern))
+            else:
+                names.add(name)
+        if Path(path).is_dir():
+            _refuse_folder_without_data(names, pattern)
     return sorted(names)
-
-
-def _files_below(folder: str, pattern: str) -> list[str]:
-    names = (str(path) for path in Path(folder).rglob("*") if path.is_file())
-    return _choose_data_files(names, str(Path(folder)), pattern)
 
 
 def _describe_absence(pattern: str) -> str:
@@ -158,7 +150,7 @@ def _choose_data_files(names: Iterable[str], folder: str, pattern: str) -> list[
     return sorted(certain or chosen)
 
 
-def _refuse_folder_without_data(names: list[str], pattern: str) -> None:
+def _refuse_folder_without_data(names: Collection[str], pattern: str) -> None:
     if not names:
         raise BadInput(
             f"{pattern}: is a folder without files of prompts, whose names end in "

@@ -100,8 +100,10 @@ def make_plan(
     job = job.without_cluster()
     find_untried_entries(job)  # one that can be tried and is wrong is refused
     named = _adopt_named_run(job, terms)
+    if named is not None and must_exist:
+        return named
     if named is not None:
-        return named if must_exist else _with_input_change(named, job)
+        return replace(named, input_change=_describe_change(job, named))
     model = resolve_model(job)
     require_room(job, model.weights_bytes, gpu_memory)
     with temporary_folder("imagekiln-plan-") as folder:
@@ -120,7 +122,10 @@ def make_plan(
         store_rejected = partial(write_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             result = _write_draft(store, run_id, inputs, draft, scratch, terms)
-            return result or _adopt_first_plan(store, job, model, terms)
+            if result is not None:
+                return result
+            first = _adopt_plan(store, load_plan(store), job, model, terms)
+            return replace(first, input_change=_describe_change(job, first))
 
 
 def _adopt_named_run(job: Job, terms: Terms) -> PlanResult | None:
@@ -165,7 +170,14 @@ def _write_draft(
     time = expect_run_time(inputs.model, draft)
     over_budget = require_within_budget(job, time, terms)
     expected = make_expectation(time, terms)
-    plan = write_plan(store, run_id, inputs, draft, scratch, expected)
+    plan = write_plan(
+        store,
+        run_id,
+        inputs,
+        draft,
+        scratch,
+        expected,
+    )
     if plan is None:
         return None
     set_terms(store, plan, terms)
@@ -183,14 +195,8 @@ def _write_draft(
     )
 
 
-def _adopt_first_plan(store: Store, job: Job, model: ResolvedModel, terms: Terms) -> PlanResult:
-    adopted = _adopt_plan(store, load_plan(store), job, model, terms)
-    return _with_input_change(adopted, job)
-
-
-def _with_input_change(adopted: PlanResult, job: Job) -> PlanResult:
-    change = _describe_input_change(job, adopted.plan)
-    return replace(adopted, input_change=change or adopted.input_change)
+def _describe_change(job: Job, adopted: PlanResult) -> str | None:
+    return _describe_input_change(job, adopted.plan) or adopted.input_change
 
 
 def _describe_input_change(job: Job, plan: Plan) -> str | None:
@@ -249,7 +255,8 @@ def _derive_run_id(job: Job, inputs: PlanInputs) -> str:
         "" if is_named else inputs.tuning.key,
         "" if inputs.rewrite is None else inputs.rewrite.sha256,
     ]
-    return f"{job.name}-{hashlib.sha256(''.join(content).encode()).hexdigest()[:12]}"
+    digest = hashlib.sha256("".join(content).encode())
+    return f"{job.name}-{digest.hexdigest()[:12]}"
 
 
 def _open_run_store(job: Job, run_id: str) -> Store:
@@ -287,13 +294,13 @@ def _adopt_plan(
     moved = tuple(named for named in model.revisions if named not in plan.revisions)
     if moved:
         model = resolve_model(job, plan.revisions)
-    planned, wanted = fixed_settings(plan.job), fixed_settings(model.job)
-    difference = next((key for key in wanted if planned[key] != wanted[key]), None)
-    if difference is not None:
-        raise BadInput(
-            f"{store.uri}: holds a plan with another `{difference}`. "
-            "Choose another run_id or output."
-        )
+    planned = fixed_settings(plan.job)
+    for setting, value in fixed_settings(model.job).items():
+        if planned[setting] != value:
+            raise BadInput(
+                f"{store.uri}: holds a plan with another `{setting}`. "
+                "Choose another run_id or output."
+            )
     planned_files = plan.model.digest, plan.adapters, plan.loras, plan.scores, plan.passes
     found_files = model.facts.digest, model.adapters, model.loras, model.scores, model.passes
     if planned_files != found_files:

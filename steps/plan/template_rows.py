@@ -74,7 +74,9 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
 def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile:
     recipes = load_recipes(settings)
     table = read_template_table(job, settings, recipes, folder)
-    rows = sum(file.rows for file in table) if table else 1
+    rows = 1
+    if table:
+        rows = sum(file.rows for file in table)
     count = count_prompts(settings, recipes, rows)
 
     path = folder / "template-rows.parquet"
@@ -135,13 +137,15 @@ class _RowMaker:
         self._table = table
         sweep = settings.sweep.values
         self._swept = [*sweep]
-        self._cells = [*product(*sweep.values())]
+        combinations = product(*sweep.values())
+        self._cells = [*combinations]
         prompts_of_row = recipes.combinations * len(self._cells)
         self._is_alone = prompts_of_row == 1
         self._copied = table[0].passthrough if table else pa.schema([])
         types = {}
         for ours in written_columns(settings):
-            types[names[ours]] = TYPES[ours]
+            theirs = names[ours]
+            types[theirs] = TYPES[ours]
         has_ids = any(self._id in file.column_names for file in table)
         if not has_ids:
             del types[self._id]
@@ -207,14 +211,16 @@ class _RowMaker:
             yield self._assemble(batch, copied)
 
     def _assemble(self, rows: list[tuple[int, _Values]], copied: pa.RecordBatch) -> pa.RecordBatch:
-        indices = pa.array([index for index, _ in rows])
+        numbers = [index for index, _ in rows]
+        indices = pa.array(numbers)
         arrays = []
         for field in self.schema:
             if field.name in self._copied.names:
                 column = copied.column(field.name)
                 array = plain_array(column).take(indices)
                 if field.name == self._seeds:
-                    own = pa.array([values["seed"] for _, values in rows])
+                    seeds = [values["seed"] for _, values in rows]
+                    own = pa.array(seeds)
                     array = _fill_seeds(array.cast(field.type), own)
             else:
                 name = self._ours.get(field.name, field.name)
@@ -247,10 +253,12 @@ class _RowMaker:
         negative_prompt = render(negative.template, negative_drawing, negative_number, NEGATIVE)
         choices = drawing.chosen
         for name, choice in negative_drawing.chosen.items():
-            choices[f"{NEGATIVE}.{name}"] = choice
+            path = f"{NEGATIVE}.{name}"
+            choices[path] = choice
         texts["prompt"] = prompt.strip()
         texts[NEGATIVE] = negative_prompt.strip()
-        if max(len(prompt), len(negative_prompt)) < self._limit:  # else it will be rejected
+        most_chars = max(len(prompt), len(negative_prompt))
+        if most_chars < self._limit:  # a longer text is rejected
             texts[CHOICES_COLUMN] = json.dumps(choices, ensure_ascii=False)
         return texts
 

@@ -275,7 +275,7 @@ class JsonColumns:
                 problem = self.nested[name].encode(errors="replace")
                 column = column.with_metadata({NESTED: problem})
             fields.append(column)
-        texts = {field.name for field in fields if pa.types.is_string(field.type)}
+        texts = {column.name for column in fields if pa.types.is_string(column.type)}
         with open_text(path, where) as file:
             records = (self._to_record(row, texts) for row in _iter_rows(file, where))
             yield batch_records(records, fields)
