@@ -1,4 +1,4 @@
-"""A gallery: the runs, their index, and what the page asks of both."""
+"""A gallery: answers to the page from the runs, their manifests and their index."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
 
-from imagekiln.steps.gallery.images import GalleryImages, GalleryRow, ImageFile
-from imagekiln.steps.gallery.index import GalleryIndex, GalleryRuns, find_gallery_runs
+import pyarrow as pa
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.gallery.index import GalleryIndex, GalleryRuns, Position, find_gallery_runs
 from imagekiln.steps.gallery.queries import (
     OPERATORS,
     Condition,
@@ -20,23 +22,121 @@ from imagekiln.steps.gallery.queries import (
     find_position,
     mean_by_run,
 )
+from imagekiln.steps.imaging.codecs import decode_image, encode_thumbnail
+from imagekiln.steps.job.output import mime_type
 from imagekiln.steps.maintain.run_list import RunOverview, describe_runs
 from imagekiln.steps.runs.image import STATUSES
+from imagekiln.steps.runs.readback import read_image_bytes
+from imagekiln.steps.runs.row_values import to_rows
+from imagekiln.steps.runs.run import read_shard_columns, read_shard_manifest
+from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
+from imagekiln.steps.runtime.sanitize import format_command, truncate_text
 from imagekiln.steps.storage.local import temporary_folder
 
+LOCATION_COLUMNS = ("image_id", "status", "part", "byte_offset", "byte_size", "sha256")
+CACHED_MANIFESTS = 4  # the images of a page are mostly of one shard
+THUMBNAIL_SIDE = 320
+DECODERS = 2  # at once, since an image may have 16 million pixels
+MAX_VALUE_CHARS = 20_000
 FIRST_ROWS_SECONDS = 30.0
 Figures = dict[str, object]
 QUERIES = 2  # at once: each uses all of DuckDB's threads
 
 
 @dataclass(frozen=True, slots=True)
-class GalleryState:
-    """What there is to choose from, and how much is indexed.
+class GalleryRow:
+    """The row of an image in its manifest, as text, and the command that reproduces it."""
 
-    `runs` have their `run_id` and number of `images`, `columns` their `name`, `kind` and what they
-    may be asked, `operators`.
-    """
+    run: str
+    image_id: str
+    status: str
+    values: dict[str, str | None]
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """The bytes of an image file, and their media type."""
+
+    content: bytes
+    media_type: str
+
+
+class GalleryImages:
+    """Reads images of runs by their positions. Threads may share it."""
+
+    def __init__(self, runs: GalleryRuns) -> None:
+        """Read no manifest yet."""
+        self._runs = runs
+        self._locations = SingleFlightCache(self._read_locations, CACHED_MANIFESTS)
+        self._decoders = BoundedSemaphore(DECODERS)
+
+    def read_row(self, position: Position, image_id: str) -> GalleryRow:
+        """The whole row. Raises BadInput if the manifest has changed or is damaged, TryAgain."""
+        run = self._runs.runs[position.run]
+        manifest = read_shard_manifest(run.run.at_head(), position.shard)
+        row = _take_row(manifest, position, image_id)
+        return GalleryRow(
+            run=run.run_id,
+            image_id=image_id,
+            status=str(row["status"]),
+            values={name: _format_value(value) for name, value in row.items()},
+            command=format_command("reproduce", run.run.store.uri, image_id),
+        )
+
+    def read_file(self, position: Position, image_id: str) -> ImageFile:
+        """The stored file of an image that is ok. Raises as `read_row` does."""
+        content, _ = self._read_content(position, image_id)
+        encoding = self._runs.runs[position.run].run.plan.job.encoding
+        return ImageFile(content, mime_type(encoding))
+
+    def read_thumbnail(self, position: Position, image_id: str) -> ImageFile:
+        """A small JPEG of an image that is ok. Raises as `read_file` does."""
+        content, part = self._read_content(position, image_id)
+        with self._decoders:
+            try:
+                pixels = decode_image(content)
+            except DAMAGE_ERRORS as error:
+                raise damage_error(part, error) from error
+            return ImageFile(encode_thumbnail(pixels, THUMBNAIL_SIDE), "image/jpeg")
+
+    def _read_content(self, position: Position, image_id: str) -> tuple[bytes, str]:
+        store = self._runs.runs[position.run].run.store
+        location = self._find_location(position, image_id)
+        content = read_image_bytes(store, location)
+        return content, store.uri_of(str(location["part"]))
+
+    def _find_location(self, position: Position, image_id: str) -> dict[str, object]:
+        manifest = self._locations((position.run, position.shard))
+        row = _take_row(manifest, position, image_id)
+        if row["status"] != "ok":
+            raise BadInput(f"{image_id}: has no file, since its status is {row['status']}.")
+        return row
+
+    def _read_locations(self, shard: tuple[int, int]) -> pa.Table:
+        run_number, number = shard
+        run = self._runs.runs[run_number]
+        return read_shard_columns(run.run.at_head(), number, LOCATION_COLUMNS)
+
+
+def _take_row(manifest: pa.Table, position: Position, image_id: str) -> dict[str, object]:
+    (row,) = to_rows(manifest.slice(position.row, 1))
+    if row["image_id"] != image_id:
+        raise BadInput("The run was aggregated again meanwhile. Start the gallery again.")
+    return row
+
+
+def _format_value(value: object) -> str | None:
+    if value is None:
+        return None
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return truncate_text(text, MAX_VALUE_CHARS)
+
+
+@dataclass(frozen=True, slots=True)
+class GalleryState:
+    """Choices for the page: runs with their images, columns with their operators; and progress."""
 
     uri: str
     runs: tuple[Figures, ...]
@@ -52,7 +152,7 @@ class GalleryState:
 
 @dataclass(frozen=True, slots=True)
 class ImageDetails:
-    """An image with its row, the candidates of its place, and the images that look most like it."""
+    """An image with its row, its candidates, and the images that look most like it."""
 
     number: int
     row: GalleryRow
@@ -64,15 +164,15 @@ class Gallery:
     """Answers the page. Threads may share it."""
 
     def __init__(self, runs: GalleryRuns, index: GalleryIndex) -> None:
-        """Take the runs, and their index, which may still be filled."""
+        """Take the runs, and their index, which a thread may still fill."""
         self._runs = runs
         self._index = index
         self._images = GalleryImages(runs)
         self._queries = BoundedSemaphore(QUERIES)
-        self._nights = SingleFlightCache[int, list[Figures]](lambda _: _read_nights(runs), 1)
+        self._figures = SingleFlightCache[int, list[Figures]](lambda _: _read_figures(runs), 1)
 
     def state(self) -> GalleryState:
-        """What there is to choose from."""
+        """The choices of the page."""
         runs, progress = self._runs, self._index.progress
         plans = [run.run.plan for run in runs.runs]
         flags = dict.fromkeys(flag for plan in plans for flag in plan.job.marking_gates)
@@ -96,13 +196,13 @@ class Gallery:
         )
 
     def page(self, query: PageQuery) -> list[Tile]:
-        """A page of images. Raises BadInput where the query fits no column."""
+        """A page of images. Raises BadInput if the query fits no column."""
         self._index.wait_for_rows(FIRST_ROWS_SECONDS)
         with self._queries:
             return find_page(self._index, query)
 
     def count(self, where: tuple[Condition, ...]) -> dict[str, int]:
-        """How many images of those that are indexed fulfill the conditions, by status."""
+        """The number of indexed images that fulfill the conditions, by status."""
         with self._queries:
             return count_images(self._index, where)
 
@@ -127,17 +227,16 @@ class Gallery:
     def trends(self, column: str | None) -> list[Figures]:
         """The runs, oldest first, with the mean of a column of numbers. Raises BadInput.
 
-        `rate` is in images that are ok per device-hour, `not_ok` a share.
+        `rate` is ok images per device-hour, `not_ok` a share.
         """
         means: dict[str, float | None] = {}
         if column is not None:
             with self._queries:
                 means = mean_by_run(self._index, column)
-        return [night | {"mean": means.get(str(night["run_id"]))} for night in self._nights(0)]
+        return [run | {"mean": means.get(str(run["run_id"]))} for run in self._figures(0)]
 
 
-def _read_nights(runs: GalleryRuns) -> list[Figures]:
-    """The figures of all runs that have some, oldest first. Raises TryAgain."""
+def _read_figures(runs: GalleryRuns) -> list[Figures]:
     oldest_first = [run.run for run in runs.runs[::-1]]
     return [asdict(run) | _shares(run) for run in describe_runs(oldest_first)]
 
@@ -151,10 +250,7 @@ def _shares(run: RunOverview) -> Figures:
 
 @contextmanager
 def open_gallery(uri: str) -> Iterator[Gallery]:
-    """The gallery of a run or an output, whose index is filled in a thread during the block.
-
-    Raises Missing where there are no runs, BadInput, TryAgain.
-    """
+    """The gallery of a run or an output; a thread fills its index. Raises Missing, BadInput."""
     runs = find_gallery_runs(uri)
     with temporary_folder("imagekiln-gallery-") as folder:
         index = GalleryIndex(runs, Path(folder))

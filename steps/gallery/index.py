@@ -1,8 +1,7 @@
 """The runs of a gallery, and an index of their manifests on this disk, which a thread fills.
 
-Manifests are read as all commands read them, by the storage layer and with its checks, wherever
-they are. What the index lacks, such as hashes, is read from the manifest of the one image. In SQL,
-columns have names of ours, so that no text of a user's is part of a statement.
+Hashes and the like are read from the manifest of the one image. In SQL, columns have names of ours,
+so that no text of a user's is part of a statement.
 """
 
 import dataclasses
@@ -14,11 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from imagekiln.steps.dataset.runs import (
-    RunSource,
-    describe_source,
-    unite_columns,
-)
+from imagekiln.steps.dataset.runs import RunSource, describe_source, unite_columns
 from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing
 from imagekiln.steps.maintain.run_list import open_runs
 from imagekiln.steps.runs.run import Run, read_shard_columns
@@ -35,7 +30,7 @@ MAX_PROBLEMS = 20
 ColumnKind = Literal["text", "whole", "number", "flags", "id", "run"]
 RUN_COLUMN = "run_id"
 ID_COLUMN = "image_id"
-# Hashes of files, and what says the same of all images of a run: in a row's table, but no filter.
+# Hashes, and columns equal in all rows of a run: shown with an image, but no filters.
 LEFT_OUT = {
     *ORIGIN_SCHEMA.names,
     *LOCATION_SCHEMA.names,
@@ -51,7 +46,7 @@ LEFT_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class GalleryRun:
-    """A run whose manifest is whole, and what its plan says of that."""
+    """A run whose manifest is whole, and its description."""
 
     run: Run
     source: RunSource
@@ -64,10 +59,7 @@ class GalleryRun:
 
 @dataclass(frozen=True, slots=True)
 class GalleryRuns:
-    """The runs of a gallery, newest first.
-
-    `problems` are sentences on the runs and the columns that are left out.
-    """
+    """The runs of a gallery, newest first; `problems` say which runs and columns are left out."""
 
     uri: str
     runs: tuple[GalleryRun, ...]
@@ -76,10 +68,7 @@ class GalleryRuns:
 
 
 def find_gallery_runs(uri: str) -> GalleryRuns:
-    """The run at `uri`, or the aggregated runs under it, also those that were not accepted.
-
-    Raises Missing where there are none, BadInput where it is the output of no job, TryAgain.
-    """
+    """The run at `uri`, or all aggregated runs under it. Raises Missing, BadInput, TryAgain."""
     plans = sorted(
         open_runs(uri, skips_unreadable=True),
         key=lambda run: (run.plan.created_at, run.plan.run_id),
@@ -103,7 +92,6 @@ def find_gallery_runs(uri: str) -> GalleryRuns:
 
 
 def _describe(run: Run) -> GalleryRun | BadInput | Incomplete:
-    """The run, or why it cannot be shown. Raises TryAgain."""
     try:
         return GalleryRun(run, describe_source(run))
     except (BadInput, Incomplete) as error:
@@ -122,7 +110,7 @@ class IndexColumn:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the manifest row of an image is: the number of its run, its shard, and its place."""
+    """The place of an image's manifest row: the number of its run, its shard, its row."""
 
     run: int
     shard: int
@@ -131,7 +119,7 @@ class Position:
 
 @dataclass(slots=True)
 class IndexProgress:
-    """How much is indexed, and sentences on the manifests that cannot be."""
+    """The progress of the index, with sentences on manifests that cannot be read."""
 
     images: int
     indexed: int = 0
@@ -162,15 +150,15 @@ class GalleryIndex:
         )
 
     def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query of the table `images`, from any thread."""
+        """The rows of a query of the table `images`, in any thread."""
         return self._database.fetch_rows(sql, parameters)
 
     def wait_for_rows(self, seconds: float) -> None:
-        """Wait until there are rows, or no more can come, but no longer than this."""
+        """Wait until there are rows, none can come, or the time is over."""
         self._has_rows.wait(seconds)
 
     def stop(self) -> None:
-        """Have `fill` end soon."""
+        """Let `fill` end soon."""
         self._stopped.set()
 
     def close(self) -> None:
@@ -178,7 +166,7 @@ class GalleryIndex:
         self._database.close()
 
     def fill(self) -> None:
-        """Index all manifests. One that cannot be read costs its rows, and a sentence."""
+        """Index all manifests. One that cannot be read costs only its rows."""
         try:
             for number, run in enumerate(self.runs.runs):
                 for rows in self._iter_batches(number, run):
@@ -196,7 +184,7 @@ class GalleryIndex:
             self._has_rows.set()
 
     def add_problem(self, sentence: str) -> None:
-        """Show a sentence on the page; of very many, the first."""
+        """Show a sentence on the page, up to MAX_PROBLEMS."""
         if len(self.progress.problems) < MAX_PROBLEMS:
             self.progress.problems.append(sentence)
 
@@ -244,17 +232,14 @@ class GalleryIndex:
 
 
 def _add_position(table: pa.Table, columns: Sequence[IndexColumn], first: Position) -> pa.Table:
-    """The columns by their names in SQL, with the position of each row."""
     rows = table.num_rows
-    positions = {
-        "run": pa.repeat(pa.scalar(first.run, pa.int32()), rows),
-        "shard": pa.repeat(pa.scalar(first.shard, pa.int32()), rows),
-        "shard_row": pa.array(range(rows), pa.int32()),
-    }
+    numbers = {"run": first.run, "shard": first.shard}
     renamed = table.rename_columns(["image_id", *(column.field for column in columns)])
-    for name, values in positions.items():
-        renamed = renamed.append_column(name, values)
-    return renamed
+    for name, number in numbers.items():
+        constant = pa.scalar(number, pa.int32())
+        renamed = renamed.append_column(name, pa.repeat(constant, rows))
+    places = pa.array(range(rows), pa.int32())
+    return renamed.append_column("shard_row", places)
 
 
 def index_columns(schema: pa.Schema) -> dict[str, IndexColumn]:
@@ -273,7 +258,7 @@ def index_columns(schema: pa.Schema) -> dict[str, IndexColumn]:
 
 
 def _describe_type(arrow_type: pa.DataType) -> tuple[ColumnKind, str] | None:
-    """What a column may be asked; None for structures, bytes, other lists, what DuckDB lacks."""
+    """The kind and SQL type of a column; None for structures, bytes and types DuckDB lacks."""
     types = pa.types
     if types.is_float16(arrow_type) or types.is_decimal256(arrow_type):
         return None

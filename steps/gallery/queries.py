@@ -1,7 +1,7 @@
-"""Questions to the index: images that fulfill conditions, page by page; how many; which are alike.
+"""Queries of the index: images that fulfill conditions, page by page; counts; similar images.
 
-A page begins after the last image of the one before it, so that a late page costs no more than the
-first. Row numbers come first, and the columns that a page shows only for those.
+A page begins after the last image of the one before, so late pages cost no more than the first.
+Row numbers are selected first, and the other columns only for those.
 """
 
 import re
@@ -21,11 +21,7 @@ from imagekiln.steps.gallery.index import (
     Position,
 )
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.image import (
-    CAPTION_SETTINGS,
-    describe_setting,
-    find_varied_settings,
-)
+from imagekiln.steps.runs.image import CAPTION_SETTINGS, describe_setting, find_varied_settings
 from imagekiln.steps.runs.keys import IMAGE_ID_PATTERN
 from imagekiln.steps.runtime.sanitize import truncate_text
 
@@ -50,7 +46,7 @@ RowNumber = Annotated[int, Field(ge=0, le=MAX_INT64)]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a column must fulfill. `contains` looks for each word, in small or capital letters."""
+    """A condition on a column. `contains` looks for each word, whatever its case."""
 
     column: str
     operator: Operator
@@ -59,9 +55,9 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """A page of images: those that fulfill all conditions, after the image numbered `after`.
+    """A page of images that fulfill all conditions, after the image numbered `after`.
 
-    With `sort`, by that column; images that have no value in it come last.
+    With `sort`, images without a value in that column come last.
     """
 
     where: tuple[Condition, ...] = ()
@@ -75,8 +71,7 @@ class PageQuery:
 class Tile:
     """An image on a page. `number` is its row in the index, `value` that of the sorted column.
 
-    `settings` tell it from others of its prompt on the page. `distance` is the number of bits by
-    which its perceptual hash differs from another's.
+    `settings` differ among images of its prompt. `distance` counts different bits of two hashes.
     """
 
     number: int
@@ -92,13 +87,13 @@ class Tile:
 
 @dataclass(slots=True)
 class Filter:
-    """Clauses of SQL that rows fulfill, and the values of their question marks."""
+    """Clauses of SQL, and the values of their question marks."""
 
     clauses: list[str] = field(default_factory=list)
     values: list[object] = field(default_factory=list)
 
     def add(self, clause: str, *values: object) -> None:
-        """Rows must fulfill this clause, too."""
+        """Add a clause that rows must fulfill."""
         self.clauses.append(clause)
         self.values += values
 
@@ -112,7 +107,7 @@ class Filter:
 
 
 def find_page(index: GalleryIndex, query: PageQuery) -> list[Tile]:
-    """The images of a page, in order. Raises BadInput where a condition fits no column."""
+    """The images of a page, in order. Raises BadInput if a condition fits no column."""
     selection = _select(index, query.where)
     if query.sort is not None:
         column = _find_numbers(index, query.sort)
@@ -154,7 +149,7 @@ def _find_sorted_page(
 
 
 def count_images(index: GalleryIndex, where: Sequence[Condition]) -> dict[str, int]:
-    """How many indexed images fulfill the conditions, by status. Raises as `find_page` does."""
+    """The number of indexed images that fulfill the conditions, by status. Raises BadInput."""
     selection = _select(index, where)
     status = index.columns["status"].field
     sql = f"SELECT {status}, count(*) FROM images {selection.sql} GROUP BY ALL ORDER BY ALL"
@@ -162,7 +157,7 @@ def count_images(index: GalleryIndex, where: Sequence[Condition]) -> dict[str, i
 
 
 def find_candidates(index: GalleryIndex, position: Position) -> list[Tile]:
-    """The candidates of a place, of which the best was kept, the best first; else nothing."""
+    """All candidates of an image's place, the best first; none without candidates."""
     job = index.runs.runs[position.run].run.plan.job
     if job.keep is None:
         return []
@@ -187,7 +182,7 @@ def find_candidates(index: GalleryIndex, position: Position) -> list[Tile]:
 
 
 def find_neighbors(index: GalleryIndex, number: int) -> list[Tile]:
-    """The images whose perceptual hashes differ least from that of a row, the nearest first."""
+    """The images with the most similar perceptual hashes, the nearest first."""
     phash = index.columns["phash"].field
     hashes = index.fetch(f"SELECT {phash} FROM images WHERE rowid = ?", [number])
     if not hashes or hashes[0][0] is None:
@@ -208,10 +203,7 @@ def find_neighbors(index: GalleryIndex, number: int) -> list[Tile]:
 def find_position(
     index: GalleryIndex, run_id: str, image_id: str, number: int | None = None
 ) -> tuple[int, Position]:
-    """The row of an image in the index, and its place in a manifest.
-
-    `number` says where to look first. Raises Missing where no indexed run has such an image.
-    """
+    """The row of an image, looked for at `number` first, and its place. Raises Missing."""
     of_run = Condition(RUN_COLUMN, "is", run_id)
     of_image = Condition(ID_COLUMN, "is", image_id)
     selection = _select(index, [of_run, of_image])
@@ -228,7 +220,7 @@ def find_position(
 
 
 def mean_by_run(index: GalleryIndex, name: str) -> dict[str, float | None]:
-    """By run, the mean of a column of numbers over images that are ok."""
+    """The mean of a column over ok images, by run. Raises BadInput."""
     column = _find_numbers(index, name).field
     status = index.columns["status"].field
     sql = f"SELECT run, avg({column}) FROM images WHERE {status} = 'ok' GROUP BY run"
@@ -252,7 +244,6 @@ def _find_numbers(index: GalleryIndex, name: str) -> IndexColumn:
 
 
 def _select(index: GalleryIndex, where: Sequence[Condition]) -> Filter:
-    """What the conditions are in SQL. Raises BadInput where one fits no column."""
     selection = Filter()
     for condition in where:
         column = find_column(index, condition.column)
@@ -274,7 +265,6 @@ def _select(index: GalleryIndex, where: Sequence[Condition]) -> Filter:
 
 
 def _parse_value(index: GalleryIndex, column: IndexColumn, text: str) -> object:
-    """The value in a text, as the column has it. Raises BadInput."""
     match column.kind:
         case "run":
             run_ids = [run.run_id for run in index.runs.runs]
@@ -309,7 +299,6 @@ def _tiles(
     values: Sequence[str | None] = (),
     distances: Sequence[int] = (),
 ) -> list[Tile]:
-    """What pages show of these rows, in their order."""
     if not numbers:
         return []
     names = [name for name in TILE_COLUMNS if name in index.columns]

@@ -1,9 +1,8 @@
 """Serves a gallery over HTTP, to this machine alone unless the user says otherwise.
 
-It answers with the page, its data as JSON, and images. No page of another origin reads anything
-here: not by a name that it lets lead to this machine (DNS rebinding), since hosts must be addresses
-or names of ours; not by requests of its own, since the headers forbid it to browsers. No path in a
-request reaches storage: it names a run of the gallery and an image of its manifest, or nothing.
+Pages of other origins read nothing here: not by a name that leads to this machine (DNS rebinding),
+since hosts must be addresses or our own names; nor by requests, since headers forbid them to
+browsers. No path in a request reaches storage: it names a run and an image of its manifest.
 """
 
 import base64
@@ -40,6 +39,12 @@ PAGE_ADAPTER = TypeAdapter(PageQuery)
 WHERE_ADAPTER = TypeAdapter(tuple[Condition, ...])
 NUMBER_ADAPTER: TypeAdapter[int | None] = TypeAdapter(RowNumber | None)
 Options = Mapping[str, str]
+STATUSES: dict[type[KilnError], HTTPStatus] = {
+    Missing: HTTPStatus.NOT_FOUND,
+    BadInput: HTTPStatus.BAD_REQUEST,
+    Incomplete: HTTPStatus.SERVICE_UNAVAILABLE,
+    TryAgain: HTTPStatus.SERVICE_UNAVAILABLE,
+}
 COMMON_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -59,16 +64,8 @@ class Reply:
     caching: str = "no-store"
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+def load_page() -> tuple[bytes, str]:
     """The page, and the policy that lets it run its own script and nothing else."""
-
-    content: bytes
-    policy: str
-
-
-def load_page() -> Page:
-    """The page of this package, with the hashes of its script and its style in the policy."""
     text = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     directives = [
         "default-src 'none'",
@@ -80,7 +77,7 @@ def load_page() -> Page:
         "form-action 'none'",
         "frame-ancestors 'none'",
     ]
-    return Page(text.encode(), "; ".join(directives))
+    return text.encode(), "; ".join(directives)
 
 
 def _source_hashes(text: str, tag: str) -> str:
@@ -93,10 +90,9 @@ def _source_hashes(text: str, tag: str) -> str:
 
 
 def serve_gallery(uri: str, host: str, port: int, report: Callable[[str], None]) -> None:
-    """Serve the gallery of a run or an output until the process is asked to stop.
+    """Serve the gallery of a run or an output until a signal; `report` receives its address.
 
-    `report` is called with a sentence once it is served. Raises BadInput where there are no runs,
-    or nothing can be served at that host and port; TryAgain where storage fails.
+    Raises BadInput, Missing, TryAgain.
     """
     with open_gallery(uri) as gallery, GalleryServer(gallery, host, port) as server:
         state = gallery.state()
@@ -119,10 +115,10 @@ class GalleryServer(ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(self, gallery: Gallery, host: str, port: int) -> None:
-        """Listen. Raises BadInput where the port cannot be used, or the host is not this one."""
+        """Listen. Raises BadInput if the host or the port cannot be used."""
         self.gallery = gallery
         self.host = host
-        self.page = load_page()
+        self.page, self.policy = load_page()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), GalleryRequest)
@@ -135,7 +131,7 @@ class GalleryServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where a browser finds the page."""
+        """The address of the page."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{name}:{self.server_port}/"
 
@@ -164,12 +160,19 @@ class GalleryRequest(BaseHTTPRequestHandler):
         """Print nothing for a request."""
 
     def _reply(self) -> Reply:
-        path, _, query = self.path.partition("?")
         if not is_own_host(self.headers.get("Host", ""), self.server.host):
             sentence = "This gallery has no such name. Open it at its address."
             return _refuse(sentence, HTTPStatus.FORBIDDEN)
+        path, _, query = self.path.partition("?")
         options = {name: values[-1] for name, values in parse_qs(query).items()}
-        return _answer_or_refuse(self.server.gallery, self.server.page.content, path, options)
+        if path == "/":
+            return Reply(self.server.page, "text/html; charset=utf-8")
+        try:
+            return _answer(self.server.gallery, path, options)
+        except ValidationError as error:
+            return _refuse(_describe(error), HTTPStatus.BAD_REQUEST)
+        except KilnError as error:
+            return _refuse(str(error), _status_of(error))
 
     def _send(self, reply: Reply) -> None:
         self.send_response(reply.status)
@@ -177,7 +180,7 @@ class GalleryRequest(BaseHTTPRequestHandler):
             **COMMON_HEADERS,
             "Content-Type": reply.content_type,
             "Content-Length": str(len(reply.content)),
-            "Content-Security-Policy": self.server.page.policy,
+            "Content-Security-Policy": self.server.policy,
             "Cache-Control": reply.caching,
         }
         for name, value in headers.items():
@@ -190,7 +193,7 @@ class GalleryRequest(BaseHTTPRequestHandler):
 def is_own_host(header: str, host: str) -> bool:
     """Whether a Host header names an address, this machine, or the name that is served.
 
-    Any address will do, such as that of a tunnel's end: only a name can be made to lead elsewhere.
+    Any address will do, such as a tunnel's: only a name can be made to lead elsewhere.
     """
     try:
         name = urlsplit(f"//{header}").hostname or ""
@@ -214,29 +217,17 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _answer_or_refuse(gallery: Gallery, page: bytes, path: str, options: Options) -> Reply:
-    """The answer to a path with the options after its question mark; failures as sentences."""
-    try:
-        return _answer(gallery, page, path, options)
-    except ValidationError as error:
-        return _refuse(_describe(error), HTTPStatus.BAD_REQUEST)
-    except KilnError as error:
-        return _refuse(str(error), _status_of(error))
-
-
 def _refuse(sentence: str, status: HTTPStatus) -> Reply:
-    """An answer that says why there is none."""
     return Reply(_to_json({"error": sentence}), status=status)
 
 
-def _answer(gallery: Gallery, page: bytes, path: str, options: Options) -> Reply:
+def _answer(gallery: Gallery, path: str, options: Options) -> Reply:
     match path:
-        case "/":
-            return Reply(page, "text/html; charset=utf-8")
         case "/state":
             return Reply(_to_json(gallery.state()))
         case "/images":
-            return Reply(_to_json(_page(gallery, options)))
+            query = PAGE_ADAPTER.validate_python({**options, "where": _where(options)})
+            return Reply(_to_json(gallery.page(query)))
         case "/count":
             return Reply(_to_json(gallery.count(_where(options))))
         case "/trends":
@@ -249,20 +240,12 @@ def _answer_image(gallery: Gallery, path: str, options: Options) -> Reply:
     match = IMAGE_PATH.fullmatch(path)
     if match is None:
         raise Missing(f"{cut_name(path)}: there is nothing here. Open the first page.")
-    noun, run_id, image_id = match[1], unquote(match[2]), unquote(match[3])
+    noun, run_id, image_id = map(unquote, match.groups())
     number = NUMBER_ADAPTER.validate_python(options.get("number"))
     if noun == "row":
         return Reply(_to_json(gallery.details(run_id, image_id, number)))
     file = gallery.file(run_id, image_id, number, thumbnail=noun == "thumbnail")
     return Reply(file.content, file.media_type, caching=IMAGE_CACHING)
-
-
-def _page(gallery: Gallery, options: Options) -> object:
-    """A page of images."""
-    fields: dict[str, object] = dict(options)
-    fields["where"] = _where(options)
-    query = PAGE_ADAPTER.validate_python(fields)
-    return gallery.page(query)
 
 
 def _where(options: Options) -> tuple[Condition, ...]:
@@ -271,12 +254,9 @@ def _where(options: Options) -> tuple[Condition, ...]:
 
 
 def _status_of(error: KilnError) -> HTTPStatus:
-    if isinstance(error, Missing):
-        return HTTPStatus.NOT_FOUND
-    if isinstance(error, BadInput):
-        return HTTPStatus.BAD_REQUEST
-    if isinstance(error, Incomplete | TryAgain):
-        return HTTPStatus.SERVICE_UNAVAILABLE
+    for kind, status in STATUSES.items():
+        if isinstance(error, kind):
+            return status
     return HTTPStatus.INTERNAL_SERVER_ERROR
 
 

@@ -49,13 +49,13 @@ class DerivedColumns:
         """The batch with the fields at its end."""
         prompts = batch.column("prompt")
         # Longer ones are rejected, and would take any time and memory to tokenize.
-        is_short = pc.less_equal(pc.utf8_length(prompts), MAX_PROMPT_CHARS)
+        lengths = pc.utf8_length(prompts)
+        is_short = pc.less_equal(lengths, MAX_PROMPT_CHARS)
         null = pa.scalar(None, prompts.type)
         prompts = pc.if_else(is_short, prompts, null)
         # A prompt counts if any of the models truncates it.
-        truncated = reduce(
-            pc.or_kleene, (lengths.find_truncated(prompts) for lengths in self._lengths)
-        )
+        by_model = [model.find_truncated(prompts) for model in self._lengths]
+        truncated = reduce(pc.or_kleene, by_model)
         loras = self._loras.read(batch.column("loras"))
         columns = [*batch.columns, truncated, *loras]
         schema = pa.schema([*batch.schema, *DERIVED_FIELDS])
@@ -63,10 +63,7 @@ class DerivedColumns:
 
 
 class LoraColumnReader:
-    """Turns texts about LoRAs into what a plan records of them.
-
-    A null means the job's default, an empty text no LoRA.
-    """
+    """Parses cells with LoRAs. Null is the job's default, an empty text no LoRA."""
 
     def __init__(self, default: str, digests: Mapping[str, str]) -> None:
         """Take the job's default and the digest of each of its LoRAs.
@@ -87,8 +84,10 @@ class LoraColumnReader:
         """LORA_COLUMNS: the canonical text, the key that is part of image_id, and the fault."""
         encoded = column.dictionary_encode(null_encoding="encode")
         texts = encoded.dictionary.to_pylist()
-        texts = [self._default if text is None else text for text in texts]
-        parsed = [*map(self._parse_cached, texts)]
+        parsed = []
+        for text in texts:
+            text = self._default if text is None else text
+            parsed.append(self._parse_cached(text))
         by_column = zip(*parsed, strict=True)
         columns = (pa.array(values, pa.string()) for values in by_column)
         return tuple(values.take(encoded.indices) for values in columns)
@@ -126,7 +125,7 @@ class PromptLengths:
             self._limit, self._tokenizer = max(tokenizers, key=lambda loaded: loaded[0])
 
     def find_truncated(self, prompts: pa.Array) -> pa.Array:
-        """Whether the model truncates each prompt; null where the model ships no tokenizer."""
+        """Whether the model truncates each prompt; null if it has no tokenizer."""
         if self._limit is None:
             return pa.nulls(len(prompts), pa.bool_())
         # No token is shorter than a byte, so short prompts need no counting.
@@ -137,9 +136,9 @@ class PromptLengths:
         return pc.replace_with_mask(is_long, is_long, pa.array(exceeds))
 
     def _exceed(self, prompts: pa.Array, limit: int) -> npt.NDArray[np.bool_]:
-        """Whether each prompt has more tokens than `limit`.
+        """Whether each prompt has more than `limit` tokens.
 
-        Most words are cached. The others are tokenized only for prompts that may be too long.
+        Most words are cached. Others are tokenized only for prompts that may be too long.
         """
         # Splitting at blanks alone is three times faster than at white space; the tokenizer finds
         # what other white space is within the words.
@@ -155,7 +154,8 @@ class PromptLengths:
         unknown = np.flatnonzero(lengths == UNKNOWN_LENGTH)
         unknown_words = words.take(pa.array(unknown))
         lengths[unknown] = _most_tokens(unknown_words, limit)
-        at_most = _sum_slices(lengths[indices], offsets)
+        word_lengths = lengths[indices]
+        at_most = _sum_slices(word_lengths, offsets)
         exceeds = at_most > limit
         # Words that are only in prompts which do not exceed the limit even so stay unknown.
         word_counts = np.diff(offsets)
@@ -163,8 +163,10 @@ class PromptLengths:
         open_words = indices[is_open_word]
         needed = np.intersect1d(open_words, unknown)
         needed_words = words.take(pa.array(needed))
-        lengths[needed] = self._tokenize_words(needed_words.to_pylist())
-        counts = _sum_slices(lengths[indices], offsets)
+        texts = needed_words.to_pylist()
+        lengths[needed] = self._tokenize_words(texts)
+        word_lengths = lengths[indices]
+        counts = _sum_slices(word_lengths, offsets)
         return counts > limit
 
     def _tokenize_words(self, words: list[str]) -> list[int]:
@@ -185,7 +187,6 @@ class PromptLengths:
 
 
 def _sum_slices(values: Int64Array, offsets: npt.NDArray[np.int32]) -> Int64Array:
-    """The sum of the values from each offset to the next, which must be larger."""
     if len(offsets) == 1:
         return np.zeros(0, np.int64)
     sums: Int64Array = np.add.reduceat(values, offsets[:-1], dtype=np.int64)
@@ -193,9 +194,9 @@ def _sum_slices(values: Int64Array, offsets: npt.NDArray[np.int32]) -> Int64Arra
 
 
 def _most_tokens(words: pa.Array, limit: int) -> Int64Array:
-    """The most tokens that each word may have: one for each byte, and one that begins the word.
+    """An upper bound of tokens: one for each byte, and one that begins the word.
 
-    More than `limit` where a word is not ASCII, since normalizing may make other words longer.
+    Words beyond ASCII exceed `limit`, since normalizing may lengthen them.
     """
     lengths = pc.binary_length(words).to_numpy()
     lengths = lengths.astype(np.int64)
@@ -204,7 +205,7 @@ def _most_tokens(words: pa.Array, limit: int) -> Int64Array:
 
 
 def _load_tokenizer(folder: Path) -> tuple[int, Tokenizer]:
-    """How many tokens of a prompt the tokenizer in `folder` reads at most, and the tokenizer."""
+    """The most tokens of a prompt that the tokenizer in `folder` reads, and the tokenizer."""
     try:
         settings = json.loads((folder / "tokenizer_config.json").read_bytes())
         limit = min(int(settings.get("model_max_length", NO_TOKEN_LIMIT)), NO_TOKEN_LIMIT)
@@ -219,7 +220,7 @@ def _load_tokenizer(folder: Path) -> tuple[int, Tokenizer]:
 
 
 def _load_clip_tokenizer(folder: Path) -> Tokenizer:
-    """CLIP's tokenizer from its vocabulary and merges, which is all that many older models ship."""
+    """CLIP's tokenizer from its vocabulary and merges, all that many older models ship."""
     vocabulary = str(folder / "vocab.json")
     merges = str(folder / "merges.txt")
     tokenizer = Tokenizer(BPE.from_file(vocabulary, merges, end_of_word_suffix="</w>"))

@@ -12,34 +12,43 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import dataset_name
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.models.checkpoints import scheduler_changes
 from imagekiln.steps.models.compatibility import require_quantizable_loras
 from imagekiln.steps.models.facts import default_image_size
 from imagekiln.steps.models.loras import parse_loras
-from imagekiln.steps.models.passes import PassSizes, iter_pass_jobs
-from imagekiln.steps.models.performance import time_figure
+from imagekiln.steps.models.passes import iter_pass_jobs
+from imagekiln.steps.models.passes import PassSizes
+from imagekiln.steps.models.performance import TimeFigure, time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.models.samplers import fitting_samplers
-from imagekiln.steps.plan.batch_sizes import TuningEntries, choose_batch_sizes, tuned_figure
+from imagekiln.steps.models.checkpoints import scheduler_changes
 from imagekiln.steps.plan.catalog import Catalog, catalog_images, write_images
-from imagekiln.steps.plan.cell_notes import CellNotes
-from imagekiln.steps.plan.column_names import describe_unread
-from imagekiln.steps.plan.column_readers import passthrough_names
+from imagekiln.steps.plan.catalog_sql import split_groups
+from imagekiln.steps.plan.columns import describe_unread, passthrough_names
 from imagekiln.steps.plan.derived_columns import DERIVED_FIELDS, DerivedColumns
-from imagekiln.steps.plan.existing_images import count_split_groups
 from imagekiln.steps.plan.image_sql import images_sql, model_key
-from imagekiln.steps.plan.input_files import COLUMN_KINDS, InputFile, input_fingerprint
+from imagekiln.steps.plan.input_files import InputFile, input_fingerprint
 from imagekiln.steps.plan.input_images import ImageSink, InputImages
-from imagekiln.steps.plan.prompt_batches import empty_columns, iter_prompt_batches, prompt_schema
+from imagekiln.steps.plan.prompt_batches import (
+    CellNotes,
+    empty_columns,
+    iter_prompt_batches,
+    prompt_schema,
+)
 from imagekiln.steps.plan.rejected_rows import (
     RejectionCause,
     find_rejection_causes,
     locate_rejected_rows,
 )
-from imagekiln.steps.plan.rules import NOT_UTF8, first_violation_sql, rejection_rules
-from imagekiln.steps.plan.run_time import SECONDS_PER_HOUR, RunTime
+from imagekiln.steps.plan.rules import NOT_UTF8, RejectionRule, first_violation_sql, rejection_rules
 from imagekiln.steps.plan.sampling import PlanSample, choose_sample, read_sample
-from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
+from imagekiln.steps.plan.sharding import (
+    Sharding,
+    TuningEntries,
+    choose_batch_sizes,
+    cut_shards,
+    tuned_figure,
+    work_per_image,
+)
 from imagekiln.steps.runs.drawn_sizes import with_final_sizes
 from imagekiln.steps.runs.plan import (
     BatchSize,
@@ -60,10 +69,9 @@ RejectedSink: TypeAlias = Callable[[Iterator[pa.RecordBatch]], str]
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """What a plan follows from, read before any row: the job, its model, its files, its tuning.
+    """The job, its model, files and tuning, read before any row.
 
-    `existing_runs` are the ids of the runs under the job's output whose images are omitted. With
-    `sample_images`, a sample of so many images is the first shard.
+    Images of `existing_runs` are omitted. With `sample_images`, the first shard is a sample.
     """
 
     job: Job
@@ -76,12 +84,12 @@ class PlanInputs:
 
     @property
     def has_loras_by_row(self) -> bool:
-        """Whether there is a column for LoRAs. No cell counts: ids do not depend on other rows."""
+        """Whether there is a column for LoRAs; its cells do not count, as ids depend on one row."""
         return "loras" not in empty_columns(self.files)
 
     @property
     def fused_loras(self) -> str | None:
-        """The LoRAs, as canonical text, that all images are drawn with; None without any."""
+        """The LoRAs of all images as canonical text; None without any."""
         if self.has_loras_by_row:
             return None
         return parse_loras(self.job.defaults.loras, self.job.model.loras).canonical
@@ -89,11 +97,10 @@ class PlanInputs:
 
 @dataclass(frozen=True, slots=True)
 class PlanDraft:
-    """The images of a job, validated, grouped and cut. Sizes are in pixels.
+    """The images of a job, validated, grouped and cut.
 
-    `work` is in pixels times steps. `time` is None where there is no figure for what an image
-    takes, `sample` where the first shard is one like the others. `sizes` are what passes give,
-    `notes` say what a person should know of the input.
+    `work` is in pixels times steps, and `figure` its time, if known. `sizes` are those of passes.
+    `notes` are for the user. With `sample`, that is the first shard.
     """
 
     files: tuple[InputFile, ...]
@@ -102,7 +109,7 @@ class PlanDraft:
     batch_sizes: tuple[BatchSize, ...]
     sharding: Sharding
     work: float
-    time: RunTime | None
+    figure: TimeFigure | None
     sizes: PassSizes
     notes: tuple[str, ...] = ()
     sample: PlanSample | None = None
@@ -136,14 +143,17 @@ class PlanDraft:
             yield with_final_sizes(rows, self.sizes)
 
     def _iter_drawn_shards(self) -> Iterator[pa.Table]:
-        carried = [field.with_name(dataset_name(field.name)) for field in self.files[0].passthrough]
-        schema = pa.schema([*IMAGE_ROW_SCHEMA, *carried])
+        schema = IMAGE_ROW_SCHEMA
+        for field in self.files[0].passthrough:
+            name = dataset_name(field.name)
+            schema = schema.append(field.with_name(name))
         sizes = self.sharding.shard_images
         batches = self.catalog.iter_images()
         if self.sample is not None:
             sampled = read_sample(self.catalog, self.sample)
             sampled = sampled.rename_columns(schema.names)
-            yield sampled.cast(schema).combine_chunks()
+            sampled = sampled.cast(schema)
+            yield sampled.combine_chunks()
             sizes = sizes[1:]
             numbers = np.sort(self.sample.numbers)
             batches = self.catalog.iter_images(self.sample.rest, numbers)
@@ -155,7 +165,8 @@ class PlanDraft:
                 rows = rows.rename_columns(schema.names)
                 rows = rows.cast(schema)
                 waiting = pa.concat_tables([waiting, rows])
-            yield waiting.slice(0, size).combine_chunks()
+            shard = waiting.slice(0, size)
+            yield shard.combine_chunks()
             waiting = waiting.slice(size)
 
 
@@ -166,20 +177,18 @@ def make_draft(
     store_image: ImageSink | None = None,
     store_rejected: RejectedSink | None = None,
 ) -> Iterator[PlanDraft]:
-    """Work out the plan of a job; the draft can be read inside the `with` block.
+    """Work out the plan of a job, readable inside the `with` block.
 
-    `scratch` should have room for every image's texts, twice and uncompressed. `store_image`
-    receives the hash and the bytes of each input image, `store_rejected` the rejected rows where
-    they are too many.
-    Raises BadInput, Missing, TryAgain.
+    `scratch` needs room for every image's texts twice. `store_image` receives the hash and bytes of
+    each input image, `store_rejected` the rejected rows if they are too many. Raises BadInput,
+    Missing, TryAgain.
     """
     with closing(Database(scratch)) as database:
         notes = CellNotes()
         catalog = _make_images(inputs, database, scratch, store_image, notes)
         _refuse_too_many_rejected(inputs, catalog, store_rejected)
         _refuse_split_groups(inputs, catalog)
-        conversion = [note for file in inputs.files for note in file.source.notes]
-        yield replace(_cut(inputs, catalog), notes=(*conversion, *notes.describe()))
+        yield replace(_cut(inputs, catalog), notes=notes.describe())
 
 
 def _make_images(
@@ -189,31 +198,32 @@ def _make_images(
     store_image: ImageSink | None,
     notes: CellNotes,
 ) -> Catalog:
-    """Read and validate every row, and group the images of the valid ones."""
     job = inputs.job
     model = inputs.model
-    fit = fitting_samplers(model.configuration, scheduler_changes(job.model))
-    pass_fits = {
-        name: fitting_samplers(model.pass_configurations[name], scheduler_changes(pass_job.model))
-        for name, pass_job in iter_pass_jobs(job)
-    }
-    rules = rejection_rules(job, model.facts, fit, model.pass_sizes, pass_fits)
+    rules = _make_rules(inputs)
     passthrough = passthrough_names(len(job.carried_columns))
     if inputs.has_loras_by_row:
         require_quantizable_loras(job)
     fused = () if inputs.fused_loras is None else (FUSED_LORAS,)
-    key = model_key(
-        model.common_digest,
-        job.model.dtype,
-        *model.key_extras,
-        *fused,
-    )
+    extras = [*model.key_extras, *fused]
+    key = model_key(model.common_digest, job.model.dtype, *extras)
     violation = first_violation_sql(rules)
     empty = empty_columns(inputs.files)
-    sql = images_sql(job, model.facts, key, violation, passthrough, empty)
+    sql = images_sql(
+        job,
+        model.facts,
+        key,
+        violation,
+        passthrough,
+        empty,
+    )
     schema = pa.schema([*prompt_schema(inputs.files), *DERIVED_FIELDS])
     images_file = scratch / "images.arrow"
-    rows = _read_rows(inputs, InputImages(store_image), notes)
+    configurations = [model.configuration, *model.pass_configurations.values()]
+    lora_digests = {name: lora.sha256 for name, lora in model.loras.items()}
+    derived = DerivedColumns(configurations, job.defaults.loras, lora_digests)
+    batches = iter_prompt_batches(inputs.files, InputImages(store_image), notes)
+    rows = map(derived.append_to, batches)
     write_images(database, schema, rows, sql, images_file)
     output = job.output.rstrip("/")
     runs = [f"{output}/{run_id}" for run_id in inputs.existing_runs]
@@ -227,16 +237,21 @@ def _make_images(
     )
 
 
-def _read_rows(
-    inputs: PlanInputs, input_images: InputImages, notes: CellNotes
-) -> Iterator[pa.RecordBatch]:
-    model = inputs.model
-    lora_digests = {name: lora.sha256 for name, lora in model.loras.items()}
+def _make_rules(inputs: PlanInputs) -> tuple[RejectionRule, ...]:
     job = inputs.job
-    configurations = [model.configuration, *model.pass_configurations.values()]
-    derived = DerivedColumns(configurations, job.defaults.loras, lora_digests)
-    batches = iter_prompt_batches(inputs.files, input_images, notes)
-    return map(derived.append_to, batches)
+    model = inputs.model
+    fit = fitting_samplers(model.configuration, scheduler_changes(job.model))
+    pass_fits = {}
+    for name, pass_job in iter_pass_jobs(job):
+        changes = scheduler_changes(pass_job.model)
+        pass_fits[name] = fitting_samplers(model.pass_configurations[name], changes)
+    return rejection_rules(
+        job,
+        model.facts,
+        fit,
+        model.pass_sizes,
+        pass_fits,
+    )
 
 
 def _refuse_too_many_rejected(
@@ -271,11 +286,11 @@ def _refuse_too_many_rejected(
 
 
 def _refuse_split_groups(inputs: PlanInputs, catalog: Catalog) -> None:
-    """Raise BadInput where rows have some of an earlier row's candidates."""
+    """Raise BadInput if rows share some of an earlier row's candidates."""
     candidates = catalog.candidates
     if candidates == 1:
         return
-    counts = count_split_groups(catalog.database, candidates)
+    counts = catalog.database.fetch_table(split_groups(candidates))
     for cause in find_rejection_causes(inputs.files, catalog, counts):
         raise BadInput(
             f"{cause.file}: {cause.describe()}. Rows are counted from 0, without a header. Leave "
@@ -284,7 +299,7 @@ def _refuse_split_groups(inputs: PlanInputs, catalog: Catalog) -> None:
 
 
 def describe_causes(causes: tuple[RejectionCause, ...]) -> list[str]:
-    """The most frequent causes, a line each, and at last how rows are counted and what to do."""
+    """The most frequent causes, one a line, and a last line of advice."""
     clauses = [cause.describe() for cause in causes[:MAX_DESCRIBED_CAUSES]]
     omitted = len(causes) - len(clauses)
     if omitted:
@@ -295,14 +310,10 @@ def describe_causes(causes: tuple[RejectionCause, ...]) -> list[str]:
     settings = dict.fromkeys(cause.setting or "" for cause in causes)
     for setting in settings:
         remedy += describe_unread(setting)
-    kinds = {COLUMN_KINDS.get(setting) for setting in settings}
-    if kinds & {"integer", "number"}:
-        remedy += " An empty cell takes the job's value."
     return [*clauses, f"Rows are counted from 0, without a header.{remedy}"]
 
 
 def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
-    """Choose the batch sizes, and cut the images into parts and shards."""
     job = inputs.job
     facts = inputs.model.facts
     passes = inputs.model.pass_sizes
@@ -321,18 +332,6 @@ def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
     largest_batch = max_batch_size(job, batch_sizes)
     sharding = cut_shards(job, catalog.groups, seconds, largest_batch, rest)
     work = sum(group.images * work_per_image(group) for group in catalog.groups)
-    time = None
-    if figure is not None:
-        # What a step of another model takes is not known.
-        is_firm = not inputs.model.pass_configurations
-        time = RunTime(
-            figure.seconds_per_work * work / SECONDS_PER_HOUR,
-            figure.source,
-            len(sharding.shard_images),
-            is_measured=figure.is_measured,
-            device=figure.device,
-            is_firm=is_firm,
-        )
     return PlanDraft(
         files=inputs.files,
         catalog=catalog,
@@ -340,7 +339,7 @@ def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
         batch_sizes=batch_sizes,
         sharding=sharding,
         work=work,
-        time=time,
+        figure=figure,
         sizes=passes,
         sample=sample,
     )

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan import catalog_sql as sql
 from imagekiln.steps.runs.commits import Head, read_head
 from imagekiln.steps.runs.image_id_index import (
     NUMBERED_ID_DTYPE,
@@ -32,15 +32,11 @@ from imagekiln.steps.storage.store import Store
 IDS_PER_BUCKET = 2**21
 READERS = 4  # of chunks, which have megabytes
 HEAD_READERS = 16
-NEAR_SEED = "is so near that of the same prompt that they share some candidates"
 NUMBER_SCHEMA = pa.schema([pa.field("number", pa.int64())])
 
 
 def successful_runs(job: Job, run_id: str | None = None) -> tuple[str, ...]:
-    """The ids of the successful runs under the job's output but `run_id`, oldest first.
-
-    None if the job does not skip existing images.
-    """
+    """The ids of other successful runs, oldest first, if the job skips existing images."""
     if not job.skip_existing:
         return ()
     entries = find_finished_runs(job.output)
@@ -50,12 +46,12 @@ def successful_runs(job: Job, run_id: str | None = None) -> tuple[str, ...]:
 def create_existing_table(
     database: Database, folder: Path, runs: Sequence[str], ids_per_bucket: int = IDS_PER_BUCKET
 ) -> None:
-    """Split `unique_images` by whether one of the runs at these URIs holds the image.
+    """Fill the table `existing` with the numbers of images that one of the runs holds.
 
-    The table `existing` has the numbers of those that are held, the view `planned_images` has the
-    others. Raises BadInput where a run has no readable index, TryAgain where storage fails.
+    The view `planned_images` has the others. Raises BadInput for a run without a readable index,
+    TryAgain.
     """
-    database.execute("CREATE TABLE existing (number BIGINT)")
+    database.execute(sql.EXISTING)
     if runs:
         path = folder / "existing.arrow"
         buckets = _bucket_ids(database, folder / "wanted", ids_per_bucket)
@@ -63,14 +59,10 @@ def create_existing_table(
         write_arrow_file(path, _iter_existing_numbers(buckets, [open_store(uri) for uri in runs]))
         database.register("existing_numbers", arrow_stream_reader(path, NUMBER_SCHEMA.names))
         database.execute("INSERT INTO existing FROM existing_numbers")
-    database.execute(
-        "CREATE VIEW planned_images AS "
-        "SELECT * FROM unique_images ANTI JOIN existing USING (number)"
-    )
+    database.execute(sql.PLANNED_IMAGES)
 
 
 def _bucket_ids(database: Database, folder: Path, ids_per_bucket: int) -> IdBuckets:
-    """The ids of the unique images, each with the image's number."""
     (count,) = database.fetch_table("SELECT count(*) FROM unique_images").columns[0].to_pylist()
     buckets = IdBuckets(
         folder,
@@ -86,19 +78,19 @@ def _bucket_ids(database: Database, folder: Path, ids_per_bucket: int) -> IdBuck
 
 
 def _iter_existing_numbers(buckets: IdBuckets, runs: list[Store]) -> Iterator[pa.RecordBatch]:
-    """The numbers of the images that the runs hold, a batch for each bucket."""
     heads = list(map_ordered(lambda run: read_head(runs[run]), len(runs), HEAD_READERS))
     for bucket in range(buckets.count):
         chunks = _iter_overlapping_chunks(runs, heads, bucket, buckets.count)
         records = buckets.read(bucket)
-        numbers = pa.array(_match_numbers(records, chunks))
-        yield pa.RecordBatch.from_arrays([numbers], schema=NUMBER_SCHEMA)
+        numbers = _match_numbers(records, chunks)
+        column = pa.array(numbers)
+        yield pa.RecordBatch.from_arrays([column], schema=NUMBER_SCHEMA)
 
 
 def _iter_overlapping_chunks(
     runs: list[Store], heads: list[Head], bucket: int, count: int
 ) -> Iterator[IdArray]:
-    """Every chunk of the runs' indexes that shares ids with one of `count` ranges."""
+    """The chunks of the runs' indexes that share ids with one of `count` ranges."""
     places = [
         (store, head.commit.image_ids, chunk)
         for store, head in zip(runs, heads, strict=True)
@@ -114,7 +106,7 @@ def _iter_overlapping_chunks(
 
 
 def _match_numbers(records: RecordArray, chunks: Iterator[IdArray]) -> npt.NDArray[np.int64]:
-    """The numbers of those records, sorted by id, whose id is in one of the chunks."""
+    """The numbers of the records, sorted by id, whose id is in a chunk."""
     ids = np.ascontiguousarray(records["id"])
     halves = _first_halves(ids)
     is_held = np.zeros(len(ids), np.bool_)
@@ -127,44 +119,11 @@ def _match_numbers(records: RecordArray, chunks: Iterator[IdArray]) -> npt.NDArr
         candidates = chunk[may_be_held]
         nearest = np.searchsorted(ids, candidates).clip(max=last)
         is_found = ids[nearest] == candidates
-        is_held[nearest[is_found]] = True
+        held = nearest[is_found]
+        is_held[held] = True
     numbers: npt.NDArray[np.int64] = records["number"][is_held]
     return numbers
 
 
 def _first_halves(ids: IdArray) -> npt.NDArray[np.uint64]:
-    """The first eight bytes of each id as an integer, of the same order."""
     return ids.view(">u8")[::2].astype(np.uint64)
-
-
-def candidate_group_sql(candidates: int) -> str:
-    """The number of the first candidate of each image's group, by the image's own `number`."""
-    return f"number - number % {MAX_IMAGES_PER_ROW} % {candidates}"
-
-
-def count_split_groups(database: Database, candidates: int) -> pa.Table:
-    """The rows of which others make some candidates, as `Catalog.count_rejections` has them."""
-    return database.fetch_table(
-        f"""
-        WITH split AS (
-            SELECT min(number) // {MAX_IMAGES_PER_ROW} AS row FROM planned_images
-            GROUP BY {candidate_group_sql(candidates)} HAVING count(*) <> {candidates})
-        SELECT 'seed' AS "column", '{NEAR_SEED}' AS reason, count(DISTINCT row) AS rows,
-               min(row) AS row
-        FROM split HAVING count(*) > 0
-        """
-    )
-
-
-def plan_whole_groups(database: Database, candidates: int) -> None:
-    """Omit all candidates of which one exists.
-
-    `existing` and `planned_images` are the tables of a catalog.
-    """
-    group = candidate_group_sql(candidates)
-    database.execute(
-        f"""
-        INSERT INTO existing
-        SELECT number FROM planned_images WHERE {group} IN (SELECT {group} FROM existing)
-        """
-    )

@@ -43,27 +43,28 @@ SEED_DIGITS = 13  # 52 bits, which every reader of JSON holds exactly
 
 
 def model_key(digest: str, dtype: str, *extras: str) -> str:
-    """What the model adds to every image_id: its files, its precision, and what else changes all.
+    """Hash the model's files, its precision and what else changes every image.
 
-    Each of `extras` begins with what it is, such as `fp8`, so that no two mean the same.
+    Each of `extras` begins with its kind, such as `fp8`, so that no two mean the same.
     """
     content = json.dumps(["imagekiln-1", digest, dtype, *extras])
-    return hashlib.sha256(content.encode()).hexdigest()
+    hashed = hashlib.sha256(content.encode())
+    return hashed.hexdigest()
 
 
 def image_id_sql(key: str) -> str:
     """The id of each image, from columns named as in IDENTITY_COLUMNS.
 
-    Its column `loras` holds the keys of LoRAs, which are the same whatever the LoRAs are called.
+    Its column `loras` holds hashes of the LoRAs' files.
     """
     return f"substr(sha256(concat('{key}|', {_identity_sql('seed')})), 1, {ID_DIGITS})"
 
 
 def seed_sql(job_seed: int) -> str:
-    """The seed of each image: the row's own plus the image's index, or one derived from the row.
+    """The row's own seed plus the image's index, or a seed derived from the row.
 
-    The latter is derived from the row's id, or its text and settings where it has none, so that
-    rows added elsewhere in the input change no other image.
+    A derived seed depends on the row's id, or on its text and settings if it has none. Rows added
+    elsewhere change no other image.
     """
     by_text = f"concat('text|', {_identity_sql(NO_SEED_SQL)})"
     row = f"CASE WHEN id IS NULL THEN {by_text} ELSE concat('id|', id) END"
@@ -94,11 +95,10 @@ def images_sql(
     passthrough: tuple[str, ...],
     empty_columns: tuple[str, ...] = (),
 ) -> str:
-    """The images of the rows of `input`, in their order, and each rejected row once.
+    """The images of the rows of `input` in their order, and each rejected row once.
 
-    `empty_columns` are null in all rows. `rule` is what `violation_sql` gives for the row. `number`
-    counts images over the whole input, with room for the most that a row may have. `row_hash` is
-    equal for rows with an id that ask for the same.
+    `empty_columns` are null in all rows, `rule` is the result of `violation_sql`. `number` counts
+    images over the whole input, with gaps. `row_hash` is equal for equal rows with an id.
     """
     carried = "".join(f", {name}" for name in passthrough)
     shortcuts = shortcuts_label(job.speed)
@@ -127,7 +127,6 @@ def images_sql(
 
 
 def _planned_columns() -> list[str]:
-    """What the plan has of a row's columns, and which input images the row has."""
     # In ids LoRAs are their files, whatever they are called; in the plan they are their names.
     names = [column.name for column in PROMPT_COLUMNS if column.name != "images"]
     planned = ["lora_names AS loras" if name == "loras" else name for name in names]
@@ -135,7 +134,6 @@ def _planned_columns() -> list[str]:
 
 
 def _filled_sql(job: Job, facts: ModelFacts, carried: str, empty_columns: tuple[str, ...]) -> str:
-    """The rows with the job's defaults where they have nulls."""
     defaults = job.defaults
     width, height = default_image_size(job, facts)
     candidates = "" if job.keep is None else f" * {job.candidates}"
@@ -164,7 +162,7 @@ def _filled_sql(job: Job, facts: ModelFacts, carried: str, empty_columns: tuple[
 
 
 def _guidance_sql(job: Job, facts: ModelFacts) -> str:
-    """The guidance of a row; null where the model reads none or follows a schedule of its own."""
+    """The guidance of a row; null if the model reads none or has a schedule of its own."""
     default = default_guidance(job, facts)
     guidance = f"coalesce(guidance, CAST({'NULL' if default is None else default} AS DOUBLE))"
     if not facts.own.reads_guidance:
@@ -174,7 +172,7 @@ def _guidance_sql(job: Job, facts: ModelFacts) -> str:
 
 
 def _input_sql(empty_columns: tuple[str, ...]) -> str:
-    """The rows of `input`, where DuckDB sees constants: it computes what follows from them once."""
+    """The rows of `input`, with constants that DuckDB evaluates once."""
     if not empty_columns:
         return "input"
     constants = ", ".join(

@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.plan.json_formats import JsonColumns
 from imagekiln.steps.plan.source_files import DATA_SUFFIXES, SourceFile, suffix_of
 from imagekiln.steps.plan.text_formats import (
     BATCH_ROWS,
-    Rows,
+    JsonColumns,
     open_delimited,
     open_prompt_lines,
 )
@@ -40,19 +39,20 @@ REFUSED_STARTS = {
     "download it as CSV.",
 }
 SAMPLE_BYTES = 4096
+TEXT_AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 TEXT_FORMATS = {"csv", "tsv", "json", "txt"}
 # Of pyarrow, which has no error of its own for some damage.
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, ValueError)
 # Opens the rows of a file at a path; its messages begin with the file's name.
-RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[Rows]]
+RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[pa.RecordBatchReader]]
 
 
 def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[SourceFile, ...]:
-    """The sources as Parquet: those of other formats are converted to files in `folder`.
+    """Convert sources of other formats to Parquet in `folder`.
 
-    Text files without a byte are dropped, which Spark writes where a partition has no rows.
-    Raises BadInput, TryAgain.
+    Text files without a byte are dropped, which Spark writes for a partition without rows. Raises
+    BadInput, TryAgain.
     """
     formats = [(source, _detect_format(source)) for source in sources]
     filled = [
@@ -78,63 +78,40 @@ def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[Sour
     for number, (source, kind) in enumerate(filled):
         if kind in readers:
             path = folder / f"{number:05d}-converted.parquet"
-            notes = _write_parquet(source, readers[kind], path)
+            _write_parquet(source, readers[kind], path)
             if source.path.parent == folder:  # a download, which nothing reads again
                 source.path.unlink()
-            source = replace(source, path=path, kind=kind, notes=notes)
+            source = replace(source, path=path, kind=kind)
         converted.append(source)
     return tuple(converted)
 
 
 def _detect_format(source: SourceFile) -> str:
-    """The format of a file: `parquet` also where it is unknown. Raises BadInput, TryAgain."""
-    start = _read_start(source)
+    """The format of a file, `parquet` if it is unknown. Raises BadInput, TryAgain."""
+    with translate_errors(source.uri), open_file(source.path) as file:
+        start = file.read(SAMPLE_BYTES)
     if start.startswith(PARQUET_MAGIC):
         return "parquet"
     for pattern, problem in REFUSED_STARTS.items():
         if re.match(pattern, start):
             raise BadInput(f"{source.uri}: {problem}")
-    if suffix_of(source.uri) in (".yaml", ".yml"):
-        raise BadInput(
-            f"{source.uri}: is YAML, which is not read as a table. Write it as JSON, or up to 100 "
-            "prompts into the job as `prompts: {texts: [...]}`."
-        )
     if start.startswith((ARROW_FILE_MAGIC, ARROW_STREAM_MAGIC)):
         return "arrow"
     return DATA_SUFFIXES.get(suffix_of(source.uri), "parquet")
 
 
-def describe_text(source: SourceFile) -> str | None:
-    """What to do with a file that is text, but not named as such; None where it is not text."""
-    text = _read_start(source).decode("utf-8-sig", errors="replace").rstrip("\ufffd")
-    is_text = all(character.isprintable() or character.isspace() for character in text)
-    if not text or not is_text or text.startswith(PARQUET_MAGIC.decode()):
-        return None
-    return (
-        "is text, not Parquet. End its name in .csv, .tsv, .json or .jsonl if it is one of these, "
-        "or in .txt if each line is a prompt."
-    )
-
-
-def _read_start(source: SourceFile) -> bytes:
-    with translate_errors(source.uri), open_file(source.path) as file:
-        return file.read(SAMPLE_BYTES)
-
-
-def _write_parquet(source: SourceFile, read: RowReader, path: Path) -> tuple[str, ...]:
-    """Convert a file; return what is to be said of its quotation marks."""
+def _write_parquet(source: SourceFile, read: RowReader, path: Path) -> None:
     with (
         translate_errors(str(path)),
         read(source.path, source.uri) as rows,
         pq.ParquetWriter(path, rows.schema) as writer,
     ):
-        for batch in rows.batches:
+        for batch in rows:
             writer.write_batch(batch)
-        return () if rows.quoting is None else rows.quoting.describe()
 
 
 @contextmanager
-def open_arrow(path: Path, where: str) -> Iterator[Rows]:
+def open_arrow(path: Path, where: str) -> Iterator[pa.RecordBatchReader]:
     """The rows of an Arrow IPC file or stream, which Feather files of version 2 are too."""
     try:
         with pa.OSFile(str(path)) as file:
@@ -142,11 +119,11 @@ def open_arrow(path: Path, where: str) -> Iterator[Rows]:
             file.seek(0)
             if is_stream:
                 stream = pa.ipc.open_stream(file)
-                yield Rows(stream.schema, _slice_batches(stream))
-            else:
-                reader = pa.ipc.open_file(file)
-                batches = map(reader.get_batch, range(reader.num_record_batches))
-                yield Rows(reader.schema, _slice_batches(batches))
+                yield pa.RecordBatchReader.from_batches(stream.schema, _slice_batches(stream))
+                return
+            reader = pa.ipc.open_file(file)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+            yield pa.RecordBatchReader.from_batches(reader.schema, _slice_batches(batches))
     except UNREADABLE_ERRORS as error:
         if is_storage_error(error):
             raise
@@ -159,18 +136,11 @@ def open_arrow(path: Path, where: str) -> Iterator[Rows]:
 def _slice_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for column in batch.columns:
-            _validate(column)
+            # Offsets that lead outside the data would be read as text. Text that is not UTF-8
+            # costs only its rows, later.
+            kind = TEXT_AS_BYTES.get(column.type)
+            if kind is not None:
+                column = column.view(kind)
+            column.validate(full=True)
         for first in range(0, batch.num_rows, BATCH_ROWS):
             yield batch.slice(first, BATCH_ROWS)
-
-
-def _validate(column: pa.Array) -> None:
-    """Raise ArrowInvalid if offsets lead outside the file's data, which would be read as text.
-
-    Text that is not UTF-8 costs only its rows, later.
-    """
-    if pa.types.is_string(column.type):
-        column = column.view(pa.binary())
-    elif pa.types.is_large_string(column.type):
-        column = column.view(pa.large_binary())
-    column.validate(full=True)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, NotInstalled, cut_name
 from imagekiln.steps.imaging.input_images import MAX_INPUT_BYTES, ImageInspector, RejectedImage
-from imagekiln.steps.plan.column_readers import decode_dictionary, is_text
+from imagekiln.steps.plan.columns import decode_dictionary, is_text
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import is_remote_uri
@@ -30,9 +30,7 @@ DigestsOrFaults = list[str | None]
 def read_input_image(name: str, table: str, limit: int) -> bytes:
     """At most `limit` bytes of the image that the table at a path or URI names.
 
-    Relative paths are relative to the working directory, as those of prompt files are.
-    Raises RejectedImage, TryAgain where storage fails, NotInstalled where this installation cannot
-    read from such a store.
+    Relative paths start at the working directory. Raises RejectedImage, TryAgain, NotInstalled.
     """
     folder, key = _resolve_location(name, is_remote_uri(table))
     try:
@@ -44,7 +42,7 @@ def read_input_image(name: str, table: str, limit: int) -> bytes:
 
 
 def _resolve_location(name: str, is_remote_table: bool) -> tuple[str, str]:
-    """The folder that the name leads to, and the name within it. Raises RejectedImage."""
+    """The folder of a name, and the name within it. Raises RejectedImage."""
     if len(name.encode()) > MAX_KEY_BYTES:
         raise RejectedImage("place")
     if is_remote_uri(name):
@@ -71,13 +69,13 @@ def _resolve_object(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ImageDigests:
-    """The SHA-256 of each cell's image, null where there is none; of a rejected one, its fault."""
+    """The SHA-256 of each cell's image, or its fault; both null for an empty cell."""
 
     values: pa.Array
     faults: pa.Array
 
     def mark_invalid(self, wrong: pa.Array, column: str) -> pa.Array:
-        """`wrong`, with column and fault written where an image is rejected and `wrong` is null."""
+        """Write column and fault into the nulls of `wrong` for rejected images."""
         return pc.coalesce(wrong, pc.binary_join_element_wise(column, self.faults, " "))
 
 
@@ -94,7 +92,8 @@ class InputImages:
     def digest_column(self, array: pa.Array, table: str) -> ImageDigests:
         """The images of a column of the table at a path or URI. Raises TryAgain."""
         results = pa.array(self._digests_or_faults(array, table), pa.string())
-        is_digest = pc.equal(pc.binary_length(results), DIGEST_CHARS)
+        lengths = pc.binary_length(results)
+        is_digest = pc.equal(lengths, DIGEST_CHARS)
         null = pa.scalar(None, pa.string())
         return ImageDigests(
             values=pc.if_else(is_digest, results, null),
@@ -102,7 +101,6 @@ class InputImages:
         )
 
     def _digests_or_faults(self, array: pa.Array, table: str) -> DigestsOrFaults:
-        """The hash of each cell's image, or its fault."""
         array = decode_dictionary(array)
         if pa.types.is_struct(array.type):
             return self._read_structs(array, table)
@@ -110,12 +108,13 @@ class InputImages:
             contents = array.to_pylist()
             keys = [_cache_key("bytes", content) for content in contents]
             return self._look_up(keys, lambda index: self._inspect(contents[index]))
-        names = array.cast(pa.large_binary()).to_pylist()  # a file's texts may be no UTF-8
+        texts = array.cast(pa.large_binary())  # they may be no UTF-8
+        names = texts.to_pylist()
         keys = [_cache_key("name", name) for name in names]
         return self._look_up(keys, lambda index: self._fetch(names[index], table))
 
     def _read_structs(self, array: pa.Array, table: str) -> DigestsOrFaults:
-        """Cells of bytes and a path, of which the path counts only where there are no bytes."""
+        """Cells of bytes and a path; the path counts only without bytes."""
         contents = pc.struct_field(array, "bytes")
         by_bytes = self._digests_or_faults(contents, table)
         without_bytes = [result is None for result in by_bytes]
@@ -127,14 +126,17 @@ class InputImages:
     def _look_up(
         self, keys: Sequence[str | None], compute: Callable[[int], str]
     ) -> DigestsOrFaults:
-        """What is cached for each key; for new ones, what `compute` gives for their first index."""
+        """The result for each key; `compute` gives those of new keys by their first index."""
         first_index: dict[str, int] = {}
         for index, key in enumerate(keys):
             if key is not None:
                 first_index.setdefault(key, index)
         new_keys = [key for key in first_index if key not in self._known]
+        indices = [first_index[key] for key in new_keys]
         computed = map_ordered(
-            lambda number: compute(first_index[new_keys[number]]), len(new_keys), READERS
+            lambda number: compute(indices[number]),
+            len(indices),
+            READERS,
         )
         self._known.update(zip(new_keys, computed, strict=True))
         results = [None if key is None else self._known[key] for key in keys]
@@ -167,7 +169,6 @@ def _cache_key(kind: str, content: bytes | None) -> str | None:
 
 
 def _is_bytes_type(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds bytes."""
     types = pa.types
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 

@@ -30,31 +30,33 @@ def order_by_group(
     groups: Mapping[GroupKey, int],
     folder: Path,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one group after the other, each group's in the order of `batches`.
+    """The rows of one group after the other, each group in the order of `batches`.
 
-    Rows are in one group where they have equal values in `columns`. `groups` gives the number of
-    rows of each, in the order in which groups are to come. `folder` needs room for all rows.
+    Rows of a group have equal values in `columns`. `groups` gives the number of rows of each, in
+    order. `folder` needs room for all rows.
     """
     path = folder / "by-group.arrow"
     buckets = _assign_buckets([*groups.values()])
     numbers = {key: number for number, key in enumerate(groups)}
-    batches_of: list[list[int]] = [[] for _ in range(buckets[-1] + 1)]
+    bucket_count = buckets[-1] + 1
+    batches_of: list[list[int]] = [[] for _ in range(bucket_count)]
     merged = _merge(batches)
     windows = (_with_group_numbers(window, columns, numbers) for window in merged)
     pieces = _distribute(windows, buckets, batches_of)
-    with closing(prefetch(pieces, PREFETCH_BATCHES, QueueWaits())) as ahead:
+    prefetched = prefetch(pieces, PREFETCH_BATCHES, QueueWaits())
+    with closing(prefetched) as ahead:
         write_arrow_file(path, ahead)
     group_counts = np.bincount(buckets)
     with open_arrow_file(path) as file:
-        for batch_numbers, group_count in zip(batches_of, group_counts, strict=True):
-            bucket = (file.get_batch(number) for number in batch_numbers)
-            yield from _order_bucket(bucket, is_one_group=group_count == 1)
+        for number, batch_numbers in enumerate(batches_of):
+            bucket = map(file.get_batch, batch_numbers)
+            is_one_group = group_counts[number] == 1
+            yield from _order_bucket(bucket, is_one_group=is_one_group)
 
 
 def _order_bucket(
     bucket: Iterator[pa.RecordBatch], *, is_one_group: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a bucket, sorted where they are of several groups, without their numbers."""
     ordered = bucket
     if not is_one_group:
         rows = _concat([*bucket])
@@ -67,7 +69,7 @@ def _order_bucket(
 
 
 def _assign_buckets(sizes: list[int]) -> Int64Array:
-    """The bucket of each group: neighbors share one while they fit."""
+    """The bucket of each group; small neighbors share one."""
     buckets = []
     bucket = 0
     rows = 0
@@ -83,7 +85,7 @@ def _assign_buckets(sizes: list[int]) -> Int64Array:
 def _distribute(
     windows: Iterator[pa.RecordBatch], bucket_of: Int64Array, batches_of: list[list[int]]
 ) -> Iterator[pa.RecordBatch]:
-    """Cut each window by bucket. The number of each piece is added to its bucket's `batches_of`."""
+    """Cut each window by bucket, and add the number of each piece to `batches_of`."""
     count = 0
     for window in windows:
         groups = window[GROUP_COLUMN].to_numpy()
@@ -99,7 +101,6 @@ def _distribute(
 
 
 def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -116,7 +117,6 @@ def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _with_group_numbers(
     window: pa.RecordBatch, columns: Sequence[str], numbers: Mapping[GroupKey, int]
 ) -> pa.RecordBatch:
-    """The window with the number of each row's group."""
     codes = np.zeros(len(window), np.int64)
     for name in columns:
         column = window[name]
@@ -132,7 +132,10 @@ def _with_group_numbers(
     first_rows = np.flatnonzero(steps_up)
     keys = window.select([*columns])
     keys = keys.take(pa.array(first_rows))
-    number_of_code = [numbers[tuple(key.values())] for key in keys.to_pylist()]
+    number_of_code = []
+    for key in keys.to_pylist():
+        number = numbers[tuple(key.values())]
+        number_of_code.append(number)
     numbers_by_code = np.array(number_of_code, dtype=np.int64)
     group = numbers_by_code[codes]
     return window.append_column(GROUP_COLUMN, pa.array(group))
@@ -152,10 +155,7 @@ class SortedStream:
         self._unread = np.empty(0, np.int64)
 
     def contains(self, numbers: Int64Array) -> npt.NDArray[np.bool_]:
-        """Whether each of these numbers is in the stream.
-
-        They must rise, and be larger than all of the calls before.
-        """
+        """Whether each number is in the stream. Numbers rise, also from call to call."""
         if not len(numbers):
             return np.empty(0, np.bool_)
         last = numbers[-1]
@@ -169,3 +169,9 @@ class SortedStream:
         end = np.searchsorted(stream, last, side="right")
         self._unread = stream[end:]
         return np.isin(numbers, stream[:end], assume_unique=True)
+
+    def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows whose `number` is in the stream."""
+        numbers = rows["number"].to_numpy()
+        is_wanted = self.contains(numbers)
+        return rows.filter(pa.array(is_wanted))

@@ -1,16 +1,19 @@
 """The rows of the input files, as batches of one known schema."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from imagekiln.steps.job.columns import PROMPT_COLUMNS, Column
 from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
-from imagekiln.steps.plan.cell_notes import CellNotes
-from imagekiln.steps.plan.column_readers import (
+from imagekiln.steps.plan.columns import (
     COLUMN_READERS,
     Cells,
+    decode_dictionary,
+    is_text,
     passthrough_names,
     read_passthrough,
 )
@@ -22,15 +25,90 @@ from imagekiln.steps.plan.input_files import (
 )
 from imagekiln.steps.plan.input_images import ImageDigests, InputImages
 from imagekiln.steps.runs.tables import COLUMN_TYPES
+from imagekiln.steps.runtime.figures import pluralize
 
 PROMPT_INDEX = [column.name for column in PROMPT_COLUMNS].index("prompt")
+NO_VALUE = -1
+NO_VALUE_PATTERN = (
+    r"(?i)^\s*(-1(\.0*)?|none|null|nan|n/?a|#n/a|undefined|auto|automatic|random|default|-)\s*$"
+)
+# Of a prompt: what is shown of it, and what to use instead, if anything.
+SYNTAX = (
+    ("nan, null or None alone", r"(?i)^\s*(none|null|nan|n/a|#n/a|undefined)\s*$", ""),
+    (
+        "<lora:...>",
+        r"<(lora|lyco|hypernet|lora_[a-z]+):[^>]*>",
+        "for LoRAs, use the column `loras`",
+    ),
+    ("(word:1.3)", r"\([^()]*:\s*[0-9.]+\s*\)|\(\(|\S::-?[0-9]", ""),
+    ("{prompt}", r"(?i)\{\{? *prompt *\}?\}", "for styles, `prompts.template`"),
+    ("{a|b}", r"\{[^{}]*\|[^{}]*\}", "for choices, `prompts.template`"),
+    ("__wildcard__", r"__[A-Za-z0-9_/*-]*[A-Za-z0-9*]__", "for wildcards, `prompts.template`"),
+    ("--option", r"(^|\s)--[a-z]+\b", "for options, columns"),
+)
+SYNTAX_COLUMNS = ("prompt", "negative_prompt")
+ANY_SYNTAX = "|".join(f"({pattern})" for _, pattern, _ in SYNTAX)
+
+
+class CellNotes:
+    """Counts the cells of one reading of the input."""
+
+    def __init__(self) -> None:
+        """Begin with no cell."""
+        self._syntax: Counter[str] = Counter()
+        self._no_values: Counter[tuple[str, str]] = Counter()
+
+    def read(self, column: Column, name: str, array: pa.Array) -> pa.Array:
+        """Read the cells of a column, with null for texts and numbers that stand for no value."""
+        array = decode_dictionary(array)
+        if column.name in SYNTAX_COLUMNS and is_text(array.type):
+            self._count_syntax(array)
+        if column.kind not in ("integer", "number"):
+            return array
+        if is_text(array.type):
+            is_empty = pc.match_substring_regex(array, NO_VALUE_PATTERN)
+        elif pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
+            numbers = array.cast(pa.float64(), safe=False)
+            is_empty = pc.equal(numbers, NO_VALUE)
+        else:
+            return array
+        self._no_values[column.name, name] += pc.sum(is_empty).as_py() or 0
+        null = pa.scalar(None, array.type)
+        return pc.if_else(is_empty, null, array)
+
+    def _count_syntax(self, texts: pa.Array) -> None:
+        has_syntax = pc.match_substring_regex(texts, ANY_SYNTAX)
+        found = texts.filter(has_syntax)
+        for label, pattern, _ in SYNTAX if len(found) else ():
+            matches = pc.match_substring_regex(found, pattern)
+            self._syntax[label] += pc.sum(matches).as_py()
+
+    def describe(self) -> tuple[str, ...]:
+        """A sentence on what counts as empty, and one on what is drawn as text."""
+        notes = []
+        for (ours, name), count in self._no_values.items():
+            if count:
+                value = "a seed of its own" if ours == "seed" else "the job's own value"
+                cells = "1 cell that says" if count == 1 else f"{count:,} cells that say"
+                notes.append(
+                    f"Column {name!r} has {cells} -1, none or the like: read as empty, so that "
+                    f"each such row has {value}, the same each time."
+                )
+        found = {label: remedy for label, _, remedy in SYNTAX if self._syntax[label]}
+        if found:
+            counts = (f"{label} ({pluralize(self._syntax[label], 'text')})" for label in found)
+            advice = "; ".join(filter(None, found.values()))
+            notes.append(
+                "Drawn as plain text, without the meaning that it has in other tools: "
+                f"{', '.join(counts)}." + (f" Instead, {advice}." if advice else "")
+            )
+        return tuple(notes)
 
 
 def prompt_schema(files: tuple[InputFile, ...]) -> pa.Schema:
-    """The schema of every batch of rows.
+    """The schema of batches: `row`, PROMPT_COLUMNS, `wrong` and carried columns.
 
-    `row`, PROMPT_COLUMNS, `wrong` (the column whose value is invalid, of an image with its fault),
-    and the columns of `passthrough_names`.
+    `wrong` is the column whose value is invalid; of an image, with its fault.
     """
     passthrough = files[0].passthrough
     return pa.schema(
@@ -52,9 +130,9 @@ def empty_columns(files: tuple[InputFile, ...]) -> tuple[str, ...]:
 def iter_prompt_batches(
     files: tuple[InputFile, ...], images: InputImages, notes: CellNotes
 ) -> Iterator[pa.RecordBatch]:
-    """Every row of every file, in order, numbered from 0 over all files. `notes` counts cells.
+    """Every row of every file in order, numbered from 0. `notes` counts cells.
 
-    Raises BadInput where a file is damaged, TryAgain where storage fails.
+    Raises BadInput if a file is damaged, TryAgain.
     """
     schema = prompt_schema(files)
     row = 0
@@ -71,7 +149,7 @@ def iter_prompt_batches(
 
 
 def _read_passthrough_names(file: InputFile) -> list[str]:
-    """The carried columns that are read, without those that say what a prompt was."""
+    """The carried columns of the file itself."""
     names: list[str] = file.passthrough.names
     return names if file.prompt_texts is None else names[: -len(REWRITE_COLUMNS)]
 
@@ -103,7 +181,8 @@ def _convert_batch(
         wrong = passthrough.mark_invalid(wrong, mark)
     if file.prompt_texts is not None:
         prompts = arrays[PROMPT_INDEX]
-        arrays[PROMPT_INDEX], *origins = _rewrite(prompts, file.prompt_texts)
+        rewritten, *origins = _rewrite(prompts, file.prompt_texts)
+        arrays[PROMPT_INDEX] = rewritten
         carried += origins
     columns = [rows, *arrays, wrong, *carried]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -116,7 +195,6 @@ def _read_column(
     images: InputImages,
     notes: CellNotes,
 ) -> Cells | ImageDigests:
-    """The cells of one of our columns, null where the file has none."""
     name = file.column_names.get(column.name)
     if name is None:
         kind = COLUMN_TYPES[column.kind]
@@ -131,7 +209,7 @@ def _read_column(
 
 
 def _rewrite(prompts: pa.Array, texts: PromptTexts) -> list[pa.Array]:
-    """The prompts that are drawn, and the columns that say of what they were made, and how."""
+    """The rewritten prompts, their originals, and the outcomes."""
     drawn = []
     outcomes = []
     for prompt in prompts.to_pylist():

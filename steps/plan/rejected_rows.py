@@ -12,11 +12,9 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.plan.catalog import Catalog
-from imagekiln.steps.plan.column_names import find_spellings
-from imagekiln.steps.plan.column_readers import passthrough_names, uuid_texts
+from imagekiln.steps.plan.columns import passthrough_names, uuid_texts
 from imagekiln.steps.plan.input_files import COLUMN_KINDS, InputFile, iter_file_columns
 from imagekiln.steps.plan.input_formats import TEXT_FORMATS
-from imagekiln.steps.plan.rules import IS_NULL
 from imagekiln.steps.plan.text_formats import LINE_FIELD
 from imagekiln.steps.runs.tables import REJECTED_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
@@ -29,11 +27,10 @@ MAX_VALUE_BYTES = 4 * MAX_VALUE_CHARS  # of bytes that are not text
 
 @dataclass(frozen=True, slots=True)
 class RejectionCause:
-    """Why rows were rejected, such as `Caption`, `is blank`; how many, and the first of them.
+    """A reason to reject rows, their number, and the first of them.
 
-    `column` is as the user's files name it, `setting` ours; None of one that is carried.
-    `row_in_file` is counted from 0, without a header, and `line` is known of files of text.
-    `earlier` names the row whose id the first of them repeats, such as `row 0 of a.csv`.
+    `column` is as the user's files name it, `setting` ours, None for a carried one. `row_in_file`
+    counts from 0 without a header; `line` is known in text files.
     """
 
     column: str
@@ -43,29 +40,25 @@ class RejectionCause:
     row_in_file: int
     id: str | None
     value: str | None
-    earlier: str | None = None
     line: int | None = None
     setting: str | None = None
 
     def describe(self) -> str:
         """The cause as a clause, with the number of rows and the first of them."""
-        line = "" if self.line is None else f" on line {self.line}"
-        first = [f"the first is row {self.row_in_file}{line}"]
+        place = f"the first is row {self.row_in_file}"
+        if self.line is not None:
+            place += f" on line {self.line}"
+        first = [place]
         if self.id is not None:
             first.append(f"id {_quote(self.id)}")
         if self.value is not None:
             first.append(f"value {_quote(self.value)}")
-        if self.earlier is not None:
-            first.append(f"the earlier is {self.earlier}")
         rows = pluralize(self.rows, "row")
         return f"{self.column} {self.reason} ({rows}; {', '.join(first)})"
 
 
 def _quote(text: str) -> str:
-    shown = text[:MAX_SHOWN_CHARS]
-    if shown != text:
-        shown += "…"
-    return repr(shown)
+    return repr(text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…")
 
 
 def find_rejection_causes(
@@ -80,50 +73,27 @@ def find_rejection_causes(
         for batch in locate_rejected_rows(files, iter(firsts.to_batches()))
         for row in batch.to_pylist()
     }
-    unused = [name for file in files for name in file.unused_columns]
-    others = find_spellings(unused, "prompt")
     causes = []
     for count in counts.to_pylist():
-        first = rows[count["row"]]
-        earlier_row = catalog.earlier_row(count["row"])
-        setting = count["column"] if count["column"] in COLUMN_KINDS else None
-        reason = count["reason"]
-        if others and reason == IS_NULL:
-            reason = f"{reason}; the input also has {others[0]!r}, which is not read"
+        row = rows[count["row"]]
+        first = {name: row[name] for name in ("file", "row_in_file", "id", "value", "line")}
         cause = RejectionCause(
-            column=first["column_name"],
-            reason=reason,
+            column=row["column_name"],
+            reason=count["reason"],
             rows=count["rows"],
-            file=first["file"],
-            row_in_file=first["row_in_file"],
-            id=first["id"],
-            value=first["value"],
-            earlier=_name_earlier_row(files, earlier_row),
-            line=first["line"],
-            setting=setting,
+            setting=count["column"] if count["column"] in COLUMN_KINDS else None,
+            **first,
         )
         causes.append(cause)
     return tuple(causes)
 
 
-def _name_earlier_row(files: tuple[InputFile, ...], row: int | None) -> str | None:
-    """A row of the whole input as that of its file."""
-    if row is None:
-        return None
-    first_row = 0
-    for file in files:
-        if row < first_row + file.rows:
-            return f"row {row - first_row} of {file.source.uri}"
-        first_row += file.rows
-    return None
-
-
 def locate_rejected_rows(
     files: tuple[InputFile, ...], rejected: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Rejected rows, which come as `row`, `column` and `reason` in their order, as REJECTED_SCHEMA.
+    """Rejected rows, from `row`, `column` and `reason` in order, as REJECTED_SCHEMA.
 
-    A value is null where the row has none, or where it is an image.
+    The value of an image is null.
     """
     window = _Window(rejected)
     first_row = 0
@@ -134,7 +104,7 @@ def locate_rejected_rows(
 
 
 class _Window:
-    """The rejected rows, taken in pieces by their numbers."""
+    """Rejected rows, read in order up to a row."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = filter(len, batches)
@@ -149,8 +119,7 @@ class _Window:
         """Take the rows before the row `end`."""
         while self._waiting is not None and self.has_rows_before(end):
             batch = self._waiting
-            numbers = batch["row"].to_numpy()
-            count = int(np.searchsorted(numbers, end))
+            count = int(np.searchsorted(batch["row"].to_numpy(), end))
             yield batch.slice(0, count)
             is_used_up = count == batch.num_rows
             self._waiting = next(self._batches, None) if is_used_up else batch.slice(count)
@@ -162,24 +131,22 @@ def _locate_in_file(file: InputFile, first_row: int, window: _Window) -> Iterato
         for ours, theirs in file.column_names.items()
         if ours not in INPUT_IMAGE_COLUMNS
     }
-    end = first_row + file.rows
+    if file.source.kind in TEXT_FORMATS:
+        names[LINE_FIELD.name] = LINE_FIELD.name
     start = first_row
-    has_lines = file.source.kind in TEXT_FORMATS
-    read_names = dict.fromkeys(names.values())
-    if has_lines:
-        read_names[LINE_FIELD.name] = None
-    for columns in iter_file_columns(file, [*read_names]):
+    for columns in iter_file_columns(file, [*dict.fromkeys(names.values())]):
         for rejected in window.take_before(start + columns.num_rows):
             row_numbers = rejected["row"].to_numpy()
             cells = columns.take(pa.array(row_numbers - start))
             values = {ours: cells[theirs] for ours, theirs in names.items()}
-            lines = pa.nulls(cells.num_rows, LINE_FIELD.type)
-            if has_lines:
-                lines = cells[LINE_FIELD.name]
-            rows_in_file = row_numbers - first_row
-            yield _describe_rows(file, rejected, rows_in_file, lines, values)
+            yield _describe_rows(
+                file,
+                rejected,
+                row_numbers - first_row,
+                values,
+            )
         start += columns.num_rows
-        if not window.has_rows_before(end):
+        if not window.has_rows_before(first_row + file.rows):
             return
 
 
@@ -187,10 +154,9 @@ def _describe_rows(
     file: InputFile,
     rejected: pa.RecordBatch,
     rows_in_file: "np.ndarray[tuple[int], np.dtype[np.int64]]",
-    lines: pa.Array,
     values: dict[str, pa.Array],
 ) -> pa.RecordBatch:
-    """These rows as REJECTED_SCHEMA; `values` are their cells by our names of the columns."""
+    """The rows as REJECTED_SCHEMA; `values` are cells by our names of columns."""
     count = rejected.num_rows
     no_texts = pa.nulls(count, pa.string())
     value = no_texts
@@ -199,12 +165,16 @@ def _describe_rows(
             is_column = pc.equal(rejected["column"], name)
             shown = _show(values[name])
             value = pc.if_else(is_column, shown, value)
+    carried = file.passthrough.names
+    marks = passthrough_names(len(carried))
+    theirs = dict(zip(marks, carried, strict=True)) | file.column_names
+    names = [theirs.get(name, name) for name in rejected["column"].to_pylist()]
     columns = [
         rejected["row"],
         pa.repeat(file.source.uri, count),
         pa.array(rows_in_file),
-        lines,
-        _rename(rejected["column"], file),
+        values.get(LINE_FIELD.name, pa.nulls(count, LINE_FIELD.type)),
+        pa.array(names, pa.string()),
         rejected["reason"],
         _show(values["id"]) if "id" in values else no_texts,
         value,
@@ -212,17 +182,8 @@ def _describe_rows(
     return pa.RecordBatch.from_arrays(columns, schema=REJECTED_SCHEMA)
 
 
-def _rename(columns: pa.Array, file: InputFile) -> pa.Array:
-    """Our names of columns as those in the file."""
-    carried = file.passthrough.names
-    marks = passthrough_names(len(carried))
-    theirs = dict(zip(marks, carried, strict=True)) | file.column_names
-    names = [theirs.get(name, name) for name in columns.to_pylist()]
-    return pa.array(names, pa.string())
-
-
 def _show(cells: pa.Array) -> pa.Array:
-    """The cells as text, cut off where they are long; bytes that are no UTF-8 as escapes."""
+    """Cells as short text; bytes that are not UTF-8 as escapes."""
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     if isinstance(cells.type, pa.UuidType):
@@ -232,16 +193,12 @@ def _show(cells: pa.Array) -> pa.Array:
         texts.validate(full=True)
     except pa.ArrowInvalid:
         raw = texts.view(pa.binary()).to_pylist()
-        escaped = [*map(_escape, raw)]
-        texts = pa.array(escaped, pa.string())
+        escaped = [
+            cell and cell[:MAX_VALUE_BYTES].decode(errors="backslashreplace") for cell in raw
+        ]
+        texts = pa.array([cell or None for cell in escaped], pa.string())
     lengths = pc.utf8_length(texts)
     is_long = pc.greater(lengths, MAX_VALUE_CHARS)
-    if not pc.any(is_long).as_py():
-        return texts
     start = pc.utf8_slice_codeunits(texts, 0, MAX_VALUE_CHARS)
     cut = pc.binary_join_element_wise(start, "…", "")
     return pc.if_else(is_long, cut, texts)
-
-
-def _escape(cell: bytes | None) -> str | None:
-    return None if cell is None else cell[:MAX_VALUE_BYTES].decode(errors="backslashreplace")

@@ -7,18 +7,28 @@ is one commit. A job with further prompts appends a list of those that no list h
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Annotated, Literal
+from typing import Annotated, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field, TypeAdapter
 
-from imagekiln.steps.errors import Missing, TryAgain
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.job.columns import MAX_PROMPT_CHARS
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
+from imagekiln.steps.plan.columns import read_texts
+from imagekiln.steps.plan.input_files import (
+    InputFile,
+    PromptTexts,
+    RewrittenText,
+    iter_file_columns,
+)
 from imagekiln.steps.runs.keys import rewrite_key
+from imagekiln.steps.runs.plan import RewriteFacts
 from imagekiln.steps.runs.tables import damage_error, read_table, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, require_conditional_writes
@@ -26,26 +36,16 @@ from imagekiln.steps.storage.store import Store, require_conditional_writes
 LIST_PROMPTS = 65_536
 DIGEST_DIGITS = 16
 MODEL_NAME = "rewrite.json"
-# Whole: the model ended it. Cut: at the most tokens. Unread: the prompt is too long for the model.
-Ending = Literal["whole", "cut", "unread"]
 LIST_SCHEMA = pa.schema([pa.field("prompt", pa.string())])
 PART_SCHEMA = pa.schema([*LIST_SCHEMA, pa.field("text", pa.string()), pa.field("end", pa.string())])
-
-
-@dataclass(frozen=True, slots=True)
-class RewrittenText:
-    """What the model made of a prompt, and how it ended."""
-
-    text: str
-    end: Ending
+MAX_PROMPTS = 1_000_000  # distinct ones of a job, which are held in memory with their texts
+# Makes all texts of these prompts; None where nobody here does.
+PromptRewriter: TypeAlias = Callable[[Job, set[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenModel:
-    """The language model of all texts: its commit, if it is on a hub, and a digest of its files.
-
-    A part has `part_prompts` prompts of its list, the last of a list perhaps fewer.
-    """
+    """The language model of all texts, with its commit on a hub, and a digest of its files."""
 
     id: str
     revision: str | None
@@ -65,16 +65,16 @@ FROZEN_MODEL_TYPE_ADAPTER: TypeAdapter[FrozenModel] = TypeAdapter(FrozenModel)
 
 
 def digest_settings(settings: RewriteSettings) -> str:
-    """Identifies the texts of a rewrite; a branch or tag counts by its name, a folder by its path.
+    """Identify the texts of a rewrite by the job's words: a branch by its name.
 
-    So what was rewritten stays where a branch moves, and is read where the model is not.
+    Texts stay when a branch moves, and can be read without the model.
     """
     content = json.dumps(settings.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_DIGITS]
 
 
 class Rewriting:
-    """The lists and parts of one rewrite. Where storage fails, every method raises a KilnError."""
+    """The lists and parts of one rewrite. All methods raise a KilnError if storage fails."""
 
     def __init__(self, store: Store, digest: str) -> None:
         """Take the output's store; nothing is read yet."""
@@ -95,7 +95,7 @@ class Rewriting:
             return None
 
     def freeze_model(self, model: FrozenModel, *, check_store: bool) -> None:
-        """Write the model, unless it is frozen. Raises TryAgain where another was meanwhile.
+        """Write the model, unless it is frozen. Raises TryAgain if another one was.
 
         With `check_store`, a store that ignores conditional writes is refused.
         """
@@ -110,7 +110,7 @@ class Rewriting:
             )
 
     def iter_parts(self) -> Iterator[RewritePart]:
-        """Every part of every list, in the order of their numbers; none before there is a model."""
+        """Every part of every list in order; none before there is a model."""
         model = self.read_model()
         if model is None:
             return
@@ -124,10 +124,7 @@ class Rewriting:
                 yield RewritePart(key, prompts[start : start + size])
 
     def divide(self, prompts: set[str]) -> Iterator[tuple[RewritePart, set[str]]]:
-        """Each part that decides the texts of some of these prompts, with those prompts.
-
-        The first list that has a prompt decides.
-        """
+        """Each part with those of `prompts` that it decides; the first list with a prompt does."""
         left = set(prompts)
         for part in self.iter_parts():
             own = left.intersection(part.prompts)
@@ -136,10 +133,7 @@ class Rewriting:
                 yield part, own
 
     def append_lists(self, prompts: set[str]) -> None:
-        """Freeze lists of these prompts, except those that others have listed meanwhile.
-
-        Prompts of about one length are neighbors, so that batches have little padding.
-        """
+        """Freeze lists of prompts that no list has, sorted by length so that batches pad little."""
         missing = set(prompts)
         for number in count():
             listed = self._read_list(number)
@@ -154,7 +148,7 @@ class Rewriting:
             missing.difference_update(listed)
 
     def has_part(self, part: RewritePart) -> bool:
-        """Whether the part is committed. Raises BadInput where it is damaged."""
+        """Whether the part is committed. Raises BadInput if it is damaged."""
         return self.read_part(part) is not None
 
     def commit_part(self, part: RewritePart, texts: Sequence[RewrittenText]) -> None:
@@ -168,10 +162,7 @@ class Rewriting:
         self._store.create(part.key, content)
 
     def read_part(self, part: RewritePart) -> list[RewrittenText] | None:
-        """The texts of a part in the order of its prompts; None if it is not committed.
-
-        Raises BadInput if the object is damaged, or has the texts of other prompts.
-        """
+        """The texts of a part in order; None if it is not committed. Raises BadInput."""
         try:
             table = read_table(self._store, part.key)
         except Missing:
@@ -201,5 +192,100 @@ class Rewriting:
 
 
 def open_rewriting(job: Job, settings: RewriteSettings) -> Rewriting:
-    """What was rewritten for a job so far, without any request."""
+    """The rewritten prompts of a job; makes no request."""
     return Rewriting(open_store(job.output.rstrip("/")), digest_settings(settings))
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenInput:
+    """The files with rewritten prompts, and facts for the plan; `missing` counts the rest."""
+
+    files: tuple[InputFile, ...]
+    facts: RewriteFacts | None = None
+    missing: int = 0
+
+
+def rewrite_input(
+    job: Job, files: tuple[InputFile, ...], rewriter: PromptRewriter | None = None
+) -> RewrittenInput:
+    """Rewrite the prompts of files if the job asks for it; `rewriter` makes missing texts.
+
+    Raises BadInput if texts are missing.
+    """
+    rewritten = rewrite_for_estimate(job, files)
+    if rewritten.missing and rewriter is not None:
+        rewriter(job, collect_prompts(files))
+        rewritten = rewrite_for_estimate(job, files)
+    if rewritten.missing:
+        raise BadInput(
+            f"{job.output}: lacks {rewritten.missing} rewritten prompts of the job, and planning "
+            "rewrites none. First type `imagekiln rewrite JOB` where the language model can run, "
+            "or `imagekiln submit JOB`, whose workflow does it."
+        )
+    return rewritten
+
+
+def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInput:
+    """The files with the prompts that are rewritten already."""
+    settings = job.rewrite
+    if settings is None:
+        return RewrittenInput(files)
+    prompts = collect_prompts(files)
+    rewriting = open_rewriting(job, settings)
+    texts = read_texts_of(rewriting, prompts)
+    digest = hashlib.sha256()
+    for prompt in sorted(texts):  # whatever the order of rows
+        rewritten = texts[prompt]
+        line = json.dumps([prompt, rewritten.text, rewritten.end])
+        digest.update(line.encode())
+    sha256 = digest.hexdigest()
+    prompt_texts = PromptTexts(texts, sha256, appends=settings.append)
+    schema = files[0].passthrough
+    for name in REWRITE_COLUMNS:
+        schema = schema.append(pa.field(name, pa.string()))
+    files = tuple(replace(file, passthrough=schema, prompt_texts=prompt_texts) for file in files)
+    model = rewriting.read_model()
+    facts = None
+    if model is not None:
+        facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), sha256)
+    missing = len(prompts) - len(texts)
+    return RewrittenInput(files, facts, missing)
+
+
+def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
+    """The distinct prompts of rows that are not rejected for their prompt. Raises BadInput."""
+    prompts: set[str] = set()
+    for file in files:
+        name = file.column_names["prompt"]
+        where = f"{file.source.uri}: column {name!r}"
+        for batch in iter_file_columns(file, [name]):
+            cells = read_texts(batch.column(name), where)
+            drawable = _drawable_prompts(cells.values)
+            prompts.update(drawable.to_pylist())
+        if len(prompts) > MAX_PROMPTS:
+            raise BadInput(
+                f"{file.source.uri}: rewrite takes at most {MAX_PROMPTS} different prompts of a "
+                "job, and there are more. Divide them among several jobs."
+            )
+    return prompts
+
+
+def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
+    """The committed texts of these prompts."""
+    texts: dict[str, RewrittenText] = {}
+    for part, own in rewriting.divide(prompts):
+        part_texts = rewriting.read_part(part)
+        if part_texts is not None:
+            pairs = zip(part.prompts, part_texts, strict=True)
+            texts.update((prompt, text) for prompt, text in pairs if prompt in own)
+    return texts
+
+
+def _drawable_prompts(cells: pa.Array) -> pa.Array:
+    """Distinct texts that are neither blank nor too long."""
+    texts = pc.unique(cells.drop_null())
+    trimmed = pc.utf8_trim_whitespace(texts)
+    has_content = pc.not_equal(trimmed, "")
+    lengths = pc.utf8_length(texts)
+    fits = pc.less_equal(lengths, MAX_PROMPT_CHARS)
+    return texts.filter(pc.and_(has_content, fits))

@@ -1,7 +1,8 @@
-"""Why a prompt row is rejected. Each rule is a condition in SQL: one pass checks all rows."""
+"""Reasons to reject a prompt row. Each rule is a condition in SQL: one pass checks all rows."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from itertools import starmap
+from typing import NamedTuple, TypeAlias
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.input_images import (
@@ -27,12 +28,11 @@ from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
 from imagekiln.steps.models.own_settings import names_distilled_model
 from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
 from imagekiln.steps.models.samplers import SamplerFit
-from imagekiln.steps.plan.column_readers import passthrough_names
+from imagekiln.steps.plan.columns import passthrough_names
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
 NO_EFFECT = "has no effect: the model does not read it; remove it from the job or the table"
 NO_FITS: Mapping[str, SamplerFit] = {}
-IS_NULL = "is null"
 NOT_UTF8 = "is not valid UTF-8"
 INVALID_VALUE_REASONS = {
     "text": NOT_UTF8,
@@ -49,8 +49,7 @@ IMAGE_FAULT_REASONS: Mapping[ImageRejectionReason, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RejectionRule:
+class RejectionRule(NamedTuple):
     """A row for which `condition` holds is rejected, for this column and reason."""
 
     column: str
@@ -58,6 +57,7 @@ class RejectionRule:
     reason: str
 
 
+NOT_BLANK = r"regexp_matches({}, '[^\s\p{{Z}}]')"
 SAME_ID_RULE = RejectionRule("id", "", "repeats the id of an earlier row with other content")
 
 
@@ -77,49 +77,37 @@ def rejection_rules(
     """The rules of a job, in the order in which they are applied to a row.
 
     Without `fit`, any sampler fits the model. `sizes` are those that passes give, `pass_fits` the
-    samplers of diffusion models that are passes' own. Raises BadInput where a default breaks a
-    rule: that is a mistake of the job, not of all its rows.
+    samplers of the passes' own models. Raises BadInput if a default breaks a rule.
     """
     fit = fit or SamplerFit()
-    _check_defaults(job, model)
+    _check_sides(job, model.size_multiple)
     _check_few_step_loras(job)
     _check_samplers(job, fit, pass_fits)
-    return (
+    rules = [
         *_cell_rules(len(job.carry)),
+        *_prompt_rules(),
         *_size_rules(job, model.size_multiple),
         *_setting_rules(fit),
         *_guidance_rules(model, sizes),
         *_pass_rules(job, sizes),
         *_pass_sampler_rules(job, pass_fits),
         *_input_image_rules(job, model),
-    )
+    ]
+    return tuple(starmap(RejectionRule, rules))
 
 
-def _check_defaults(job: Job, model: ModelFacts) -> None:
-    defaults = job.defaults
-    multiple = model.size_multiple
-    for name, side in (("width", defaults.width), ("height", defaults.height)):
+def _check_sides(job: Job, multiple: int) -> None:
+    for name, side in (("width", job.defaults.width), ("height", job.defaults.height)):
         if side is not None and (side % multiple or side > MAX_SIDE):
             nearest = min(max(1, round(side / multiple)), MAX_SIDE // multiple) * multiple
             raise BadInput(
                 f"defaults.{name} is {side}; this model needs a multiple of {multiple}. "
                 f"Set it to {nearest}."
             )
-    pixels = (defaults.width or 0) * (defaults.height or 0)
-    if pixels > MAX_IMAGE_PIXELS:
-        raise BadInput(
-            f"defaults.width times defaults.height is {pixels}; an image has at most "
-            f"{MAX_IMAGE_PIXELS} pixels. Lower one of them."
-        )
-    if len(defaults.negative_prompt) > MAX_PROMPT_CHARS:
-        raise BadInput(
-            f"defaults.negative_prompt has {len(defaults.negative_prompt)} characters, and "
-            f"{MAX_PROMPT_CHARS} are allowed. Shorten it."
-        )
 
 
 def _check_few_step_loras(job: Job) -> None:
-    """Raise BadInput where a LoRA is made for a number of steps that only its user knows."""
+    """Raise BadInput for a LoRA whose number of steps only the user knows."""
     if job.defaults.steps is not None and job.defaults.guidance is not None:
         return
     for name, lora in job.model.loras.items():
@@ -131,22 +119,15 @@ def _check_few_step_loras(job: Job) -> None:
 
 
 def _check_samplers(job: Job, fit: SamplerFit, pass_fits: Mapping[str, SamplerFit]) -> None:
-    default = job.defaults.sampler
-    if default not in fit.samplers:
-        raise BadInput(f"defaults.sampler is {default}; {_describe_fit(fit)}. Set one of these.")
+    samplers = {"defaults.sampler": (job.defaults.sampler, fit)}
     for name, settings in job.passes.items():
-        if not isinstance(settings, RefinePass):
-            continue
-        setting = f"{PASSES_PREFIX}{name}.sampler"
-        pass_fit = pass_fits.get(name, fit)
-        if settings.sampler is not None and settings.sampler not in pass_fit.samplers:
+        if isinstance(settings, RefinePass):
+            sampler = settings.sampler or job.defaults.sampler
+            samplers[f"{PASSES_PREFIX}{name}.sampler"] = (sampler, pass_fits.get(name, fit))
+    for setting, (sampler, model_fit) in samplers.items():
+        if sampler not in model_fit.samplers:
             raise BadInput(
-                f"{setting} is {settings.sampler}; {_describe_fit(pass_fit)}. Set one of these."
-            )
-        if settings.sampler is None and default not in pass_fit.samplers:
-            raise BadInput(
-                f"defaults.sampler is {default}, which the pass {name} would take over; "
-                f"{_describe_fit(pass_fit)}. Set {setting} to one of these."
+                f"{setting} is {sampler}; {_describe_fit(model_fit)}. Set it to one of these."
             )
 
 
@@ -154,134 +135,97 @@ def _describe_fit(fit: SamplerFit) -> str:
     return f"with the model's {fit.scheduler} work {', '.join(fit.samplers)}"
 
 
-def _cell_rules(carried: int) -> Iterator[RejectionRule]:
+Rules: TypeAlias = Iterator[tuple[str, str, str]]  # column, condition, reason
+
+
+def _cell_rules(carried: int) -> Rules:
     for column in PROMPT_COLUMNS:
         if column.kind != "image":
-            reason = INVALID_VALUE_REASONS[column.kind]
-            yield RejectionRule(
-                column.name,
-                f"wrong = '{column.name}'",
-                reason,
-            )
+            yield column.name, f"wrong = '{column.name}'", INVALID_VALUE_REASONS[column.kind]
     for name in passthrough_names(carried):
-        yield RejectionRule(name, f"wrong = '{name}'", NOT_UTF8)
-    yield RejectionRule("prompt", "prompt IS NULL", IS_NULL)
-    yield RejectionRule(
-        "prompt",
-        r"NOT regexp_matches(prompt, '[^\s\p{Z}]')",
-        "is blank",
-    )
+        yield name, f"wrong = '{name}'", NOT_UTF8
+
+
+def _prompt_rules() -> Rules:
+    yield "prompt", "prompt IS NULL", "is null"
+    yield "prompt", f"NOT {NOT_BLANK.format('prompt')}", "is blank"
+    reason = f"is over {MAX_PROMPT_CHARS} characters"
     for name in ("prompt", "negative_prompt"):
-        condition = f"length({name}) > {MAX_PROMPT_CHARS}"
-        yield RejectionRule(
-            name,
-            condition,
-            f"is over {MAX_PROMPT_CHARS} characters",
-        )
+        yield name, f"length({name}) > {MAX_PROMPT_CHARS}", reason
 
 
-def _size_rules(job: Job, multiple: int) -> Iterator[RejectionRule]:
+def _size_rules(job: Job, multiple: int) -> Rules:
     for name in ("width", "height"):
-        yield RejectionRule(
-            name,
-            f"({name} NOT BETWEEN {multiple} AND {MAX_SIDE} OR {name} % {multiple} <> 0)",
-            f"is not a positive multiple of {multiple}, which this model needs",
-        )
+        condition = f"({name} NOT BETWEEN {multiple} AND {MAX_SIDE} OR {name} % {multiple} <> 0)"
+        yield name, condition, f"is not a positive multiple of {multiple}, which this model needs"
     limit = MAX_SIDES.get(job.encoding.kind, MAX_SIDE)
     if limit < MAX_SIDE:
         reason = f"is over {limit} pixels, the most that {job.encoding.kind} holds"
-        yield RejectionRule("width", f"width > {limit}", reason)
-        yield RejectionRule("height", f"height > {limit}", reason)
+        yield "width", f"width > {limit}", reason
+        yield "height", f"height > {limit}", reason
     reason = f"times height is over {MAX_IMAGE_PIXELS} pixels"
-    yield RejectionRule(
-        "width",
-        f"width * height > {MAX_IMAGE_PIXELS}",
-        reason,
-    )
+    yield "width", f"width * height > {MAX_IMAGE_PIXELS}", reason
 
 
-def _setting_rules(fit: SamplerFit) -> Iterator[RejectionRule]:
+def _setting_rules(fit: SamplerFit) -> Rules:
     # Not in the order of the columns: a row that breaks several rules is rejected for the first.
     yield _bounds_rule("steps")
     yield _bounds_rule("guidance")
     for fault, reason in LORA_REJECTION_TEXTS.items():
-        yield RejectionRule("loras", f"lora_fault = '{fault}'", reason)
+        yield "loras", f"lora_fault = '{fault}'", reason
     yield _bounds_rule("images")
     yield _bounds_rule("seed", expression="row_seed")
-    known = ", ".join(SAMPLERS)
-    yield RejectionRule(
-        "sampler",
-        _is_none_of(SAMPLERS),
-        f"is none of {known}",
-    )
+    yield "sampler", _is_none_of(SAMPLERS), f"is none of {', '.join(SAMPLERS)}"
     if fit.samplers != SAMPLERS:
         reason = f"does not fit the model: {_describe_fit(fit)}"
-        yield RejectionRule(
-            "sampler",
-            _is_none_of(fit.samplers),
-            reason,
-        )
+        yield "sampler", _is_none_of(fit.samplers), reason
 
 
-def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[RejectionRule]:
-    """Rules for what would have no effect, though the image would say so."""
+def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Rules:
     call = model.own.call
     if not model.own.reads_guidance:
-        yield RejectionRule("guidance", "guidance IS NOT NULL", NO_EFFECT)
+        yield "guidance", "guidance IS NOT NULL", NO_EFFECT
     if call.schedule_steps is not None:
         condition = f"guidance IS NULL AND steps <> {call.schedule_steps}"
         reason = f"is not {call.schedule_steps}, for which the model has guidance; set guidance"
-        yield RejectionRule("steps", condition, reason)
+        yield "steps", condition, reason
     facts = () if sizes is None else sizes.facts.values()
     if any(own.model and own.model.own.call.takes_negative_prompt for own in facts):
         return  # the model of a pass reads them
-    condition = r"regexp_matches(negative_prompt, '[^\s\p{Z}]')"
+    condition = NOT_BLANK.format("negative_prompt")
     reason = NO_EFFECT
     if call.takes_negative_prompt and call.guided_above is not None:
         condition += f" AND guidance <= {call.guided_above}"
-        reason = reason.replace(
-            ":",
-            f" with guidance up to {call.guided_above:g}:",
-            1,
-        )
+        reason = reason.replace(":", f" with guidance up to {call.guided_above:g}:", 1)
     if call is not UNKNOWN_CALL:
-        yield RejectionRule(
-            "negative_prompt",
-            condition,
-            reason,
-        )
+        yield "negative_prompt", condition, reason
 
 
-def _pass_rules(job: Job, sizes: PassSizes | None) -> Iterator[RejectionRule]:
-    """Rules for the size that passes give, and for what they leave of the steps."""
+def _pass_rules(job: Job, sizes: PassSizes | None) -> Rules:
     if sizes is None or not sizes.alters_images:
         return
     limit = min(MAX_SIDES.get(job.encoding.kind, MAX_SIDE), MAX_SIDE)
-    final = {name: sizes.final_side_sql(name) for name in ("width", "height")}
-    for name, side in final.items():
-        reason = f"is over {limit} pixels after the passes"
-        yield RejectionRule(name, f"{side} > {limit}", reason)
+    width = sizes.final_side_sql("width")
+    height = sizes.final_side_sql("height")
+    reason = f"is over {limit} pixels after the passes"
+    yield "width", f"{width} > {limit}", reason
+    yield "height", f"{height} > {limit}", reason
     reason = f"times height is over {MAX_IMAGE_PIXELS} pixels after the passes"
-    area = f"{final['width']} * {final['height']}"
-    yield RejectionRule("width", f"{area} > {MAX_IMAGE_PIXELS}", reason)
+    yield "width", f"{width} * {height} > {MAX_IMAGE_PIXELS}", reason
     for name, settings in job.passes.items():
         if isinstance(settings, RefinePass) and settings.steps is None:
             reason = f"times the strength of the pass {name} is under 1, which leaves nothing"
-            yield RejectionRule(
-                "steps",
-                f"floor(steps * {settings.strength!r}) < 1",
-                reason,
-            )
+            yield "steps", f"floor(steps * {settings.strength!r}) < 1", reason
 
 
-def _pass_sampler_rules(job: Job, pass_fits: Mapping[str, SamplerFit]) -> Iterator[RejectionRule]:
-    """Rules for the samplers that passes take over from rows."""
+def _pass_sampler_rules(job: Job, pass_fits: Mapping[str, SamplerFit]) -> Rules:
+    """Rules for the samplers that passes take from rows."""
     for name, fit in pass_fits.items():
         settings = job.passes[name]
         takes_over = isinstance(settings, RefinePass) and settings.sampler is None
         if takes_over and fit.samplers != SAMPLERS:
             reason = f"does not fit the model of the pass {name}: {_describe_fit(fit)}"
-            yield RejectionRule("sampler", _is_none_of(fit.samplers), reason)
+            yield "sampler", _is_none_of(fit.samplers), reason
 
 
 def _is_none_of(samplers: tuple[str, ...]) -> str:
@@ -290,56 +234,40 @@ def _is_none_of(samplers: tuple[str, ...]) -> str:
     return f"list_position([{names}], sampler) IS NULL"
 
 
-def _bounds_rule(column: str, expression: str | None = None) -> RejectionRule:
-    bounds = COLUMN_BOUNDS[column]
-    return RejectionRule(
-        column,
-        f"{expression or column} NOT BETWEEN {bounds.lowest} AND {bounds.highest}",
-        f"is not between {bounds.lowest} and {bounds.highest}",
-    )
+def _bounds_rule(column: str, expression: str | None = None) -> tuple[str, str, str]:
+    lowest, highest = COLUMN_BOUNDS[column].lowest, COLUMN_BOUNDS[column].highest
+    condition = f"{expression or column} NOT BETWEEN {lowest} AND {highest}"
+    return column, condition, f"is not between {lowest} and {highest}"
 
 
-def _input_image_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]:
+def _input_image_rules(job: Job, model: ModelFacts) -> Rules:
     for name in INPUT_IMAGE_COLUMNS:
         for fault, reason in IMAGE_FAULT_REASONS.items():
-            yield RejectionRule(name, f"wrong = '{name} {fault}'", reason)
-    yield from _unsupported_input_rules(job, model.pipeline)
+            yield name, f"wrong = '{name} {fault}'", reason
+    variants = family_of(model.pipeline)
+    missing_mode = f"is not supported: {model.pipeline} has no"
+    support = {
+        "source_image": (variants.image_to_image, f"{missing_mode} image-to-image mode"),
+        "mask_image": (variants.inpaint, f"{missing_mode} inpainting mode"),
+        "control_image": (job.model.controlnet, "needs model.controlnet"),
+        "reference_image": (job.model.ip_adapter, "needs model.ip_adapter"),
+    }
+    for column, (is_supported, reason) in support.items():
+        if not is_supported:
+            yield column, f"{column} IS NOT NULL", reason
+    if conflict := _control_conflict(job, variants):
+        condition = "control_image IS NOT NULL AND source_image IS NOT NULL"
+        reason = f"cannot be combined with {conflict}: {model.pipeline} does not support it"
+        yield "control_image", condition, reason
     for name in ("mask_image", "strength"):
         condition = f"{name} IS NOT NULL AND source_image IS NULL"
-        yield RejectionRule(name, condition, "is given without a source_image")
-    yield RejectionRule(
-        "strength",
-        "strength <= 0 OR strength > 1",
-        "is not over 0 and up to 1",
-    )
-    yield RejectionRule(
-        "strength", "strength * steps < 1", "times steps is under 1, which leaves nothing to draw"
-    )
-
-
-def _unsupported_input_rules(job: Job, pipeline: str) -> Iterator[RejectionRule]:
-    variants = family_of(pipeline)
-    reasons: dict[str, str] = {}
-    if not variants.image_to_image:
-        reasons["source_image"] = f"is not supported: {pipeline} has no image-to-image mode"
-    if not variants.inpaint:
-        reasons["mask_image"] = f"is not supported: {pipeline} has no inpainting mode"
-    if not job.model.controlnet:
-        reasons["control_image"] = "needs model.controlnet"
-    if not job.model.ip_adapter:
-        reasons["reference_image"] = "needs model.ip_adapter"
-    for column, reason in reasons.items():
-        yield RejectionRule(column, f"{column} IS NOT NULL", reason)
-    if conflict := _control_conflict(job, variants):
-        yield RejectionRule(
-            "control_image",
-            "control_image IS NOT NULL AND source_image IS NOT NULL",
-            f"cannot be combined with {conflict}: {pipeline} does not support it",
-        )
+        yield name, condition, "is given without a source_image"
+    yield "strength", "strength <= 0 OR strength > 1", "is not over 0 and up to 1"
+    reason = "times steps is under 1, which leaves nothing to draw"
+    yield "strength", "strength * steps < 1", reason
 
 
 def _control_conflict(job: Job, variants: Family) -> str | None:
-    """What a control image cannot be combined with; None where there is no such thing."""
     if not variants.controlnet:
         return None
     if not variants.control_with_source:

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.plan.catalog import Catalog, ImageGroup
-from imagekiln.steps.plan.existing_images import candidate_group_sql
-from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS
+from imagekiln.steps.plan.catalog_sql import SHAPE, candidate_group
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 
 CANDIDATES_PER_IMAGE = 8  # whose prompts are looked at, at random
@@ -33,20 +32,23 @@ class PlanSample:
 
 
 def choose_sample(catalog: Catalog, images: int) -> PlanSample:
-    """A sample of so many images, or of all where there are no more.
+    """Sample so many images, or all if there are no more.
 
-    Where candidates compete, those of a place are sampled together, and few more images.
+    Candidates of one place are sampled together.
     """
     together = catalog.candidates
     sizes = [group.images // together for group in catalog.groups]
-    quotas = divide_sample(sizes, -(-images // together))
+    places = -(-images // together)
+    quotas = divide_sample(sizes, places)
     candidates = _candidates_by_group(catalog, quotas)
     lengths = _read_prompt_lengths(catalog, candidates)
 
     sampled: list[int] = []
     rest: list[ImageGroup] = []
-    for group, quota, numbers in zip(catalog.groups, quotas, candidates, strict=True):
-        numbers.sort(key=lambda number: (lengths[number], number))
+    shares = zip(catalog.groups, quotas, candidates, strict=True)
+    for group, quota, numbers in shares:
+        numbers.sort()
+        numbers.sort(key=lengths.__getitem__)
         for number in _spread(numbers, quota):
             end = number + together
             sampled += range(number, end)
@@ -57,15 +59,15 @@ def choose_sample(catalog: Catalog, images: int) -> PlanSample:
 
 
 def divide_sample(group_images: Sequence[int], images: int) -> list[int]:
-    """How many images of each group a sample has.
+    """The number of images of each group in a sample.
 
-    One of each, of the largest ones first; then each further image is of the group that lacks most
-    of its share.
+    The largest groups have one each. A further image is of the group that lacks most of its share.
     """
     quotas = [0] * len(group_images)
     waiting = [(-math.inf, -size, index) for index, size in enumerate(group_images)]
     heapq.heapify(waiting)
-    for _ in range(min(images, sum(group_images))):
+    most = sum(group_images)
+    for _ in range(min(images, most)):
         _, size, index = heapq.heappop(waiting)
         quotas[index] += 1
         if quotas[index] < -size:
@@ -76,14 +78,14 @@ def divide_sample(group_images: Sequence[int], images: int) -> list[int]:
 
 
 def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[int]]:
-    """Numbers of images of each group, a multiple of what it has in the sample."""
+    """Numbers of images of each group, several for each of its sample."""
     most = CANDIDATES_PER_IMAGE * max(1, *quotas)
     groups = catalog.database.fetch_table(
         f"""
         SELECT arg_min(number, image_hash, {most}) AS numbers
         FROM planned_images
-        WHERE number = {candidate_group_sql(catalog.candidates)}
-        GROUP BY {", ".join(SHAPE_COLUMNS)}
+        WHERE number = {candidate_group(catalog.candidates)}
+        GROUP BY {SHAPE}
         ORDER BY min(number)
         """
     )
@@ -93,7 +95,6 @@ def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[i
 
 
 def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) -> dict[int, int]:
-    """The length of the prompt of each candidate, in characters."""
     numbers = np.array(sorted(chain.from_iterable(candidates)), np.int64)
     lengths: dict[int, int] = {}
     for batch in catalog.iter_columns(["number", "prompt"], numbers):
@@ -108,7 +109,7 @@ def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) 
 
 
 def _spread(by_length: Sequence[int], quota: int) -> list[int]:
-    """So many of the numbers, from the first to the last of them, in the order of rows."""
+    """So many numbers from the shortest to the longest prompt, in the order of rows."""
     if quota == 1:
         middle = len(by_length) // 2
         return [by_length[middle]]

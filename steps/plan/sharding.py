@@ -1,15 +1,22 @@
-"""How a run is cut: into parts of a fixed number of images, and shards of whole parts."""
+"""How a run is cut into batches, parts of a fixed number of images, and shards of whole parts."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import lcm
 
 import numpy as np
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES, MAX_SHARD_IMAGES
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.tuning_file import TuningEntry, forward_pixels, read_tuning_file
+from imagekiln.steps.models.facts import ModelFacts, default_image_size
+from imagekiln.steps.models.facts import default_guidance
+from imagekiln.steps.models.performance import TimeFigure, floor_power_of_two
 from imagekiln.steps.plan.catalog import ImageGroup
+from imagekiln.steps.plan.input_files import InputFile
+from imagekiln.steps.runs.plan import BatchSize
 
 DEFAULT_SHARD_IMAGES = 2000
 # Where it is known what an image takes, a shard and a part take at most this by default: what a
@@ -18,6 +25,8 @@ DEFAULT_SHARD_MINUTES = 30.0
 DEFAULT_PART_SECONDS = 120.0
 MIN_DEFAULT_SHARDS = 16  # as many pods as work at once by default
 MAX_SHARDS = 100_000
+# The columns by which rows may need other batches than the defaults.
+TUNING_COLUMNS = {"width", "height", "guidance"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +44,10 @@ def cut_shards(
     batch: int,
     rest: tuple[ImageGroup, ...] | None = None,
 ) -> Sharding:
-    """Cut the images of `groups`, in their order.
+    """Cut the images of `groups`, in their order, into parts and shards.
 
-    Where `rest` is what is left of them without a sample, the sample is the first shard.
-    `seconds_per_work` is what a pixel and step takes on one GPU, `batch` the largest batch size, of
-    which a part is a multiple. Raises BadInput where shards are to take minutes and there is no
-    figure for what an image takes.
+    With `rest`, the groups without a sample, the sample is the first shard. `seconds_per_work` is
+    for a pixel and step on one GPU. A part is a multiple of `batch`. Raises BadInput.
     """
     part = _choose_part_images(job, groups, seconds_per_work, batch)
     sizes = tuple(_cut(job, groups if rest is None else rest, seconds_per_work, part))
@@ -57,7 +64,6 @@ def cut_shards(
 def _choose_part_images(
     job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float | None, batch: int
 ) -> int:
-    """The images of a part: as the job says, or as many as take a while, in whole batches."""
     batch = lcm(batch, job.candidates)  # whoever makes a part decides among its candidates
     if job.part.images is not None:
         return _round_up(job.part.images, batch)
@@ -77,7 +83,6 @@ def _choose_part_images(
 def _cut(
     job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float | None, part: int
 ) -> Iterator[int]:
-    """The number of images in each shard."""
     images = _count_images(groups)
     shard = job.shard.images
     minutes = job.shard.minutes
@@ -102,9 +107,12 @@ def _cut(
 def _part_costs(
     groups: tuple[ImageGroup, ...], part: int, seconds_per_work: float
 ) -> Iterator[tuple[int, float]]:
-    """The images and the seconds of each part of `part` images, in the order of groups."""
-    images = [0, *(group.images for group in groups)]
-    work = [0.0, *(group.images * work_per_image(group) for group in groups)]
+    """The images and the seconds of each part."""
+    images = [0]
+    work = [0.0]
+    for group in groups:
+        images.append(group.images)
+        work.append(group.images * work_per_image(group))
     group_ends = np.cumsum(images)
     group_seconds = seconds_per_work * np.cumsum(work)
     total = sum(images)
@@ -116,10 +124,10 @@ def _part_costs(
 
 
 def _default_most_images(job: Job, images: int) -> int:
-    """The most images of a shard, by default, however quickly they are made.
+    """The most images of a shard by default.
 
-    The table of models is for one kind of GPU, and another may be ten times slower: only what was
-    measured makes shards larger, and never so large that pods run out of shards.
+    The table of models is for one GPU, and others may be ten times slower: only a measurement makes
+    shards larger, and never so large that pods have none.
     """
     if job.shard.seconds_per_image is None and job.batch.tuning is None:
         return DEFAULT_SHARD_IMAGES
@@ -158,3 +166,129 @@ def _count_images(groups: tuple[ImageGroup, ...]) -> int:
 
 def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
+
+
+@dataclass(frozen=True, slots=True)
+class TuningEntries:
+    """The entries of a tuning file for the job's model and GPU; `key` is part of the run's id."""
+
+    entries: tuple[TuningEntry, ...] = ()
+    key: str = ""
+
+    def entry_for(self, width: int, height: int, *, guided: bool) -> TuningEntry | None:
+        """The entry for a shape, or for the next larger one, or else the largest."""
+        pixels = forward_pixels(width, height, guided=guided)
+        shape = (width, height, guided)
+        candidates = [
+            entry for entry in self.entries if (entry.width, entry.height, entry.guided) == shape
+        ] or [entry for entry in self.entries if entry.forward_pixels >= pixels]
+        # Of two that ask as much, such as those of a GPU's slices by the same name, the smaller
+        # batch fits in both.
+        if candidates:
+            return min(candidates, key=lambda entry: (entry.forward_pixels, entry.batch))
+        return max(
+            self.entries, key=lambda entry: (entry.forward_pixels, -entry.batch), default=None
+        )
+
+    def batch_size_for(self, width: int, height: int, *, guided: bool) -> int | None:
+        """The batch size for a shape, with no more pixels or work than a measured batch had."""
+        entry = self.entry_for(width, height, guided=guided)
+        if entry is None:
+            return None
+        work_ratio = entry.forward_pixels / forward_pixels(width, height, guided=guided)
+        pixel_ratio = entry.width * entry.height / (width * height)
+        return floor_power_of_two(entry.batch * min(1, work_ratio, pixel_ratio))
+
+
+def load_tuning(job: Job, model: ModelFacts, files: tuple[InputFile, ...]) -> TuningEntries:
+    """The job's tuning entries for its model and GPU. Raises BadInput, Missing, TryAgain."""
+    if job.batch.tuning is None:
+        return TuningEntries()
+    name = job.batch.tuning
+    try:
+        file = read_tuning_file(name)
+    except Missing as error:
+        raise Missing(
+            f"{name}: there is no such tuning file. Run `imagekiln tune`, or correct batch.tuning."
+        ) from error
+    wanted = (model.digest, job.model.dtype, job.speed)
+    entries = tuple(
+        entry for entry in file.entries if (entry.digest, entry.dtype, entry.speed) == wanted
+    )
+    gpus = sorted({entry.gpu for entry in entries})
+    if len(gpus) > 1:
+        raise BadInput(
+            f"{name}: has entries for several GPUs ({', '.join(gpus)}). Tune each into a file of "
+            "its own."
+        )
+    tuning = TuningEntries(entries)
+    return replace(tuning, key=_tuning_key(job, model, tuning, files))
+
+
+def _tuning_key(
+    job: Job, model: ModelFacts, tuning: TuningEntries, files: tuple[InputFile, ...]
+) -> str:
+    # Where no row can have a size or guidance of its own, one entry decides.
+    entries = tuning.entries
+    if not any(TUNING_COLUMNS & file.column_names.keys() for file in files):
+        entry = _default_entry(job, model, tuning)
+        entries = () if entry is None else (entry,)
+    facts = [_entry_facts(job, entry) for entry in entries]
+    if not any(facts):
+        return ""
+    return json.dumps(sorted(facts))
+
+
+def _entry_facts(job: Job, entry: TuningEntry) -> list[object]:
+    facts: list[object] = []
+    if job.batch.images is None:
+        facts.append(entry.batch)
+    decides_shards = job.shard.images is None
+    decides_parts = job.part.images is None
+    is_overridden = job.shard.seconds_per_image is not None
+    if (decides_shards or decides_parts) and not is_overridden:
+        facts.extend([entry.seconds_per_image, entry.steps])
+    return [entry.width, entry.height, entry.guided, *facts] if facts else []
+
+
+def _default_entry(job: Job, model: ModelFacts, tuning: TuningEntries) -> TuningEntry | None:
+    width, height = default_image_size(job, model)
+    return tuning.entry_for(width, height, guided=_is_guided(job, model))
+
+
+def tuned_figure(job: Job, model: ModelFacts, tuning: TuningEntries) -> TimeFigure | None:
+    """What was measured of an image of the job's defaults."""
+    entry = _default_entry(job, model, tuning)
+    if entry is None:
+        return None
+    seconds_per_forward_pixel = entry.seconds_per_image / entry.forward_pixels / entry.steps
+    forwards = forward_pixels(1, 1, guided=_is_guided(job, model))
+    source = f"measured by `imagekiln tune` on {entry.gpu}, {entry.when:%Y-%m-%d}"
+    return TimeFigure(
+        seconds_per_forward_pixel * forwards,
+        source,
+        device=entry.gpu,
+    )
+
+
+def _is_guided(job: Job, model: ModelFacts) -> bool:
+    return model.own.call.is_guided(default_guidance(job, model))
+
+
+def choose_batch_sizes(
+    job: Job, model: ModelFacts, groups: Sequence[ImageGroup], tuning: TuningEntries
+) -> tuple[BatchSize, ...]:
+    """The tuned batch size for each size of images; none if the job sets the number."""
+    if job.batch.images is not None:
+        return ()
+    guided: dict[tuple[int, int], bool] = {}
+    for group in groups:  # images of one size have one batch size: that of the most work among them
+        size = (group.width, group.height)
+        is_guided = model.own.call.is_guided(group.guidance)
+        guided[size] = is_guided or guided.get(size, False)
+    sizes = []
+    for (width, height), is_guided in guided.items():
+        images = tuning.batch_size_for(width, height, guided=is_guided)
+        if images:
+            sizes.append(BatchSize(width, height, images))
+    return tuple(sizes)

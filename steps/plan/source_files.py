@@ -1,17 +1,25 @@
-"""The files that `prompts` names: found on disk or in a store, downloaded and hashed."""
+"""The files of prompts: found on disk or in a store, downloaded and hashed."""
 
 import glob
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
+import pyarrow as pa
+
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.prompts import PromptList
+from imagekiln.steps.runs.keys import prompt_list_key
+from imagekiln.steps.runs.tables import to_parquet
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.filesystem import open_filesystem, open_object
 from imagekiln.steps.storage.local import open_file
+from imagekiln.steps.storage.store import create_once
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
 CHUNK_BYTES = 8 * 2**20
@@ -35,21 +43,20 @@ AMBIGUOUS_SUFFIXES = (".json", ".txt")
 # A table of these is what its log says, not the files in its folder.
 TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+LIST_SETTING = "prompts.texts"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input file: the name that the user knows, its path on this disk, its content's hash.
+    """One input file: the user's name for it, its path here and its content's hash.
 
-    The path is that of a converted copy if the file's format, `kind`, is not Parquet. `notes` say
-    what was found when it was converted.
+    The path is that of a converted copy if `kind` is not `parquet`.
     """
 
     uri: str
     path: Path
     sha256: str
     kind: str = "parquet"
-    notes: tuple[str, ...] = ()
 
     @property
     def partitions(self) -> dict[str, str | None]:
@@ -69,10 +76,9 @@ def suffix_of(uri: str) -> str:
 
 
 def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile, ...]:
-    """Every file that the patterns match, in the order of pattern and name.
+    """Every file that the patterns match, in the order of patterns and names.
 
-    Remote files are downloaded to `folder`, so that what is hashed is what is read.
-    Raises Missing where a pattern matches nothing, TryAgain where storage fails.
+    Remote files are downloaded to `folder`. Raises Missing, TryAgain.
     """
     sources: list[SourceFile] = []
     for pattern in patterns:
@@ -88,7 +94,7 @@ def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile,
 
 
 def expand_pattern(pattern: str) -> list[str]:
-    """The names that a pattern matches, sorted; of a folder, those of the files of data below it.
+    """The names that a pattern matches, sorted; of a folder, its files of data.
 
     A remote name that ends as a file of data does is not looked up.
     """
@@ -97,27 +103,19 @@ def expand_pattern(pattern: str) -> list[str]:
 
 def _expand_local(pattern: str) -> list[str]:
     path = resolve_path(pattern.removeprefix("file://"))
-    with translate_errors(pattern):
-        if not Path(path).is_dir():
-            return [path] if Path(path).exists() else _match_local(path, pattern)
-        names = _files_below(path, pattern)
-    _refuse_folder_without_data(names, pattern)
-    return names
-
-
-def _match_local(path: str, pattern: str) -> list[str]:
     names: set[str] = set()
-    for name in glob.glob(path, recursive=True):
-        if Path(name).is_dir():
-            names.update(_files_below(name, pattern))
-        else:
-            names.add(name)
+    with translate_errors(pattern):
+        found = [path] if Path(path).exists() else glob.glob(path, recursive=True)
+        for name in found:
+            place = Path(name)
+            if place.is_dir():
+                files = (str(file) for file in place.rglob("*") if file.is_file())
+                names.update(_choose_data_files(files, str(place), pattern))
+            else:
+                names.add(name)
+        if Path(path).is_dir():
+            _refuse_folder_without_data(names, pattern)
     return sorted(names)
-
-
-def _files_below(folder: str, pattern: str) -> list[str]:
-    names = (str(path) for path in Path(folder).rglob("*") if path.is_file())
-    return _choose_data_files(names, str(Path(folder)), pattern)
 
 
 def _describe_absence(pattern: str) -> str:
@@ -136,10 +134,7 @@ def _describe_absence(pattern: str) -> str:
 
 
 def _choose_data_files(names: Iterable[str], folder: str, pattern: str) -> list[str]:
-    """The files with rows among all `names` below a folder, sorted.
-
-    Names that begin with a dot or an underscore, such as `_SUCCESS`, are those of other things.
-    """
+    """The files with rows among `names`, sorted; not those of hidden folders or `_SUCCESS`."""
     chosen = []
     for name in names:
         parts = PurePosixPath(name.removeprefix(folder).lstrip("/")).parts
@@ -155,7 +150,7 @@ def _choose_data_files(names: Iterable[str], folder: str, pattern: str) -> list[
     return sorted(certain or chosen)
 
 
-def _refuse_folder_without_data(names: list[str], pattern: str) -> None:
+def _refuse_folder_without_data(names: Collection[str], pattern: str) -> None:
     if not names:
         raise BadInput(
             f"{pattern}: is a folder without files of prompts, whose names end in "
@@ -194,7 +189,6 @@ def _match_remote(pattern: str) -> list[str]:
 
 
 def _list_remote_folder(pattern: str) -> list[str]:
-    """The files of data below a folder; none where there is no such folder."""
     filesystem, path = open_filesystem(pattern)
     folder = path.rstrip("/")
     with translate_errors(pattern):
@@ -203,7 +197,6 @@ def _list_remote_folder(pattern: str) -> list[str]:
 
 
 def _uri_of(name: str, pattern: str) -> str:
-    """The URI of what a file system lists."""
     return f"{pattern.partition('://')[0]}://{name}"
 
 
@@ -247,3 +240,31 @@ def _download(uri: str, path: Path) -> SourceFile:
             digest.update(chunk)
             copy.write(chunk)
     return SourceFile(uri, path, digest.hexdigest())
+
+
+def write_prompt_list(job: Job, prompts: PromptList, folder: Path) -> SourceFile:
+    """Write the prompts as a file in `folder`. Raises TryAgain."""
+    path = folder / "prompt-list.parquet"
+    content, digest = _to_parquet(job, prompts)
+    with translate_errors(str(path)):
+        path.write_bytes(content)
+    return SourceFile(LIST_SETTING, path, digest)
+
+
+def store_prompt_list(job: Job, prompts: PromptList) -> Job:
+    """Move the job's own prompts into a file under its output: workflows contain none.
+
+    Raises BadInput, TryAgain.
+    """
+    content, digest = _to_parquet(job, prompts)
+    store = open_store(job.output)
+    key = prompt_list_key(digest)
+    create_once(store, key, content)
+    return job.model_copy(update={"prompts": store.uri_of(key)})
+
+
+def _to_parquet(job: Job, prompts: PromptList) -> tuple[bytes, str]:
+    texts = [*prompts.texts]
+    table = pa.table({job.columns.prompt: texts})
+    content = to_parquet(table)
+    return content, hashlib.sha256(content).hexdigest()

@@ -11,8 +11,13 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptTemplate
-from imagekiln.steps.plan.column_names import OUR_NAMES, describe_unread, match_names
-from imagekiln.steps.plan.column_readers import describe_absence, passthrough_schema
+from imagekiln.steps.plan.columns import (
+    OUR_NAMES,
+    describe_absence,
+    describe_unread,
+    match_names,
+    passthrough_schema,
+)
 from imagekiln.steps.plan.input_files import (
     InputFile,
     choose_columns,
@@ -21,8 +26,8 @@ from imagekiln.steps.plan.input_files import (
     require_type,
 )
 from imagekiln.steps.plan.input_formats import convert_sources
-from imagekiln.steps.plan.json_formats import refuse_nested
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
+from imagekiln.steps.plan.text_formats import refuse_nested
 from imagekiln.steps.prompts.parser import Mode, parse_template
 from imagekiln.steps.prompts.template import MAX_COUNT, Template, TemplateMistake, count_texts
 from imagekiln.steps.prompts.wildcards import WildcardFiles
@@ -44,10 +49,9 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class PromptRecipes:
-    """The templates of a job with their wildcards, and the columns of the table that they name.
+    """The templates of a job and the table's columns that they name.
 
-    `draws` is how often each template is drawn for a row of the table, and `digest` a hash of the
-    wildcard files.
+    Each template is rendered `draws` times for a row. `digest` is a hash of the wildcard files.
     """
 
     prompts: tuple[Recipe, ...]
@@ -91,9 +95,9 @@ def load_recipes(settings: PromptTemplate) -> PromptRecipes:
 
 
 def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -> str:
-    """How many prompts the templates make of a table of so many rows (1 without one), and of what.
+    """Count the prompts of a table with so many rows, as `6 prompts (3 combinations x 2 rows)`.
 
-    It says `6 prompts (3 combinations x 2 rows)`. Raises BadInput where the job allows fewer.
+    Raises BadInput if the job allows fewer.
     """
     combinations = recipes.combinations
     swept = prod(map(len, settings.sweep.values.values()))
@@ -118,10 +122,9 @@ def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -
 def read_template_table(
     job: Job, settings: PromptTemplate, recipes: PromptRecipes, folder: Path
 ) -> tuple[InputFile, ...]:
-    """Read the footers of the table's files; there may be none.
+    """Read the footers of the table's files, if any.
 
-    `passthrough` of each are the columns that all prompts of a row have as the row has them.
-    Raises BadInput, Missing, TryAgain.
+    `passthrough` are the columns that are copied from the row. Raises BadInput, Missing, TryAgain.
     """
     if settings.table is None:
         if recipes.columns:
@@ -163,7 +166,7 @@ def _read_file(
 def _match_names(
     job: Job, settings: PromptTemplate, names: Sequence[str], where: str
 ) -> dict[str, str]:
-    """The table's names of the columns that no template and no sweep writes, and of the id."""
+    """The table's names of columns that neither template nor sweep writes, and of the id."""
     written = {*written_columns(settings)} - {"id"}
     wanted = [name for name in OUR_NAMES if name not in written]
     return match_names(names, job.columns, where, wanted)
@@ -172,10 +175,7 @@ def _match_names(
 def name_written_columns(
     job: Job, settings: PromptTemplate, table: Sequence[InputFile]
 ) -> dict[str, str]:
-    """The names of our columns beside those of the table that are read.
-
-    One that the job leaves unread has a name that no table has.
-    """
+    """Names for our columns that differ from those read from the table."""
     names = {name for file in table for name in (*file.column_names, *file.passthrough.names)}
     matched = _match_names(job, settings, sorted(names), TEMPLATE_SETTING)
     return {
@@ -195,7 +195,6 @@ def written_columns(settings: PromptTemplate) -> list[str]:
 def _require_columns(
     recipes: PromptRecipes, names: Sequence[str], source: SourceFile, schema: pa.Schema
 ) -> None:
-    """Raise BadInput where a column that templates name is absent, or one that is read is twice."""
     for name in sorted(recipes.columns):
         if name not in schema.names:
             absence = describe_absence(schema, name)
@@ -214,7 +213,6 @@ def _copied_columns(
     schema: pa.Schema,
     matched: dict[str, str],
 ) -> pa.Schema:
-    """The table's columns of settings, and those to carry."""
     written = [getattr(job.columns, ours) for ours in written_columns(settings)]
     for name in job.carry:
         if name in written:

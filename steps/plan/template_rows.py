@@ -20,9 +20,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import CHOICES_COLUMN, TEMPLATE_COLUMN, PromptList, PromptTemplate
-from imagekiln.steps.plan.cell_notes import NO_VALUE_PATTERN
-from imagekiln.steps.plan.column_names import find_spellings
-from imagekiln.steps.plan.column_readers import plain_array, read_texts, storage_type
+from imagekiln.steps.plan.columns import find_spellings, plain_array, read_texts, storage_type
 from imagekiln.steps.plan.input_files import (
     InputFile,
     find_unused_columns,
@@ -31,8 +29,8 @@ from imagekiln.steps.plan.input_files import (
     read_footers,
     read_input_files,
 )
-from imagekiln.steps.plan.prompt_list import write_prompt_list
-from imagekiln.steps.plan.source_files import SourceFile
+from imagekiln.steps.plan.prompt_batches import NO_VALUE_PATTERN
+from imagekiln.steps.plan.source_files import SourceFile, write_prompt_list
 from imagekiln.steps.plan.template_recipes import (
     TEMPLATE_SETTING,
     PromptRecipes,
@@ -60,9 +58,9 @@ _Values: TypeAlias = dict[str, object]  # of the columns that are written
 
 
 def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
-    """The job's prompts as input files, once for a command; those of a template are made first.
+    """The job's prompts as input files; those of a template are made first, in `folder`.
 
-    Files are downloaded and written to `folder`. Raises BadInput, Missing, TryAgain.
+    Raises BadInput, Missing, TryAgain.
     """
     settings = job.prompts
     if isinstance(settings, PromptList):
@@ -76,7 +74,9 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
 def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile:
     recipes = load_recipes(settings)
     table = read_template_table(job, settings, recipes, folder)
-    rows = sum(file.rows for file in table) if table else 1
+    rows = 1
+    if table:
+        rows = sum(file.rows for file in table)
     count = count_prompts(settings, recipes, rows)
 
     path = folder / "template-rows.parquet"
@@ -99,7 +99,6 @@ def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile
 def _describe_origin(
     file: InputFile, settings: PromptTemplate, table: Sequence[InputFile], count: str
 ) -> InputFile:
-    """The file, with what was made of which columns of the table."""
     unused = find_unused_columns(table)
     swept: list[str] = []
     for ours in settings.sweep.values:
@@ -112,10 +111,7 @@ def _describe_origin(
 
 @dataclass(frozen=True, slots=True)
 class _TableRow:
-    """A row of the table: what decides its draws, its id, and the texts that templates name.
-
-    `texts` is None where one is empty or no UTF-8.
-    """
+    """A row of the table: its key for draws, its id, and its texts, None if one is missing."""
 
     key: str
     id: str | None
@@ -123,7 +119,7 @@ class _TableRow:
 
 
 class _RowMaker:
-    """Makes batches of prompt rows, of the columns `schema`."""
+    """Makes batches of prompt rows."""
 
     def __init__(
         self,
@@ -141,14 +137,17 @@ class _RowMaker:
         self._table = table
         sweep = settings.sweep.values
         self._swept = [*sweep]
-        self._cells = [*product(*sweep.values())]
+        combinations = product(*sweep.values())
+        self._cells = [*combinations]
         prompts_of_row = recipes.combinations * len(self._cells)
         self._is_alone = prompts_of_row == 1
         self._copied = table[0].passthrough if table else pa.schema([])
         types = {}
         for ours in written_columns(settings):
-            types[names[ours]] = TYPES[ours]
-        if not any(self._id in file.column_names for file in table):
+            theirs = names[ours]
+            types[theirs] = TYPES[ours]
+        has_ids = any(self._id in file.column_names for file in table)
+        if not has_ids:
             del types[self._id]
         types[TEMPLATE_COLUMN] = pa.string()
         types[CHOICES_COLUMN] = pa.string()
@@ -156,17 +155,16 @@ class _RowMaker:
             types[field.name] = storage_type(field.type)
         self._seeds = names["seed"]
         seeds = types.setdefault(self._seeds, TYPES["seed"])
-        if self._seeds in self._copied.names:
-            # Of those that the table's may have, types that hold every seed.
-            types[self._seeds] = pa.float64() if pa.types.is_floating(seeds) else pa.string()
+        if self._seeds in self._copied.names:  # a type that holds every seed
+            is_float = pa.types.is_floating(seeds)
+            types[self._seeds] = pa.float64() if is_float else pa.string()
         self.schema = pa.schema(types)
 
     def iter_batches(self) -> Iterator[pa.RecordBatch]:
         """Every prompt of every row, in the order of rows, templates and combinations."""
         if not self._table:
             only_row = _TableRow(key="", id=None, texts={})
-            no_column = pa.nulls(1)
-            no_columns = pa.record_batch({"": no_column})
+            no_columns = pa.record_batch({"": pa.nulls(1)})
             yield from self._make_batches([only_row], no_columns)
         for file in self._table:
             names = dict.fromkeys([*file.column_names, *self._copied.names])
@@ -200,26 +198,29 @@ class _RowMaker:
     def _make_batches(
         self, rows: list[_TableRow], copied: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        """The prompts of the rows, with the columns that are copied, a bounded size at a time."""
-        copied_bytes = copied.nbytes // max(1, copied.num_rows)
+        copied_rows = max(1, copied.num_rows)
+        copied_bytes = copied.nbytes // copied_rows
         source_chars = max(len(recipe.source) for recipe in self._recipes.prompts)
         row_bytes = copied_bytes + source_chars + 2 * MAX_PROMPT_CHARS
         most = min(BATCH_ROWS, BATCH_BYTES // row_bytes)
         most = max(1, most)
-        numbered = enumerate(rows)
-        prompts = ((index, values) for index, row in numbered for values in self._iter_values(row))
+        prompts = (
+            (index, values) for index, row in enumerate(rows) for values in self._iter_values(row)
+        )
         while batch := [*islice(prompts, most)]:
             yield self._assemble(batch, copied)
 
     def _assemble(self, rows: list[tuple[int, _Values]], copied: pa.RecordBatch) -> pa.RecordBatch:
-        indices = pa.array([index for index, _ in rows])
+        numbers = [index for index, _ in rows]
+        indices = pa.array(numbers)
         arrays = []
         for field in self.schema:
             if field.name in self._copied.names:
                 column = copied.column(field.name)
                 array = plain_array(column).take(indices)
                 if field.name == self._seeds:
-                    own = pa.array([values["seed"] for _, values in rows])
+                    seeds = [values["seed"] for _, values in rows]
+                    own = pa.array(seeds)
                     array = _fill_seeds(array.cast(field.type), own)
             else:
                 name = self._ours.get(field.name, field.name)
@@ -229,7 +230,6 @@ class _RowMaker:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _iter_values(self, row: _TableRow) -> Iterator[_Values]:
-        """The written columns of each prompt of a row."""
         for recipe in self._recipes.prompts:
             count = recipe.count * self._recipes.negative.count
             for draw in range(self._recipes.draws):
@@ -238,7 +238,7 @@ class _RowMaker:
                     yield from self._sweep(row, draw, texts)
 
     def _make_texts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
-        """A prompt and its negative, of all pairs that of this number, and where they are from."""
+        """A prompt, its negative, and the choices that made them."""
         texts: _Values = dict.fromkeys(["prompt", NEGATIVE, CHOICES_COLUMN])
         texts[TEMPLATE_COLUMN] = recipe.source
         if row.texts is None:
@@ -253,18 +253,17 @@ class _RowMaker:
         negative_prompt = render(negative.template, negative_drawing, negative_number, NEGATIVE)
         choices = drawing.chosen
         for name, choice in negative_drawing.chosen.items():
-            choices[f"{NEGATIVE}.{name}"] = choice
+            path = f"{NEGATIVE}.{name}"
+            choices[path] = choice
         texts["prompt"] = prompt.strip()
         texts[NEGATIVE] = negative_prompt.strip()
-        if max(len(prompt), len(negative_prompt)) < self._limit:  # else it will be rejected
+        most_chars = max(len(prompt), len(negative_prompt))
+        if most_chars < self._limit:  # a longer text is rejected
             texts[CHOICES_COLUMN] = json.dumps(choices, ensure_ascii=False)
         return texts
 
     def _sweep(self, row: _TableRow, draw: int, texts: _Values) -> Iterator[_Values]:
-        """A prompt with each combination of the settings that are swept, all of one seed.
-
-        They follow each other in the order of the settings, by which the report finds them.
-        """
+        """The prompt with each combination of the sweep in the order of settings, with one seed."""
         prompt = texts["prompt"]
         negative_prompt = texts[NEGATIVE]
         content = (row.key, draw, prompt, negative_prompt)
@@ -282,7 +281,7 @@ class _RowMaker:
 
 
 def _fill_seeds(cells: pa.Array, own: pa.Array) -> pa.Array:
-    """A table's seeds; where it has none, the prompts' own."""
+    """The table's seeds; empty cells take the prompts' own."""
     texts = cells.cast(pa.string())
     is_empty = pc.match_substring_regex(texts, NO_SEED_PATTERN)
     is_empty = pc.fill_null(is_empty, True)

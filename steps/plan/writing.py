@@ -41,7 +41,7 @@ def write_plan(
     scratch: Path,
     expected: Expectation | None = None,
 ) -> Plan | None:
-    """Write the draft's objects, and then plan.json; None if another process has written that."""
+    """Write the draft's objects, then plan.json; None if another process has written that."""
     job = inputs.job
     with ThreadPoolExecutor(WRITERS) as pool:
         shards = tuple(_write_shards(store, job, draft, pool))
@@ -87,13 +87,13 @@ def write_plan(
 
 
 def write_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:
-    """Write the rejected rows of an input that is refused for them; the URI of the list."""
+    """Write the rejected rows of a refused input; return the URI of the list."""
     sha256 = _write_rows(store, rejected_key, REJECTED_SCHEMA, rows, scratch)
     return store.uri_of(rejected_key(sha256))
 
 
 def store_input_image(store: Store, digest: str, content: bytes) -> None:
-    """Store an input image that no run before has."""
+    """Store an input image unless the run has it."""
     create_once(store, input_image_key(digest), content)
 
 
@@ -116,7 +116,6 @@ def _write_rows(
 def _write_shards(
     store: Store, job: Job, draft: PlanDraft, pool: ThreadPoolExecutor
 ) -> Iterator[Shard]:
-    """Write the shards, a few at a time, in the order of their numbers."""
     pending: deque[Future[Shard]] = deque()
     for number, rows in enumerate(draft.iter_shards()):
         is_first = number == 0

@@ -13,10 +13,17 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.start import require_extra
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.models.hub import is_hub_id
 from imagekiln.steps.models.component_files import weights_digest
-from imagekiln.steps.models.hub import is_commit, is_hub_id, resolve_commit
-from imagekiln.steps.plan.rewriting import FrozenModel, RewritePart, Rewriting, open_rewriting
-from imagekiln.steps.plan.rewritten_prompts import PromptRewriter, collect_prompts
+from imagekiln.steps.models.hub import is_commit, resolve_commit
+from imagekiln.steps.plan.rewriting import (
+    FrozenModel,
+    PromptRewriter,
+    RewritePart,
+    Rewriting,
+    collect_prompts,
+    open_rewriting,
+)
 from imagekiln.steps.plan.step import is_planned
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.rewrite.model_files import fetch_weights, require_language_model

@@ -14,8 +14,14 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.execution import JobLimits
 from imagekiln.steps.job.job import Job, ModelSettings
-from imagekiln.steps.plan.column_names import OUR_NAMES, find_spellings, fold_name
-from imagekiln.steps.plan.column_readers import is_text, plain_array, read_texts
+from imagekiln.steps.plan.columns import (
+    OUR_NAMES,
+    find_spellings,
+    fold_name,
+    is_text,
+    plain_array,
+    read_texts,
+)
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.input_files import InputFile, iter_file_columns, read_source
 from imagekiln.steps.plan.input_formats import convert_sources

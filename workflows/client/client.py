@@ -82,7 +82,7 @@ def submit(
     profile = load_profile(job.cluster.profile)
     if isinstance(job.prompts, PromptList):
         # Imported only now: pyarrow is slow to import, and no other job needs it here.
-        from imagekiln.steps.plan.prompt_list import store_prompt_list
+        from imagekiln.steps.plan.source_files import store_prompt_list
 
         require_reachable_paths(job)
         job = store_prompt_list(job, job.prompts)

@@ -1,8 +1,6 @@
 """The gallery's page in a real browser: what people do with it, and what it does with texts."""
 
-import http.server
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,58 +163,6 @@ def test_the_policy_lets_nothing_else_run_or_be_asked(tab: Tab) -> None:
     assert tab.evaluate("window.hacked === undefined")
     complaints = " ".join(tab.complaints())
     assert complaints.count("Content Security Policy") >= 3
-
-
-def test_pages_of_other_origins_read_nothing(browser: Tab, client: Client) -> None:
-    """Not even that there is an image: it does not load."""
-
-    class Other(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"<p>other")
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    tile = client.tiles(limit=1)[0]
-    image = f"{client.server.url}image/{tile['run']}/{tile['image_id']}"
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        browser.open(f"http://127.0.0.1:{server.server_port}/")
-        browser.wait_for(f"location.port === '{server.server_port}' && document.querySelector('p')")
-        asked = (
-            f"fetch('{client.server.url}state', {{mode: 'no-cors'}})"
-            ".then(() => 'read', (error) => error.name)"
-        )
-        assert browser.evaluate(asked) == "TypeError"
-        loaded = (
-            "new Promise((done) => { const image = new Image();"
-            "image.onload = () => done('loaded');"
-            "image.onerror = () => done('refused');"
-            f"image.src = '{image}'; }})"
-        )
-        assert browser.evaluate(loaded) == "refused"
-        server.shutdown()
-        thread.join()
-
-
-def test_an_answer_that_comes_late_replaces_no_newer_one(tab: Tab) -> None:
-    captions = tab.evaluate("""(async () => {
-      const ask = source.trends;
-      let release;
-      const released = new Promise((resolve) => { release = resolve; });
-      source.trends = (column) => column ? ask(column) : released.then(() => ask(column));
-      $('mean').value = '';
-      const late = showTrends();
-      $('mean').value = 'score';
-      await showTrends();
-      release();
-      await late;
-      return $('nights').textContent;
-    })()""")
-    assert "mean of score" in str(captions)
 
 
 def test_trends_have_a_bar_for_each_run_of_a_job_and_a_table_for_each_job(

@@ -6,13 +6,12 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.tuning_file import TuningEntry
-from imagekiln.steps.plan.batch_sizes import TuningEntries
 from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.sharding import TuningEntries
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.plan import BatchSize, Plan, load_plan
 from imagekiln.steps.storage import open_store
-from tests.jobs import SHAPES, Columns, job, write
+from tests.jobs import Columns, job
 from tests.jobs import plan as planned
 from tests.tuned import entry, tuned_file
 
@@ -26,15 +25,6 @@ def _plan(folder: Path, columns: Columns = ROWS, /, **settings: object) -> Plan:
 
 def _tuned(folder: Path, *entries: TuningEntry, **more: object) -> dict[str, object]:
     return {"batch": {"tuning": tuned_file(folder, *entries), **more}}
-
-
-def test_a_number_in_the_job_wins(tmp_path: Path) -> None:
-    run_plan = _plan(tmp_path, **_tuned(tmp_path, entry(batch=4), images=2))
-    assert (run_plan.batch_sizes, run_plan.batch_size(64, 64), run_plan.max_batch_size) == (
-        (),
-        2,
-        2,
-    )
 
 
 def test_the_tuning_files_entry_is_frozen(tmp_path: Path) -> None:
@@ -51,12 +41,6 @@ def test_the_tuning_files_entry_is_frozen(tmp_path: Path) -> None:
     assert result.plan.max_batch_size == 16
 
 
-def test_without_either_a_batch_is_what_it_always_was(tmp_path: Path) -> None:
-    assert (_plan(tmp_path).batch_sizes, _plan(tmp_path).max_batch_size) == ((), 8)
-    other = _plan(tmp_path, **_tuned(tmp_path, entry(digest="sha256:0")))
-    assert (other.batch_sizes, other.batch_size(64, 64)) == ((), 8)
-
-
 def test_each_size_has_a_batch_of_its_own_and_a_part_is_whole_batches_of_all(
     tmp_path: Path,
 ) -> None:
@@ -65,15 +49,6 @@ def test_each_size_has_a_batch_of_its_own_and_a_part_is_whole_batches_of_all(
     assert run_plan.batch_sizes == (BatchSize(64, 64, 128), BatchSize(128, 128, 2))
     assert (run_plan.batch_size(64, 64), run_plan.batch_size(128, 128)) == (128, 2)
     assert run_plan.part_images == 128
-
-
-def test_images_of_one_size_have_the_batch_of_those_with_guidance(tmp_path: Path) -> None:
-    tuned = _tuned(tmp_path, entry(batch=4), entry(guided=False, batch=8))
-    columns = {"prompt": ["a", "b"], "guidance": [3.0, 1.0]}
-    assert _plan(tmp_path, columns, **tuned).batch_sizes == (BatchSize(64, 64, 4),)
-    assert _plan(tmp_path, {"prompt": ["a"], "guidance": [1.0]}, **tuned).batch_sizes == (
-        BatchSize(64, 64, 8),
-    )
 
 
 @pytest.mark.parametrize(
@@ -106,12 +81,6 @@ def test_two_gpus_in_the_file_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_other_speed_settings_have_other_entries(tmp_path: Path) -> None:
-    tuned = _tuned(tmp_path, entry(speed={"compile": "off"}, batch=16))
-    assert _plan(tmp_path, **tuned).max_batch_size == 8
-    assert _plan(tmp_path, **tuned, speed={"compile": "off"}).max_batch_size == 16
-
-
 def test_runs_id_changes_with_the_entry_that_is_used_and_with_no_other(tmp_path: Path) -> None:
     first = _plan(tmp_path, **_tuned(tmp_path, entry(batch=4))).run_id
     others = (
@@ -124,43 +93,6 @@ def test_runs_id_changes_with_the_entry_that_is_used_and_with_no_other(tmp_path:
     assert _plan(tmp_path, **_tuned(tmp_path, entry(batch=8))).run_id != first
 
 
-def test_what_an_image_takes_enters_the_runs_id_where_it_decides_shards_or_parts(
-    tmp_path: Path,
-) -> None:
-    quick, slow = 0.5, 9.0
-
-    def run_id(seconds: float, **settings: object) -> str:
-        tuned = _tuned(tmp_path, entry(seconds_per_image=seconds))
-        return _plan(tmp_path, **tuned, **settings).run_id
-
-    assert run_id(quick) != run_id(slow)
-    for settings in ({"shard": {"images": 8}}, {"part": {"images": 8}}):
-        assert run_id(quick, **settings) != run_id(slow, **settings)
-    both = {"shard": {"images": 8}, "part": {"images": 8}}
-    assert run_id(quick, **both) == run_id(slow, **both)
-    own = {"shard": {"seconds_per_image": 2}}
-    assert run_id(quick, **own) == run_id(slow, **own)
-
-
-def test_where_rows_have_sizes_every_entry_of_the_model_may_be_used(tmp_path: Path) -> None:
-    first = _plan(tmp_path, SIZES, **_tuned(tmp_path, entry())).run_id
-    assert _plan(tmp_path, SIZES, **_tuned(tmp_path, entry(digest="sha256:0"))).run_id == first
-    assert _plan(tmp_path, SIZES, **_tuned(tmp_path, entry(width=128))).run_id != first
-
-
-def test_with_numbers_in_the_job_the_file_does_not_enter_the_runs_id(tmp_path: Path) -> None:
-    numbers = {"shard": {"images": 8}, "part": {"images": 8}}
-    runs = {
-        _plan(
-            tmp_path,
-            **_tuned(tmp_path, entry(batch=batch, seconds_per_image=seconds), images=2),
-            **numbers,
-        ).run_id
-        for batch, seconds in ((4, 0.5), (8, 9.0))
-    }
-    assert len(runs) == 1
-
-
 def test_a_named_run_keeps_its_batches_whatever_is_tuned_later(tmp_path: Path) -> None:
     def again(batch: int) -> PlanResult:
         return make_plan(job(tmp_path, ROWS, run_id="one", **_tuned(tmp_path, entry(batch=batch))))
@@ -168,17 +100,6 @@ def test_a_named_run_keeps_its_batches_whatever_is_tuned_later(tmp_path: Path) -
     assert not again(4).adopted
     result = again(8)
     assert (result.adopted, result.plan.max_batch_size) == (True, 4)
-
-
-def test_same_job_and_file_give_the_same_plan(tmp_path: Path) -> None:
-    tuned = _tuned(tmp_path, entry(batch=4), entry(width=128, height=128, batch=2))
-    write(tmp_path / "prompts.parquet", SIZES)
-    run_plan = [
-        make_plan(job(tmp_path, **{**tuned, "output": str(tmp_path / place)}))
-        for place in ("here", "there")
-    ]
-    contents = [open_store(each.uri).read(PLAN_KEY) for each in run_plan]
-    assert contents[0].replace(b"/here", b"/there") == contents[1]
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -205,18 +126,3 @@ def test_minutes_and_hours_follow_from_what_was_measured(tmp_path: Path) -> None
     assert {shard.images for shard in run_plan.shards} == {60}
     slower = _tuned(tmp_path, entry(batch=4, steps=60, seconds_per_image=4.0))
     assert _plan(tmp_path, {"prompt": ["a"], "images": [300]}, **slower).run_id != run_plan.run_id
-
-
-def test_the_jobs_own_seconds_win_over_what_was_measured(tmp_path: Path) -> None:
-    configured = job(tmp_path, ROWS, **_tuned(tmp_path, entry()), shard={"seconds_per_image": 3600})
-    assert estimate(configured).gpu_hours == pytest.approx(3)
-
-
-def test_guidance_doubles_what_was_measured_without(tmp_path: Path) -> None:
-    unguided = job(
-        tmp_path, ROWS, **_tuned(tmp_path, entry(guided=False)), defaults={"guidance": 1.0}
-    )
-    guided = job(
-        tmp_path, ROWS, batch=unguided.batch.model_dump(), model=SHAPES, defaults={"guidance": 2.0}
-    )
-    assert estimate(guided).gpu_hours == pytest.approx(2 * (estimate(unguided).gpu_hours or 0))

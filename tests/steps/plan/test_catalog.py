@@ -1,17 +1,14 @@
-from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.plan.catalog import create_repeated_table, write_images
 from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.keys import duplicates_key
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.scratch import Database
 from tests.identity import compute_image_id
 from tests.jobs import image_rows, plan, rejected
 from tests.texts import HOSTILE, chance
@@ -23,13 +20,6 @@ def _duplicates(planned: PlanResult) -> list[Row]:
     key = duplicates_key(planned.plan.duplicates)
     rows: list[Row] = read_table(open_store(planned.uri), key).to_pylist()
     return rows
-
-
-def _by_prompt(planned: PlanResult) -> dict[str, list[Row]]:
-    rows_by_prompt: dict[str, list[Row]] = {}
-    for row in image_rows(planned).to_pylist():
-        rows_by_prompt.setdefault(row["prompt"], []).append(row)
-    return rows_by_prompt
 
 
 def _random_columns(count: int, seed: int) -> dict[str, object]:
@@ -56,16 +46,6 @@ def test_every_image_has_the_id_of_its_own_settings(tmp_path: Path) -> None:
         assert row["image_id"] == compute_image_id(
             key, ImageParameters(*(row[name] for name in ImageParameters.__slots__))
         )
-
-
-def test_own_seed_counts_up_with_the_image(tmp_path: Path) -> None:
-    rows = image_rows(plan(tmp_path, {"prompt": ["a"], "seed": [41], "images": [3]})).to_pylist()
-    assert [(row["image_index"], row["seed"]) for row in rows] == [(0, 41), (1, 42), (2, 43)]
-
-
-def test_derived_seeds_differ_for_every_image(tmp_path: Path) -> None:
-    columns = {"prompt": ["a", "b", "a"], "id": [None, None, "x"], "images": [50, 50, 50]}
-    assert len({*image_rows(plan(tmp_path, columns))["seed"].to_pylist()}) == 150
 
 
 def test_row_with_an_id_keeps_its_seed_when_its_text_changes(tmp_path: Path) -> None:
@@ -113,16 +93,6 @@ def test_rows_added_or_moved_change_no_other_image(tmp_path: Path) -> None:
     assert expected < {*image_rows(after)["image_id"].to_pylist()}
 
 
-def test_another_job_seed_changes_every_image_but_those_with_their_own(tmp_path: Path) -> None:
-    columns = {
-        "prompt": [f"p{n}" for n in range(50)] + ["own"],
-        "seed": pa.array([None] * 50 + [3], pa.int64()),
-    }
-    one, two = (plan(tmp_path / str(seed), columns, defaults={"seed": seed}) for seed in (1, 2))
-    common = {*image_rows(one)["image_id"].to_pylist()} & {*image_rows(two)["image_id"].to_pylist()}
-    assert common == {_by_prompt(one)["own"][0]["image_id"]}
-
-
 def test_same_image_is_made_once_under_its_first_row(tmp_path: Path) -> None:
     columns = {
         "prompt": ["b", "a", "a", "b", "a"],
@@ -144,50 +114,6 @@ def test_same_image_is_made_once_under_its_first_row(tmp_path: Path) -> None:
         {"input_row": 4, "image_index": 0, "image_id": ids["a", 1], "first_row": 1},
     ]
     assert (planned.plan.counts.images, planned.plan.counts.duplicate_images) == (4, 3)
-
-
-def test_default_written_out_is_the_same_image(tmp_path: Path) -> None:
-    written = {
-        "steps": [None, 10],
-        "width": [64, None],
-        "sampler": [None, "default"],
-        "guidance": [3.0, None],
-    }
-    columns = {"prompt": ["a", "a"], "seed": [1, 1], "negative_prompt": ["", None], **written}
-    assert plan(tmp_path, columns).plan.counts.duplicate_images == 1
-
-
-def test_zero_is_the_same_guidance_with_either_sign(tmp_path: Path) -> None:
-    columns = {"prompt": ["a"] * 3, "seed": [1] * 3, "guidance": [-0.0, 0.0, None]}
-    planned = plan(tmp_path, columns, defaults={"guidance": -0.0})
-    assert planned.plan.counts.duplicate_images == 2
-    assert [str(value) for value in image_rows(planned)["guidance"].to_pylist()] == ["0.0"]
-
-
-def test_rows_that_differ_in_any_setting_are_no_duplicates(tmp_path: Path) -> None:
-    changes: list[Row] = [
-        {},
-        {"seed": 2},
-        {"width": 72},
-        {"height": 72},
-        {"steps": 31},
-        {"guidance": 5.5},
-        {"sampler": "ddim"},
-        {"negative_prompt": "x"},
-        {"prompt": "b"},
-    ]
-    plain = {
-        "prompt": "a",
-        "seed": 1,
-        "width": 64,
-        "height": 64,
-        "steps": 30,
-        "guidance": 5.0,
-        "sampler": "default",
-        "negative_prompt": "",
-    }
-    planned = plan(tmp_path, pa.Table.from_pylist([{**plain, **change} for change in changes]))
-    assert (planned.plan.counts.images, planned.plan.counts.duplicate_images) == (len(changes), 0)
 
 
 @pytest.mark.quick_cases(2)
@@ -228,25 +154,6 @@ def test_refused_row_does_not_take_its_id_from_a_later_one(tmp_path: Path) -> No
     assert image_rows(planned)["id"].to_pylist() == ["x"]
 
 
-def test_ids_are_compared_as_text_whatever_they_look_like(tmp_path: Path) -> None:
-    ids = [
-        "1",
-        "01",
-        "1.0",
-        " 1",
-        "a",
-        "A",
-        "",
-        "NULL",
-        "\0",
-        "\N{LATIN SMALL LETTER E WITH ACUTE}",
-        "e\N{COMBINING ACUTE ACCENT}",
-    ]
-    planned = plan(tmp_path, {"prompt": [f"p{n}" for n in range(len(ids))], "id": ids})
-    assert planned.plan.counts.rejected_rows == 0
-    assert image_rows(planned)["id"].to_pylist() == ids
-
-
 def test_images_of_one_shape_lie_together_in_the_order_of_the_input(tmp_path: Path) -> None:
     columns = {
         "prompt": [f"p{n}" for n in range(8)],
@@ -267,18 +174,6 @@ def test_images_of_one_shape_lie_together_in_the_order_of_the_input(tmp_path: Pa
     ]
 
 
-def test_rows_keep_the_number_they_have_in_the_input(tmp_path: Path) -> None:
-    planned = plan(
-        tmp_path,
-        {"prompt": ["a", None, "b", "a"], "seed": [1, 1, 1, 1]},
-        limits={"rejected_share": 1},
-    )
-    assert [(row["prompt"], row["input_row"]) for row in image_rows(planned).to_pylist()] == [
-        ("a", 0),
-        ("b", 2),
-    ]
-
-
 def test_every_image_is_accounted_for_in_a_random_input(tmp_path: Path) -> None:
     columns = _random_columns(3000, seed=2)
     planned = plan(tmp_path, columns, limits={"rejected_share": 1})
@@ -296,35 +191,3 @@ def test_every_image_is_accounted_for_in_a_random_input(tmp_path: Path) -> None:
     for row in duplicates:
         assert first_rows[row["image_id"]] == row["first_row"]
         assert int(str(row["first_row"])) <= int(str(row["input_row"]))
-
-
-@pytest.mark.parametrize("hashes_per_range", [1, 4, 100])
-def test_repeated_hashes_are_the_same_however_many_are_sorted_at_a_time(
-    tmp_path: Path, hashes_per_range: int
-) -> None:
-    hashes = [0, 5, 2**63, 2**64 - 1, 0, 7, 2**64 - 1, 2**63 - 1, 2**64 - 1]
-    values = ", ".join(f"({value})" for value in hashes)
-    with closing(Database(tmp_path)) as database:
-        database.execute(f"CREATE TABLE hashes AS FROM (VALUES {values}) AS t(hash)")
-        query = "SELECT CAST(hash AS UBIGINT) AS hash FROM hashes"
-        create_repeated_table(database, "repeated", query, hashes_per_range)
-        repeated = database.fetch_table("SELECT DISTINCT hash FROM repeated ORDER BY hash")
-    assert repeated["hash"].to_pylist() == [0, 2**64 - 1]
-
-
-def test_input_without_a_valid_row_has_no_repeated_hash(tmp_path: Path) -> None:
-    with closing(Database(tmp_path)) as database:
-        query = "SELECT 1::UBIGINT AS hash WHERE false"
-        create_repeated_table(database, "repeated", query)
-        assert database.fetch_table("FROM repeated").num_rows == 0
-
-
-@pytest.mark.parametrize("number", ["3 - row", "row // 2"], ids=["reversed", "repeated"])
-def test_images_in_another_order_than_their_rows_end_planning(tmp_path: Path, number: str) -> None:
-    rows = pa.record_batch({"row": pa.array(range(4))})
-    sql = f"SELECT {number} AS number FROM input"
-    with (
-        closing(Database(tmp_path)) as database,
-        pytest.raises(RuntimeError, match="another order than the prompt rows"),
-    ):
-        write_images(database, rows.schema, iter([rows]), sql, tmp_path / "images.arrow")

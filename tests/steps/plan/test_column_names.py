@@ -8,9 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.reader import read_job, validate_job
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.workflows.templates.workflow import job_parameter
 from tests.jobs import image_rows, job, plan, rejected, write
 
 ROW = {
@@ -49,18 +47,6 @@ def test_header_in_another_spelling_is_read_as_a_whole(tmp_path: Path, suffix: s
     assert {*planned.guessed_columns.values()} == {*READ, "images"}
 
 
-def test_folder_of_a_partition_is_read_in_another_spelling(tmp_path: Path) -> None:
-    write(tmp_path / "in/Seed=7/a.parquet", {"prompt": ["a"]})
-    rows = image_rows(plan(tmp_path, prompts=f"{tmp_path}/in"))
-    assert rows["seed"].to_pylist() == [7]
-
-
-def test_exact_name_goes_before_another_spelling(tmp_path: Path) -> None:
-    planned = plan(tmp_path, {"prompt": ["a"], "Seed": ["x"], "seed": [3]})
-    assert image_rows(planned)["seed"].to_pylist() == [3]
-    assert planned.unused_columns == ("Seed",)
-
-
 def test_two_names_that_mean_the_same_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
         plan(tmp_path, {"Prompt": ["a"], "CFG": [1], "Guidance Scale": [2]})
@@ -80,20 +66,6 @@ def test_unread_column_changes_no_image(tmp_path: Path, ours: str) -> None:
     rows = image_rows(unread)
     assert rows["image_id"].equals(plain["image_id"])
     assert rows[f"input_{ours}"].to_pylist() == ["first of two"] * 2
-
-
-def test_unread_column_stays_so_in_a_job_that_is_written_and_read(tmp_path: Path) -> None:
-    unread = job(tmp_path, {"prompt": ["a"]}, columns={"id": None})
-    assert validate_job(unread.model_dump(mode="json")) == unread
-    file = tmp_path / "job.yaml"
-    file.write_text(job_parameter(unread))
-    assert read_job(str(file)) == unread
-    assert read_job(str(file), ["columns.seed=null"]).columns.seed is None
-
-
-def test_prompts_cannot_be_left_unread(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"columns\.prompt is empty; write text"):
-        job(tmp_path, {"prompt": ["a"]}, columns={"prompt": None})
 
 
 def test_table_of_a_template_leaves_columns_unread_and_spells_others(tmp_path: Path) -> None:

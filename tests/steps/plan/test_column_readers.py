@@ -4,25 +4,17 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.plan.column_readers import Cells, read_integers, read_numbers, read_texts
+from imagekiln.steps.plan.columns import Cells, read_integers, read_numbers, read_texts
 from tests.jobs import image_rows, plan, rejected, write
-from tests.runs import fill
 
 Reader = Callable[[pa.Array, str], Cells]
 TEXT_TYPES = [pa.string(), pa.large_string(), pa.string_view()]
-INTEGER_TYPES = [
-    pa.int8(),
-    pa.int64(),
-    pa.uint64(),
-]
 FLOAT_TYPES = [pa.float32(), pa.float64()]
 OTHER_TYPES = [pa.bool_(), pa.binary(), pa.timestamp("us"), pa.list_(pa.string())]
 
@@ -38,39 +30,6 @@ def _marked(cells: Cells) -> list[bool]:
     return [value == "it" for value in wrong.to_pylist()]
 
 
-def _dictionary(values: list[object], kind: pa.DataType) -> pa.Array:
-    return pa.array(values, kind).dictionary_encode()
-
-
-@pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
-def test_text_of_every_kind_is_taken_as_it_is(kind: pa.DataType) -> None:
-    cells = read_texts(pa.array(["a", None, "", "\0\u00e9"], kind), "it")
-    assert cells.values.type == pa.string()
-    assert (_values(cells), _marked(cells)) == (["a", None, "", "\0\u00e9"], [False] * 4)
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
-def test_text_in_a_dictionary_is_taken_as_it_is(kind: pa.DataType) -> None:
-    assert _values(read_texts(_dictionary(["a", None, "b", "a"], kind), "it")) == [
-        "a",
-        None,
-        "b",
-        "a",
-    ]
-
-
-@pytest.mark.parametrize("kind", INTEGER_TYPES, ids=str)
-def test_integers_are_taken_as_text_by_their_digits(kind: pa.DataType) -> None:
-    assert _values(read_texts(pa.array([0, None, 127], kind), "it")) == ["0", None, "127"]
-
-
-@pytest.mark.parametrize("kind", INTEGER_TYPES, ids=str)
-def test_integers_of_every_width_are_taken(kind: pa.DataType) -> None:
-    for reader in (read_integers, read_numbers):
-        cells = reader(pa.array([0, None, 127], kind), "it")
-        assert (_values(cells), _marked(cells)) == ([0, None, 127], [False] * 3)
-
-
 @pytest.mark.parametrize("kind", FLOAT_TYPES, ids=str)
 def test_whole_floats_are_integers_and_nan_is_nothing(kind: pa.DataType) -> None:
     cells = read_integers(
@@ -78,15 +37,6 @@ def test_whole_floats_are_integers_and_nan_is_nothing(kind: pa.DataType) -> None
     )
     assert cells.values.type == pa.int64()
     assert (_values(cells), _marked(cells)) == ([3, None, None, None], [False, False, True, True])
-
-
-@pytest.mark.parametrize("kind", FLOAT_TYPES, ids=str)
-def test_floats_of_every_width_are_numbers_and_nan_is_nothing(kind: pa.DataType) -> None:
-    cells = read_numbers(
-        pa.array(np.array([0.5, np.nan, np.inf, -np.inf], kind.to_pandas_dtype())), "it"
-    )
-    assert cells.values.type == pa.float64()
-    assert (_values(cells), _marked(cells)) == ([0.5, None, None, None], [False, False, True, True])
 
 
 @pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
@@ -110,27 +60,6 @@ def test_digits_are_numbers(kind: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
-def test_text_of_whole_floats_is_read_like_whole_floats(kind: pa.DataType) -> None:
-    texts = ["911472861.0", "-5.", " 7.00 ", "4503599627370495.0", "", None, "9223372036854775807"]
-    cells = read_integers(pa.array(texts, kind), "it")
-    assert _values(cells) == [911472861, -5, 7, 2**52 - 1, None, None, 2**63 - 1]
-    assert not any(_marked(cells))
-    cells = read_integers(pa.array(["1.5", ".0", "9007199254740994.0", "1e3"], kind), "it")
-    assert _marked(cells) == [True] * 4
-
-
-def test_integers_in_a_dictionary_are_taken() -> None:
-    assert _values(read_integers(_dictionary([5, None, 5], pa.int16()), "it")) == [5, None, 5]
-    assert _values(read_integers(_dictionary(["5", None, "6"], pa.string()), "it")) == [5, None, 6]
-    assert _values(read_numbers(_dictionary([0.5, None], pa.float32()), "it")) == [0.5, None]
-
-
-def test_integers_beyond_64_bits_are_of_no_use() -> None:
-    cells = read_integers(pa.array([2**63 - 1, 2**63, 2**64 - 1], pa.uint64()), "it")
-    assert (_values(cells), _marked(cells)) == ([2**63 - 1, None, None], [False, True, True])
-
-
-@pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
 def test_digits_are_taken_as_far_as_64_bits_go(kind: pa.DataType) -> None:
     most = 2**63 - 1
     written = [
@@ -147,17 +76,6 @@ def test_digits_are_taken_as_far_as_64_bits_go(kind: pa.DataType) -> None:
     cells = read_integers(pa.array(map(str, written), kind), "it")
     assert _values(cells) == [most, None, -most, -most - 1, None, None, most, 0, 0]
     assert _marked(cells) == [False, True, False, False, True, True, False, False, False]
-
-
-def test_floats_that_stand_for_several_integers_are_of_no_use() -> None:
-    cells = read_integers(pa.array([2.0**53, 2.0**53 + 2, 1e300]), "it")
-    assert (_values(cells), _marked(cells)) == ([2**53, None, None], [False, True, True])
-
-
-@pytest.mark.parametrize("reader", [read_texts, read_integers, read_numbers])
-def test_column_without_a_type_is_nothing_at_all(reader: Reader) -> None:
-    cells = reader(pa.nulls(3), "it")
-    assert (_values(cells), _marked(cells)) == ([None] * 3, [False] * 3)
 
 
 @pytest.mark.parametrize("kind", OTHER_TYPES, ids=str)
@@ -177,21 +95,6 @@ def test_other_types_are_refused_in_a_sentence(
     assert str(caught.value) == f"f.parquet: column 'x' is {kind}, {words}"
 
 
-def test_uuids_are_text_but_no_numbers() -> None:
-    array = pa.array([bytes(range(16)), None], pa.uuid())
-    cells = read_texts(array, "it")
-    assert _values(cells) == ["00010203-0405-0607-0809-0a0b0c0d0e0f", None]
-    for reader in (read_integers, read_numbers):
-        with pytest.raises(BadInput, match=r"column is extension<arrow\.uuid>, not"):
-            reader(array, "column")
-
-
-@pytest.mark.parametrize("kind", FLOAT_TYPES, ids=str)
-def test_floats_are_no_text(kind: pa.DataType) -> None:
-    with pytest.raises(BadInput, match="not text"):
-        read_texts(pa.array([], kind), "it")
-
-
 @pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
 def test_bytes_that_are_no_utf8_cost_their_own_cell_only(kind: pa.DataType) -> None:
     array = pa.array([b"good", b"\xff\xfe", None, b"", b"\xed\xa0\x80"], pa.binary()).cast(
@@ -205,13 +108,6 @@ def test_bytes_that_are_no_utf8_cost_their_own_cell_only(kind: pa.DataType) -> N
     )
     assert _values(cells) == ["good", None, None, "", None]
     assert _marked(cells) == [False, True, False, False, True]
-
-
-def test_first_wrong_cell_of_a_row_stays_marked() -> None:
-    wrong = read_integers(pa.array(["x", "1", "y"]), "it").mark_invalid(
-        pa.array(["seed", "seed", None]), "width"
-    )
-    assert wrong.to_pylist() == ["seed", "seed", "width"]
 
 
 AT = datetime(2026, 7, 1, 3, 4, 5, 678_901, tzinfo=UTC)
@@ -243,44 +139,6 @@ def test_carried_column_keeps_type_and_values(
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"), [(pa.string_view(), "x" * 20), (pa.binary_view(), b"\xff")], ids=str
-)
-def test_carried_views_are_plain_columns_of_a_run_that_ends(
-    tmp_path: Path, kind: pa.DataType, value: object
-) -> None:
-    column = pa.array([value, None], kind)
-    run = plan(tmp_path, {"prompt": ["a", "b"], "x": column}, carry=["x"])
-    fill(run)
-    assert aggregate(run.uri).ok == 2
-    assert image_rows(run)["x"].to_pylist() == column.to_pylist()
-    with pytest.raises(BadInput, match=r"cannot be carried\. Write it as another type"):
-        plan(tmp_path, {"prompt": ["a"], "x": pa.array([[value]], pa.list_(kind))}, carry=["x"])
-
-
-def test_carried_dictionary_stays_one_whatever_its_values_in_each_file(tmp_path: Path) -> None:
-    for place, values in enumerate([["x", "y", "x"], ["z", None, "x"]]):
-        columns = {
-            "prompt": [f"{place}-{n}" for n in range(3)],
-            "x": pa.array(values).dictionary_encode(),
-        }
-        write(tmp_path / f"in/{place}.parquet", columns)
-    rows = image_rows(plan(tmp_path, prompts=f"{tmp_path}/in/*.parquet", carry=["x"]))
-    assert pa.types.is_dictionary(rows["x"].type)
-    assert rows["x"].to_pylist() == ["x", "y", "x", "z", None, "x"]
-
-
-def test_carried_extension_type_is_kept_as_it_is_stored(tmp_path: Path) -> None:
-    uuid = UUID("12345678123456781234567812345678")
-    columns = {
-        "prompt": ["a"],
-        "u": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([uuid.bytes], pa.binary(16))),
-        "j": pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1}'])),
-    }
-    rows = image_rows(plan(tmp_path, columns, carry=["u", "j"]))
-    assert rows.select(["u", "j"]).to_pylist() == [{"u": uuid.bytes, "j": '{"a": 1}'}]
-
-
-@pytest.mark.parametrize(
     "kind",
     [pa.duration("us"), pa.list_(pa.float16()), pa.struct([("", pa.int32())])],
     ids=str,
@@ -292,26 +150,6 @@ def test_type_that_cannot_be_carried_is_refused_in_a_sentence(
         BadInput, match=r"column 'x' is .*, which cannot be carried\. Write it as another type\.$"
     ):
         plan(tmp_path, {"prompt": ["a"], "x": pa.nulls(1, kind)}, carry=["x"])
-
-
-@pytest.mark.quick_cases(3)
-@pytest.mark.parametrize(
-    "name",
-    ["it's", "'); DROP TABLE images; --", "two\nlines", "carry_0", "s\u00e4mpler"],
-    ids=repr,
-)
-def test_carried_column_may_have_any_other_name(tmp_path: Path, name: str) -> None:
-    columns = {"prompt": ["a", "b"], "first": [1, 2], name: [3, 4]}
-    rows = image_rows(plan(tmp_path, columns, carry=["first", name]))
-    assert (rows["first"].to_pylist(), rows[name].to_pylist()) == ([1, 2], [3, 4])
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("name", ["status", "PROMPT", "Image_ID", "input_row"])
-def test_carried_column_with_a_name_of_the_dataset_gets_another(tmp_path: Path, name: str) -> None:
-    columns = {"text": ["a"], name: ["b"]}
-    rows = image_rows(plan(tmp_path, columns, columns={"prompt": "text"}, carry=[name]))
-    assert rows[f"input_{name}"].to_pylist() == ["b"]
 
 
 def test_carried_columns_differ_in_more_than_case(tmp_path: Path) -> None:
@@ -355,14 +193,3 @@ def test_carried_bytes_that_are_no_utf8_cost_their_row_only(
     assert [(row["input_row"], row["column_name"], row["reason"]) for row in rejected(planned)] == [
         (1, "x", "is not valid UTF-8")
     ]
-
-
-def test_what_is_carried_changes_no_image(tmp_path: Path) -> None:
-    columns = {"prompt": ["a", "b"], "x": [1, 2]}
-    plain, carried = plan(tmp_path / "1", columns), plan(tmp_path / "2", columns, carry=["x"])
-    assert image_rows(plain) == image_rows(carried).drop_columns(["x"])
-
-
-def test_duplicates_carry_what_their_first_row_has(tmp_path: Path) -> None:
-    planned = plan(tmp_path, {"prompt": ["a", "a"], "x": ["first", "second"]}, carry=["x"])
-    assert image_rows(planned)["x"].to_pylist() == ["first"]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,12 +12,9 @@ import transformers
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS, LoraRejectionReason
 from imagekiln.steps.plan.derived_columns import DerivedColumns, LoraColumnReader, PromptLengths
-from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests import safetensors
-from tests.identity import compute_image_id
 from tests.jobs import SHAPES as SHAPES_MODEL
 from tests.jobs import image_rows, plan, rejected
 from tests.texts import HOSTILE, chance
@@ -82,20 +78,6 @@ def _truncated(model: Path, prompts: list[str | None]) -> list[bool | None]:
     return flags
 
 
-def _without_tokenizer_json(target: Path) -> Path:
-    """The bundled model's tokeniser as older models ship it: vocabulary and merges."""
-    folder = target / "tokenizer"
-    folder.mkdir(parents=True)
-    whole = json.loads((SHAPES / "tokenizer" / "tokenizer.json").read_bytes())["model"]
-    (folder / "vocab.json").write_text(json.dumps(whole["vocab"]), encoding="utf-8")
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in whole["merges"]]
-    (folder / "merges.txt").write_text(
-        "\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8"
-    )
-    shutil.copy(SHAPES / "tokenizer" / "tokenizer_config.json", folder)
-    return target
-
-
 def test_prompts_are_flagged_just_where_the_models_own_tokeniser_cuts_them() -> None:
     tokenizer = transformers.CLIPTokenizer.from_pretrained(SHAPES / "tokenizer")
     prompts = _random_prompts(2000, seed=3)
@@ -105,59 +87,6 @@ def test_prompts_are_flagged_just_where_the_models_own_tokeniser_cuts_them() -> 
     assert [
         prompt for prompt, flag, right in zip(prompts, got, expected, strict=True) if flag != right
     ] == []
-
-
-def test_vocabulary_and_merges_count_as_the_tokenizer_json_does(tmp_path: Path) -> None:
-    # Special tokens are the one difference: a vocabulary does not state which of its words are.
-    prompts = [
-        prompt
-        for prompt in _random_prompts(2000, seed=4)
-        if not any(mark in prompt for mark in MARKS)
-    ]
-    assert len(prompts) > 200
-    assert _truncated(_without_tokenizer_json(tmp_path), [*prompts]) == _truncated(
-        SHAPES, [*prompts]
-    )
-
-
-@pytest.mark.parametrize(("words", "flag"), [(LIMIT - 2, False), (LIMIT - 1, True)])
-def test_prompt_is_cut_from_the_first_token_that_does_not_fit(words: int, flag: bool) -> None:
-    assert _truncated(SHAPES, [" ".join(["a"] * words)]) == [flag]
-
-
-def test_null_and_empty_prompts_are_not_cut() -> None:
-    assert _truncated(SHAPES, [None, "", " "]) == [False, False, False]
-
-
-def test_prompts_counted_together_count_as_alone() -> None:
-    prompts = _random_prompts(300, seed=5)
-    together = _truncated(SHAPES, [*prompts])
-    lengths = PromptLengths(SHAPES)
-    assert together == [
-        lengths.find_truncated(pa.array([prompt])).to_pylist()[0] for prompt in prompts
-    ]
-
-
-def test_prompts_with_words_of_their_own_are_counted_as_if_no_word_was_met_before() -> None:
-    rng = chance(6)
-    lengths = PromptLengths(SHAPES)
-    for _ in range(5):  # what a batch leaves behind helps the next one
-        prompts = [
-            " ".join([*rng.choices(WORDS, k=rng.randrange(25)), str(rng.getrandbits(30))])
-            + rng.choice(["", " \u00e9\ufb01", f" {rng.getrandbits(60):x}"])
-            for _ in range(60)
-        ]
-        flags = lengths.find_truncated(pa.array(prompts)).to_pylist()
-        assert 6 < sum(flags) < 60
-        assert flags == [_truncated(SHAPES, [prompt])[0] for prompt in prompts]
-
-
-def test_megabyte_of_text_is_counted() -> None:
-    assert _truncated(SHAPES, ["\U0001f525x " * 150_000, "x" * 1_000_000, " " * 1_000_000]) == [
-        True,
-        True,
-        False,
-    ]
 
 
 def test_a_prompt_that_is_rejected_for_its_length_is_not_tokenized() -> None:
@@ -176,10 +105,6 @@ def test_largest_of_several_tokenisers_decides(tmp_path: Path) -> None:
             json.dumps(settings | {"model_max_length": limit})
         )
     assert _truncated(tmp_path, [" ".join(["a"] * words) for words in (48, 49)]) == [False, True]
-
-
-def test_model_without_a_tokeniser_leaves_it_unknown(tmp_path: Path) -> None:
-    assert _truncated(tmp_path, ["a", None]) == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -236,12 +161,6 @@ def test_each_text_becomes_its_canonical_form_its_key_or_its_fault() -> None:
     ]
 
 
-def test_columns_without_loras_cost_next_to_nothing() -> None:
-    column, started = pa.nulls(1_000_000, pa.string()), time.thread_time()
-    assert all(each.null_count == len(each) for each in LoraColumnReader("", {}).read(column))
-    assert time.thread_time() - started < 0.5
-
-
 def test_a_default_that_is_wrong_is_a_mistake_of_the_job(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
         _planned(tmp_path, [None], default="other:1")
@@ -281,22 +200,6 @@ def test_an_id_follows_from_files_and_weights_and_not_from_names_or_other_loras(
     assert changed[2] != first[2]
 
 
-def test_every_image_has_the_id_that_python_gives_it(tmp_path: Path) -> None:
-    planned = _planned(tmp_path, [None, "style:0.8", "detail:-3, style:1e-9"])
-    key = model_key(planned.plan.model.digest, planned.plan.job.model.dtype)
-    digests = {name: each.sha256 for name, each in planned.plan.loras.items()}
-    for row in image_rows(planned).to_pylist():
-        assert row["image_id"] == compute_image_id(
-            key, ImageParameters(*(row[name] for name in ImageParameters.__slots__)), digests
-        )
-
-
-def test_a_lora_under_two_names_is_one_image(tmp_path: Path) -> None:
-    planned = _planned(tmp_path, ["a:0.5", "b:0.5", "b:0.5, a:0.25"], a="one", b="one")
-    assert planned.plan.counts.images == 2
-    assert planned.plan.counts.duplicate_images == 1
-
-
 def test_rows_that_cannot_be_drawn_are_rejected_with_the_reason(tmp_path: Path) -> None:
     wrong: dict[str, LoraRejectionReason] = {
         "style=1": "syntax",
@@ -323,9 +226,3 @@ def test_a_plan_is_adopted_only_with_the_files_that_it_was_made_with(tmp_path: P
         BadInput, match=r"was planned with other files of bundled:shapes or adapters"
     ):
         plan(tmp_path, columns, run_id="one", **_settings(tmp_path, style="two"))
-
-
-def test_rows_of_other_loras_share_no_batch(tmp_path: Path) -> None:
-    planned = _planned(tmp_path, [None, "style", "detail", "style:1.0", None])
-    # The second image without LoRA has the id of the first.
-    assert image_rows(planned)["loras"].to_pylist() == [None, "style:1", "detail:1"]

@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.run_time import ENOUGH_IMAGES, RunTime
 from imagekiln.steps.plan.step import make_plan
+from tests import runs
 from tests.jobs import job, plan
 
 COLUMNS = {
@@ -58,12 +59,6 @@ def test_gpu_hours_follow_pixels_and_steps_and_cost_follows_hours(tmp_path: Path
     assert result.cost == pytest.approx((21 * 2 + 4 * 4 + 5 * 4) / 1200)
 
 
-def test_gigabytes_follow_pixels(tmp_path: Path) -> None:
-    assert estimate(job(tmp_path, COLUMNS, **SETTINGS)).gigabytes == pytest.approx(
-        34 * 64 * 64 * 1.5 / 1e9
-    )
-
-
 @pytest.mark.parametrize(
     ("encoding", "each"),
     [({"kind": "jpeg"}, 0.3), ({"kind": "webp"}, 0.1), ({"kind": "webp", "lossless": True}, 1.2)],
@@ -80,20 +75,42 @@ def test_model_that_nobody_knows_has_no_hours_and_no_cost(tmp_path: Path) -> Non
     assert (result.gpu_hours, result.cost) == (None, None)
 
 
-def test_hours_without_a_price_have_no_cost(tmp_path: Path) -> None:
-    result = estimate(job(tmp_path, {"prompt": ["a"]}, shard={"seconds_per_image": 1}))
-    assert result.gpu_hours is not None
-    assert result.cost is None
-
-
-def test_estimate_refuses_what_planning_refuses(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="1 of 2 rows was rejected"):
-        estimate(job(tmp_path, {"prompt": [None, "a"]}))
-
-
 def test_the_jobs_price_is_taken_unless_another_is_given(tmp_path: Path) -> None:
     priced = job(
         tmp_path, {"prompt": ["a"] * 2}, shard={"seconds_per_image": 3600}, price_per_hour=2.0
     )
     assert estimate(priced).cost == 2.0
     assert estimate(priced, 3.0).cost == 3.0
+
+
+def test_time_is_shared_by_gpus_that_have_a_shard() -> None:
+    time = RunTime(gpu_hours=12.0, source="measured", shards=4)
+    assert [time.hours_on(gpus) for gpus in (1, 3, 4, 16)] == [12.0, 4.0, 3.0, 3.0]
+    assert time.describe(16) == "About 3 h 0 min on 4 GPUs at once (12 GPU-hours, measured)."
+    assert time.describe_both(16) == (
+        "About 12 h 0 min on 1 GPU, about 3 h 0 min on the 4 that a cluster gives at once "
+        "(12 GPU-hours, measured)."
+    )
+
+
+def test_the_latest_runs_count_until_they_are_enough(tmp_path: Path) -> None:
+    nightly = runs.job(runs.write_prompts(tmp_path / "prompts.parquet"), str(tmp_path / "out"))
+    runs.write_rate(nightly, "old", images=500, seconds_per_image=1.0)
+    runs.write_rate(nightly, "large", images=ENOUGH_IMAGES - 1, seconds_per_image=1.0)
+    runs.write_rate(nightly, "small", images=1, seconds_per_image=9.0)
+    assert estimate(nightly).time_source == "measured by 2 runs, 256 images, on cpu"
+
+    runs.write_rate(nightly, "newest", images=300, seconds_per_image=1.0)
+    assert estimate(nightly).time_source == "measured by run newest, 300 images, on cpu"
+
+
+def test_runs_on_other_gpus_count_if_there_is_no_other_figure(tmp_path: Path) -> None:
+    prompts = runs.write_prompts(tmp_path / "prompts.parquet")
+    settings = runs.job(prompts, str(tmp_path / "out"), device="cuda")
+    runs.write_rate(settings, "on-cpu", images=300, seconds_per_image=1.0)
+    assert estimate(settings).time_source is None
+
+    runs.write_rate(settings, "on-l4", images=300, seconds_per_image=1.0, device="NVIDIA L4")
+    other_gpu = estimate(settings, gpu="NVIDIA-H100-80GB-HBM3")
+    assert str(other_gpu.time_source).endswith("on NVIDIA L4, another GPU than the job's")
+    assert (other_gpu.is_firm, estimate(settings, gpu="nvidia-l4").is_firm) == (False, True)

@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import ImageParameters
-from imagekiln.steps.runs.plan import iter_pass_plans, load_plan
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.storage import open_store
 from tests import models, runs, safetensors
@@ -63,65 +62,6 @@ def test_a_column_decides_whatever_its_cells_hold(tmp_path: Path) -> None:
     assert {empty.plan.fused_loras, equal.plan.fused_loras, mixed.plan.fused_loras} == {None}
     assert _ids(empty) == _ids(equal) == _ids(mixed)[:1]
     assert _ids(empty) != _ids(_planned(tmp_path / "fused"))
-
-
-def test_an_id_does_not_depend_on_other_rows(tmp_path: Path) -> None:
-    (alone,) = _ids(_planned(tmp_path / "alone", ROW))
-    assert alone in _ids(_planned(tmp_path / "beside", OTHER, ROW))
-
-
-@pytest.mark.parametrize(
-    ("changes", "fused"),
-    [
-        ({"columns": {"loras": None}}, "style:1"),
-        ({"columns": {"loras": "adapter"}}, None),
-        ({}, None),
-    ],
-)
-def test_a_column_counts_if_it_is_read(
-    changes: dict[str, object], fused: str | None, tmp_path: Path
-) -> None:
-    row = {**ROW, "loras": "style:0.5", "adapter": "style:0.25"}
-    assert _planned(tmp_path, row, **changes).plan.fused_loras == fused
-
-
-@pytest.mark.parametrize(
-    ("more", "fused"),
-    [
-        ({}, "style:1"),
-        ({"sweep": {"guidance": [1.0, 2.0]}}, "style:1"),
-        ({"sweep": {"loras": ["style:1"]}}, None),
-        ({"table": "loras"}, None),
-        ({"table": "plain"}, "style:1"),
-    ],
-)
-def test_templates_share_a_lora_that_neither_table_nor_sweep_sets(
-    more: dict[str, object], fused: str | None, tmp_path: Path
-) -> None:
-    if "table" in more:
-        row = {**ROW, "loras": "style:1"} if more["table"] == "loras" else ROW
-        more = {"table": str(runs.write_prompts(tmp_path / "table.parquet", [row]))}
-    prompts = {"template": "a {red|blue} circle", **more}
-    job = runs.settings(tmp_path / "none", str(tmp_path / "out"), **_settings(tmp_path))
-    job["prompts"] = prompts
-    assert make_plan(validate_job(job)).plan.fused_loras == fused
-
-
-@pytest.mark.parametrize("default", ["", "style:0"])
-def test_a_job_that_names_none_has_the_ids_that_it_always_had(default: str, tmp_path: Path) -> None:
-    planned = _planned(tmp_path, **_settings(tmp_path, default))
-    assert planned.plan.fused_loras is None
-    key = model_key(planned.plan.model.digest, "float32")
-    (row,) = read_shard_rows(open_store(planned.uri), planned.plan, 0).to_pylist()
-    parameters = ImageParameters(*(row[name] for name in ImageParameters.__slots__))
-    assert row["image_id"] == compute_image_id(key, parameters)
-
-
-def test_a_model_of_a_pass_is_loaded_without_them(tmp_path: Path) -> None:
-    refine = {"kind": "refine", "model": {"id": str(models.folder("sdxl")), "dtype": "float32"}}
-    planned = _planned(tmp_path, passes={"detail": refine})
-    ((_, pass_plan),) = iter_pass_plans(planned.plan)
-    assert (planned.plan.fused_loras, pass_plan.fused_loras) == ("style:1", None)
 
 
 IN_FP8 = {"speed": {"quantization": "fp8"}}

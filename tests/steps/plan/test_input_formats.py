@@ -70,16 +70,6 @@ def _refused(folder: Path, name: str) -> str:
     return str(caught.value).replace(f"{folder}/", "")
 
 
-def test_type_that_parquet_does_not_hold_is_refused(tmp_path: Path) -> None:
-    union = pa.UnionArray.from_dense(
-        pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])]
-    )
-    _write_stream(tmp_path / "p.arrow", pa.table({"prompt": ["a"], "x": union}))
-    message = _refused(tmp_path, "p.arrow")
-    assert message.startswith("p.arrow: cannot be read as Arrow (")
-    assert message.endswith("). Write it again, or as Parquet.")
-
-
 REFUSED = {
     "p.csv.gz": (gzip.compress(b"prompt\na\n"), "is compressed with gzip. Unpack it."),
     "p.xlsx": (
@@ -103,11 +93,6 @@ REFUSED = {
         b"<!DOCTYPE html><html>",
         "is a web page. Name the file itself; of a Google Sheet, download it as CSV.",
     ),
-    "p.parquet": (
-        '{"prompt": "é"}\n'.encode(),
-        "is text, not Parquet. End its name in .csv, .tsv, .json or .jsonl if it is one of these, "
-        "or in .txt if each line is a prompt.",
-    ),
 }
 
 
@@ -116,17 +101,6 @@ def test_file_of_no_use_is_named_as_what_it_is(tmp_path: Path, name: str) -> Non
     content, message = REFUSED[name]
     (tmp_path / name).write_bytes(content)
     assert _refused(tmp_path, name) == f"{name}: {message}"
-
-
-def test_noise_under_every_name_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    for name in ("p.csv", "p.tsv", "p.jsonl", "p.arrow", "p.parquet", "p"):
-        (tmp_path / name).write_bytes(chance(3).randbytes(50_000))
-        assert _refused(tmp_path, name).startswith(f"{name}: ")
-
-
-def test_parquet_under_the_name_of_another_format_is_parquet(tmp_path: Path) -> None:
-    name = write(tmp_path / "p.csv", {"prompt": ["a"]})
-    assert image_rows(plan(tmp_path, prompts=name))["prompt"].to_pylist() == ["a"]
 
 
 def test_formats_may_be_mixed(tmp_path: Path) -> None:

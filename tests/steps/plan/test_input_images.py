@@ -13,7 +13,6 @@ from PIL import Image as Pillow
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging import input_images as pictures
-from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.input_images import InputImages, read_input_image
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import input_image_key
@@ -126,28 +125,6 @@ def test_a_picture_that_cannot_be_taken_refuses_its_row_and_no_other(
 
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
-    "picture",
-    [
-        _file("JPEG"),
-        _file("WEBP"),
-        _file(mode="P"),
-        _file(mode="L"),
-        _file(mode="1"),
-        _file(mode="LA"),
-        _file(mode="RGBA"),
-        _file("JPEG", mode="CMYK"),
-        _file(mode="I;16"),
-    ],
-    ids=lambda content: _hash(content)[:4],
-)
-def test_every_mode_of_the_formats_is_taken(tmp_path: Path, picture: bytes) -> None:
-    planned = _plan(tmp_path, [picture])
-    assert planned.plan.counts.rejected_rows == 0
-    assert open_store(planned.uri).read(input_image_key(_hash(picture))) == picture
-
-
-@pytest.mark.quick_cases(3)
-@pytest.mark.parametrize(
     "kind",
     [
         pa.binary(),
@@ -168,13 +145,6 @@ def test_bytes_come_in_every_type_that_writers_have(tmp_path: Path, kind: pa.Dat
     )
     planned = _plan(tmp_path, column)
     assert image_rows(planned)["source_image"].to_pylist() == [_hash(GOOD), _hash(GOOD), None]
-
-
-def test_a_struct_without_bytes_names_where_they_are(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(GOOD)
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    column = pa.array([{"bytes": None, "path": str(tmp_path / "a.png")}, None], kind)
-    assert image_rows(_plan(tmp_path, column))["source_image"].to_pylist() == [_hash(GOOD), None]
 
 
 def test_bytes_and_places_of_one_picture_give_one_image(
@@ -238,34 +208,6 @@ def test_no_place_is_asked_but_files_and_object_stores(tmp_path: Path, name: str
     assert refused["reason"] == "is outside the locations this table may reference"
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "none.png",
-        "\0",
-        "/dev/zero",
-        ".",
-        "/" + "x" * 300,
-        "s3:///a.png",
-        "s3://a.png",
-        "s3://bucket/",
-        "s3://",
-        "/a.png",
-    ],
-)
-def test_what_is_no_file_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.png").write_bytes(GOOD)
-    (tmp_path / "s3:").mkdir()
-    (tmp_path / "s3:" / "a.png").write_bytes(GOOD)
-    (refused,) = rejected(_plan(tmp_path, [name, None]))
-    assert refused["reason"] == "does not exist, or may not be read"
-
-
 def test_no_file_that_is_no_image_comes_into_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,44 +224,12 @@ def test_no_file_that_is_no_image_comes_into_a_run(
         assert b"token of the machine" not in content
 
 
-def test_credentials_in_a_cell_come_into_no_run(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    places = ["s3://key:hunter2@bucket/a.png", "https://user:hunter2@127.0.0.1/a.png"]
-    places += ["s3://bucket/a.png?X-Amz-Signature=hunter2", "/nowhere/a.png?token=hunter2"]
-    planned = _plan(tmp_path, [*places, None])
-    assert len(rejected(planned)) == len(places)
-    for content in jobs.files(Path(planned.uri)).values():
-        assert b"hunter2" not in content
-    assert "hunter2" not in "".join(capfd.readouterr())
-
-
-def test_a_name_that_is_no_text_is_missing(tmp_path: Path) -> None:
-    column = pa.array([b"\xff.png", None]).view(pa.string())
-    (refused,) = rejected(_plan(tmp_path, column))
-    assert (refused["input_row"], refused["reason"]) == (0, "does not exist, or may not be read")
-
-
 def test_a_store_that_nothing_here_reads_from_refuses_the_job_and_not_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(BadInput, match=r"^gs://bucket: .*pip install 'imagekiln\[gcs\]'\."):
         _plan(tmp_path, ["gs://bucket/a.png", None])
-
-
-@pytest.mark.parametrize("scheme", ["", "file://", "local://"])
-def test_a_table_in_a_bucket_names_no_file_of_this_machine(
-    tmp_path: Path, s3_bucket: str, scheme: str
-) -> None:
-    (tmp_path / "a.png").write_bytes(GOOD)
-    path = jobs.write(
-        tmp_path / "p.parquet",
-        {"prompt": ["a", "b"], "source_image": [f"{scheme}{tmp_path}/a.png", None]},
-    )
-    open_store(s3_bucket).create("p.parquet", Path(path).read_bytes())
-    (refused,) = rejected(_plan(tmp_path, [None], prompts=f"{s3_bucket}/p.parquet"))
-    assert refused["reason"] == "is outside the locations this table may reference"
 
 
 def test_an_image_is_read_once_however_many_rows_name_it(tmp_path: Path) -> None:
@@ -336,66 +246,3 @@ def test_an_image_is_read_once_however_many_rows_name_it(tmp_path: Path) -> None
         digests = images.digest_column(column, "prompts.parquet").values.to_pylist()
         assert digests == [_hash(GOOD)] * 1000
     assert len(names_read) == 1
-
-
-@pytest.mark.parametrize("second", [[GOOD], ["\0a.png"]], ids=["bytes", "a name with a NUL"])
-def test_a_picture_may_come_in_several_columns_and_files(
-    tmp_path: Path, second: list[object]
-) -> None:
-    for number in range(3):
-        cells = pa.array(second)
-        table = pa.table(
-            {"prompt": [f"prompt {number}"], "source_image": cells, "mask_image": cells}
-        )
-        jobs.write(tmp_path / f"p{number}.parquet", table)
-    model = {"id": str(models.folder("sd")), "dtype": "float32"}
-    more = pa.table({"prompt": ["a"], "source_image": [GOOD], "mask_image": [GOOD]})
-    jobs.write(tmp_path / "p9.parquet", more)
-    result = jobs.plan(tmp_path, None, prompts=str(tmp_path / "p*.parquet"), model=model, **ALL)
-    assert result.plan.counts.images == (4 if second == [GOOD] else 1)
-
-
-def test_planning_again_gives_the_same_plan_and_a_picture_that_changes_is_no_matter(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "a.png").write_bytes(GOOD)
-    first = _plan(tmp_path, [str(tmp_path / "a.png")])
-    before = jobs.files(tmp_path / "out")
-    (tmp_path / "a.png").write_bytes(_file("WEBP"))
-    again = _plan(tmp_path, [str(tmp_path / "a.png")])
-    assert again.adopted
-    assert jobs.files(tmp_path / "out") == before
-    assert first.plan == again.plan
-
-
-def test_an_estimate_looks_at_pictures_and_writes_none(tmp_path: Path) -> None:
-    configured = jobs.job(
-        tmp_path,
-        {"prompt": ["a", "b"], "source_image": [GOOD, b"x"]},
-        model={"id": str(models.folder("sd")), "dtype": "float32"},
-        **ALL,
-    )
-    assert estimate(configured).rejected_rows == 1
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "column", [[1], [True], [["a"]], [{"bytes": "a", "path": "b"}], [{"uri": "a"}]], ids=str
-)
-def test_a_column_of_another_type_is_the_tables_mistake(
-    tmp_path: Path, column: list[object]
-) -> None:
-    with pytest.raises(
-        BadInput, match=r"column 'source_image' is .*, no picture\. Write its bytes"
-    ):
-        _plan(tmp_path, column)
-
-
-def test_a_job_without_pictures_has_null_columns_and_no_folder_for_them(tmp_path: Path) -> None:
-    planned = jobs.plan(tmp_path, {"prompt": ["a"]})
-    rows = image_rows(planned)
-    assert all(
-        rows[name].null_count == 1
-        for name in ("strength", "loras", "source_image", "reference_image")
-    )
-    assert not (Path(planned.uri) / "inputs").exists()

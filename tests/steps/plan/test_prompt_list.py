@@ -8,7 +8,7 @@ import pytest
 import imagekiln
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.prompts import PromptList
-from imagekiln.steps.plan.prompt_list import store_prompt_list
+from imagekiln.steps.plan.source_files import store_prompt_list
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.workflows.templates.workflow import job_parameter
 from tests.jobs import image_rows, job, plan
@@ -20,16 +20,6 @@ def test_texts_are_drawn_as_those_of_a_table(tmp_path: Path) -> None:
     table = image_rows(plan(tmp_path / "table", {"prompt": TEXTS}))
     listed = image_rows(plan(tmp_path / "list", prompts={"texts": TEXTS}))
     assert listed.equals(table)
-
-
-def test_mistake_beside_texts_is_told_of_them_alone(tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as caught:
-        job(tmp_path, prompts={"texts": TEXTS, "template": "a"})
-    assert str(caught.value) == (
-        "job: prompts.template is a setting of another kind of prompts; remove it."
-    )
-    with pytest.raises(BadInput, match=r"prompts\.texts"):
-        job(tmp_path, prompts={"texts": ["a"] * 101})
 
 
 def test_no_prompt_travels_in_a_workflow(tmp_path: Path) -> None:

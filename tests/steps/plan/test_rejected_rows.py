@@ -8,10 +8,8 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
-from tests.jobs import image_rows, job, plan, rejected, write
+from tests.jobs import job, plan, rejected, write
 
 ALL = {"rejected_share": 1}
 
@@ -37,36 +35,6 @@ def test_rows_are_listed_with_id_and_value(tmp_path: Path) -> None:
         ("14", "sampler", "DPM++ 2M"),
         ("15", "prompt", None),
     ]
-
-
-def test_long_values_are_cut_and_bytes_are_escaped(tmp_path: Path) -> None:
-    prompts = pa.array([b"good", b"a\xff", b"x" * 5000], pa.binary()).view(pa.string())
-    first, second = rejected(plan(tmp_path, {"prompt": prompts}, limits=ALL))
-    assert first["value"] == r"a\xff"
-    assert second["value"] == "x" * 200 + "…"
-
-
-def test_image_is_no_value(tmp_path: Path) -> None:
-    columns = {"prompt": ["good", "b"], "source_image": pa.array([None, b"no image"])}
-    (row,) = rejected(plan(tmp_path, columns, limits=ALL))
-    assert (row["column_name"], row["value"]) == ("source_image", None)
-
-
-def test_uuid_and_dictionary_are_shown_as_text(tmp_path: Path) -> None:
-    columns = {
-        "prompt": ["good", "b"],
-        "id": pa.array([bytes(16), bytes(16)], pa.uuid()),
-        "sampler": pa.array([None, "best"]).dictionary_encode(),
-    }
-    (row,) = rejected(plan(tmp_path, columns, limits=ALL))
-    assert (row["id"], row["value"]) == ("00000000-0000-0000-0000-000000000000", "best")
-
-
-def test_partition_is_shown_like_a_column(tmp_path: Path) -> None:
-    write(tmp_path / "in/steps=3/a.parquet", {"prompt": ["good"]})
-    write(tmp_path / "in/steps=0/b.parquet", {"prompt": ["bad"]})
-    (row,) = rejected(plan(tmp_path, prompts=f"{tmp_path}/in", limits=ALL))
-    assert (row["column_name"], row["value"]) == ("steps", "0")
 
 
 def test_each_row_has_its_own_value_in_many_files_and_batches(tmp_path: Path) -> None:
@@ -102,14 +70,6 @@ def test_refused_job_lists_all_rows_and_leaves_no_plan(tmp_path: Path) -> None:
     assert pq.read_table(path)["id"].to_pylist() == ["b", "c", "d"]
 
 
-def test_columns_are_named_as_in_the_file(tmp_path: Path) -> None:
-    columns = {"Caption": ["good", None], "Seed": ["1", "2.5"]}
-    settings = job(tmp_path, columns, columns={"prompt": "Caption", "seed": "Seed"})
-    assert "rejected: Seed is not a 64-bit integer (1 row; the first is row 1" in _refused(settings)
-    write(tmp_path / "prompts.parquet", {"Caption": ["good", None], "Seed": ["1", "2"]})
-    assert "rejected: Caption is null" in _refused(settings)
-
-
 def test_file_of_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_bytes("prompt\na café\n".encode("latin-1"))
     refusal = _refused(job(tmp_path, prompts=f"{tmp_path}/p.csv"))
@@ -119,36 +79,3 @@ def test_file_of_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path) -> Non
     )
     assert "Save the file as UTF-8." in refusal
     assert "rejected_share" not in refusal
-
-
-def test_corrected_job_takes_the_same_run(tmp_path: Path) -> None:
-    columns = {"prompt": ["good", None, None]}
-    settings = job(tmp_path, columns, run_id="night", limits={"rejected_share": 0.4})
-    _refused(settings)
-    write(tmp_path / "prompts.parquet", {"prompt": ["good", "fine", None]})
-    planned = make_plan(settings)
-    assert not planned.adopted
-    assert image_rows(planned)["prompt"].to_pylist() == ["good", "fine"]
-    assert [row["input_row"] for row in rejected(planned)] == [2]
-
-
-def test_estimate_of_a_job_that_is_refused_writes_nothing(tmp_path: Path) -> None:
-    settings = job(tmp_path, {"prompt": [None]})
-    with pytest.raises(BadInput) as caught:
-        estimate(settings)
-    assert str(caught.value).endswith("raise limits.rejected_share.")
-    assert not (tmp_path / "out").exists()
-
-
-def test_folder_of_a_refused_job_is_no_run(tmp_path: Path) -> None:
-    settings = job(tmp_path, {"prompt": [None]}, run_id="night")
-    _refused(settings)
-    with pytest.raises(BadInput):
-        verify(f"{tmp_path}/out/night")
-
-
-def test_prompt_under_another_spelling_of_its_key_is_named(tmp_path: Path) -> None:
-    lines = '{"prompt": "a"}\n{"Prompt": "b"}\n'
-    (tmp_path / "p.jsonl").write_text(lines)
-    refusal = _refused(job(tmp_path, prompts=f"{tmp_path}/p.jsonl"))
-    assert "prompt is null; the input also has 'Prompt', which is not read (1 row;" in refusal

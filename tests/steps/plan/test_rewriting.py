@@ -1,25 +1,12 @@
-"""Rewritten prompts as they are stored: what is damaged, or of another model, is told."""
-
 from pathlib import Path
 
 import pytest
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.plan.rewriting import FrozenModel, RewritePart, Rewriting
+from imagekiln.steps.plan.rewriting import FrozenModel, Rewriting
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store
 
 MODEL = FrozenModel("org/model", "0" * 40, "0" * 64, part_prompts=2)
-PROMPTS = ("cat", "dog")
-
-
-def begin_rewriting(store: Store) -> tuple[Rewriting, RewritePart]:
-    """A rewriting of the prompts, and its only part."""
-    rewriting = Rewriting(store, "0")
-    rewriting.freeze_model(MODEL, check_store=False)
-    rewriting.append_lists(set(PROMPTS))
-    (part,) = rewriting.iter_parts()
-    return rewriting, part
 
 
 def test_model_that_another_process_has_frozen_meanwhile_is_not_mixed_with(tmp_path: Path) -> None:

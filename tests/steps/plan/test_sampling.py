@@ -4,13 +4,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from imagekiln.steps.plan.sampling import divide_sample
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.storage import open_store
@@ -66,56 +61,8 @@ def test_the_sample_has_every_shape_and_short_and_long_prompts(tmp_path: Path) -
     assert changes == len(set(shapes)) - 1
 
 
-def test_a_sample_larger_than_the_job_is_all_of_it(tmp_path: Path) -> None:
-    sampled = _plan(tmp_path, 1000)
-    assert [shard.images for shard in sampled.plan.shards] == [len(ROWS)]
-
-
-def test_a_plan_with_a_sample_is_adopted_without_it_and_has_the_run_id_of_one_without(
-    tmp_path: Path,
-) -> None:
-    sampled = _plan(tmp_path, 8, run_id=None)
-    again = _plan(tmp_path, run_id=None)
-    assert again.adopted
-    assert again.plan == sampled.plan
-    canary = _plan(tmp_path, run_id=None, cluster={"canary": 4})
-    assert canary.plan == sampled.plan
-
-
 def test_a_job_with_a_canary_is_planned_with_a_sample_wherever_it_is_planned(
     tmp_path: Path,
 ) -> None:
     result = _plan(tmp_path, cluster={"canary": 6})
     assert load_plan(open_store(result.uri)).sample_images == 6
-
-
-def test_a_plan_without_a_sample_says_nothing_of_samples(tmp_path: Path) -> None:
-    result = _plan(tmp_path)
-    assert b"sample_images" not in open_store(result.uri).read(PLAN_KEY)
-
-
-def test_two_plans_with_the_same_sample_have_equal_bytes(tmp_path: Path) -> None:
-    first, second = (_plan(tmp_path / name, 8).plan.shards for name in ("one", "two"))
-    assert first == second  # which are hashes
-    assert len(first) == 6
-
-
-@given(st.lists(st.integers(1, 100_000), min_size=1, max_size=40), st.integers(1, 200))
-def test_each_group_has_its_share_of_a_sample(groups: list[int], images: int) -> None:
-    quotas = divide_sample(groups, images)
-    assert sum(quotas) == min(images, sum(groups))
-    assert all(quota <= size for quota, size in zip(quotas, groups, strict=True))
-    if images >= len(groups):
-        assert all(quotas)
-    chosen = [size for quota, size in zip(quotas, groups, strict=True) if quota]
-    left = [size for quota, size in zip(quotas, groups, strict=True) if not quota]
-    assert min(chosen) >= max(left, default=0)
-
-
-@pytest.mark.parametrize("sample", [1, 2])
-def test_a_sample_smaller_than_the_shapes_has_the_most_frequent_ones(
-    sample: int, tmp_path: Path
-) -> None:
-    rows = _rows(_plan(tmp_path, sample), 0)
-    assert rows.num_rows == sample
-    assert set(rows["sampler"].to_pylist()) == {"default"}

@@ -5,7 +5,6 @@ from imagekiln.steps.job.execution import DEFAULT_BATCH_IMAGES
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.catalog import ImageGroup
 from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
-from tests.texts import chance
 
 SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
 
@@ -43,33 +42,14 @@ def test_shards_of_images_are_full_but_for_the_last(
     assert result == Sharding(32, sizes)
 
 
-def test_part_is_whole_batches_and_shard_is_whole_parts() -> None:
-    result = _cut(_groups(100), batch={"images": 8}, part={"images": 9}, shard={"images": 17})
-    assert result == Sharding(16, (32, 32, 32, 4))
-
-
-def test_shards_have_2000_images_unless_the_job_says_otherwise() -> None:
-    assert _cut(_groups(4000, 1)).shard_images == (2048, 1953)
-
-
 def _seconds_per_work(seconds_per_image: float) -> float:
     return seconds_per_image / work_per_image(_groups(1)[0])
-
-
-def test_where_it_is_known_what_an_image_takes_a_shard_has_half_an_hour_at_most() -> None:
-    result = _cut(_groups(4000), _seconds_per_work(1.875))  # 960 take 1,800 seconds
-    assert result == Sharding(64, (960, 960, 960, 960, 160))
 
 
 def test_a_part_of_a_slow_model_has_two_minutes_of_whole_batches_and_at_least_one() -> None:
     assert _cut(_groups(100), _seconds_per_work(4)).part_images == 24
     assert _cut(_groups(100), _seconds_per_work(400)).part_images == 8
     assert _cut(_groups(100), _seconds_per_work(0.01)).part_images == 64
-
-
-def test_a_job_s_own_numbers_of_images_hold_however_slow_the_model_is() -> None:
-    result = _cut(_groups(100), _seconds_per_work(400), part={"images": 32}, shard={"images": 96})
-    assert result == Sharding(32, (96, 4))
 
 
 @pytest.mark.parametrize(
@@ -89,20 +69,6 @@ def test_a_quick_model_has_larger_shards_where_measured_but_enough_for_sixteen_p
     assert sum(result.shard_images) == images
 
 
-def test_every_image_lands_in_one_shard() -> None:
-    rng = chance(5)
-    for _ in range(200):
-        groups = _groups(*(rng.randrange(1, 300) for _ in range(rng.randrange(1, 6))))
-        sizes = {"batch": {"images": rng.randrange(1, 9)}, "part": {"images": rng.randrange(1, 50)}}
-        shard_size: dict[str, object] = rng.choice(
-            [{"images": rng.randrange(1, 400)}, {"minutes": rng.random() * 2}]
-        )
-        result = _cut(groups, 1e-6 * rng.random() + 1e-9, shard=shard_size, **sizes)
-        assert sum(result.shard_images) == sum(group.images for group in groups)
-        assert all(images > 0 for images in result.shard_images)
-        assert all(images % result.part_images == 0 for images in result.shard_images[:-1])
-
-
 def test_shard_of_minutes_takes_no_longer_than_asked() -> None:
     groups = _groups(500, 500)
     seconds = 0.5 / work_per_image(
@@ -118,13 +84,6 @@ def test_shard_of_minutes_takes_no_longer_than_asked() -> None:
         costs = costs[images:]
 
 
-def test_shard_of_minutes_has_at_least_one_part() -> None:
-    result = _cut(
-        _groups(100), 1.0, batch={"images": 4}, part={"images": 20}, shard={"minutes": 0.001}
-    )
-    assert result.shard_images == (20,) * 5
-
-
 def test_minutes_without_a_figure_for_the_model_are_refused() -> None:
     with pytest.raises(BadInput) as caught:
         _cut(_groups(1), None, shard={"minutes": 30})
@@ -138,8 +97,3 @@ def test_too_many_shards_are_refused() -> None:
         BadInput, match=r"^the job makes 100001 shards; at most 100000 fit\. Make `shard` larger\.$"
     ):
         _cut(_groups(100_001), batch={"images": 1}, part={"images": 1}, shard={"images": 1})
-
-
-def test_work_grows_with_pixels_and_steps() -> None:
-    small, large = ImageGroup(64, 64, 10, 1.0, "ddim", 1), ImageGroup(128, 64, 30, 1.0, "ddim", 1)
-    assert work_per_image(large) == 6 * work_per_image(small)

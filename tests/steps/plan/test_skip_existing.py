@@ -7,19 +7,18 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import RunResult, run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import EncodedImage
-from imagekiln.steps.runs.keys import PLAN_KEY, REPORT_KEY, SUCCESS_KEY
+from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.registry import find_finished_runs
 from imagekiln.steps.storage import open_store
 from tests import jobs, runs
 from tests.faults import manifests
-from tests.runs import PROMPTS, fill, not_ok
+from tests.runs import PROMPTS, fill
 from tests.s3 import S3_AMONG_SLOW
 
 Rows = Sequence[Mapping[str, object]]
@@ -106,25 +105,6 @@ def test_night_with_nothing_new_ends_well_with_nothing(store_uri: str, tmp_path:
     assert make_plan(night(tmp_path, store_uri, PROMPTS[:5])).plan.counts.images == 1
 
 
-def test_without_skip_existing_everything_is_planned(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    over(make_plan(night(tmp_path, output, PROMPTS[:4])))
-    again = make_plan(night(tmp_path, output, PROMPTS[:4], skip_existing=False, run_id="again"))
-    assert (
-        again.plan.counts.images,
-        again.plan.counts.existing_images,
-        again.plan.existing_runs,
-    ) == (4, 0, ())
-
-
-def test_image_that_failed_is_made_again_the_next_night(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    bad = {1: not_ok(1), 2: not_ok(2, "blank", "one flat colour")}
-    over(make_plan(night(tmp_path, output, PROMPTS[:4], limits={"failed_share": 0.5})), bad)
-    second = make_plan(night(tmp_path, output, PROMPTS[:5]))
-    assert prompts_of(second) == texts([*PROMPTS[1:3], PROMPTS[4]])
-
-
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("left", ["planned", "made", "undone"])
 def test_run_without_success_holds_nothing(tmp_path: Path, left: str) -> None:
@@ -151,52 +131,6 @@ def test_image_of_another_model_or_setting_is_another_image(
     other = make_plan(night(tmp_path, output, PROMPTS[:4], **change))
     assert (other.plan.counts.images, other.plan.counts.existing_images) == (4, 0)
     assert len(other.plan.existing_runs) == 1
-
-
-def test_plan_that_is_there_is_adopted_whatever_runs_have_ended_since(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    job = night(tmp_path, output, PROMPTS[:6])
-    first_plan = make_plan(job)
-    over(make_plan(night(tmp_path, output, PROMPTS[:4])))
-    for _ in range(2):
-        again = make_plan(job)
-        assert (again.adopted, again.plan) == (True, first_plan.plan)
-        over(first_plan)  # the second time, the run itself has ended
-
-
-def test_run_does_not_look_into_itself(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    job = night(tmp_path, output, PROMPTS[:4])
-    first = over(make_plan(job))
-    before = jobs.files(Path(first.uri))
-    open_store(first.uri).remove(PLAN_KEY)
-    assert make_plan(job).plan == first.plan
-    assert jobs.files(Path(first.uri)) == before
-
-
-@S3_AMONG_SLOW
-def test_planning_cut_short_leaves_what_does_no_harm(store_uri: str, tmp_path: Path) -> None:
-    job = night(tmp_path, store_uri, PROMPTS[:6])
-    cut_short = make_plan(job)
-    open_store(cut_short.uri).remove(PLAN_KEY)  # the last that planning writes
-    over(make_plan(night(tmp_path, store_uri, PROMPTS[:4])))
-    again = over(make_plan(job))  # it finds another run, so its shards are others
-    assert prompts_of(again) == texts(PROMPTS[4:6])
-    assert verify(again.uri).ok == 2
-
-
-def test_skip_existing_cannot_change_under_a_plan(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    make_plan(night(tmp_path, output, PROMPTS[:4], run_id="night"))
-    with pytest.raises(BadInput, match="holds a plan with another `skip_existing`"):
-        make_plan(night(tmp_path, output, PROMPTS[:4], run_id="night", skip_existing=False))
-
-
-def test_rows_that_are_all_refused_are_no_quiet_night(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    over(make_plan(night(tmp_path, output, PROMPTS[:4])))
-    with pytest.raises(BadInput, match="2 of 2 rows were rejected"):
-        make_plan(night(tmp_path, output, [{"prompt": " "}] * 2))
 
 
 def test_refused_rows_duplicates_and_existing_images_add_up(tmp_path: Path) -> None:

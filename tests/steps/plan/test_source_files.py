@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.storage import filesystem, open_store
@@ -35,11 +35,6 @@ def test_folder_is_all_files_of_data_below_it(store_uri: str, end: str) -> None:
     assert _names_in(f"{store_uri}/in", end) == ["a.jsonl", "a/z.parquet", "b.csv", "deep/er/x.TSV"]
 
 
-def test_json_is_data_where_nothing_else_is(store_uri: str) -> None:
-    _put(store_uri, "in/part-0.json", "in/part-1.json", "in/_SUCCESS")
-    assert _names_in(f"{store_uri}/in") == ["part-0.json", "part-1.json"]
-
-
 def test_folder_named_like_a_file_is_a_folder(store_uri: str, tmp_path: Path) -> None:
     _put(store_uri, "day.parquet/part-0.csv", "day.parquet/part-1.csv", "day.parquet/_SUCCESS")
     sources = gather_sources((f"{store_uri}/day.parquet",), tmp_path)
@@ -47,12 +42,6 @@ def test_folder_named_like_a_file_is_a_folder(store_uri: str, tmp_path: Path) ->
         f"{store_uri}/day.parquet/part-0.csv",
         f"{store_uri}/day.parquet/part-1.csv",
     ]
-
-
-def test_pattern_that_matches_folders_reads_each_file_once(store_uri: str) -> None:
-    _put(store_uri, "d=1/a.csv", "d=1/b.csv", "d=2/a.csv", "e=3/a.csv")
-    assert _names_in(store_uri, "/d=*") == ["d=1/a.csv", "d=1/b.csv", "d=2/a.csv"]
-    assert len(_names_in(store_uri, "/**")) == 4
 
 
 def test_folder_without_data_is_refused(store_uri: str) -> None:
@@ -75,11 +64,6 @@ def test_table_whose_log_says_which_rows_exist_is_refused(store_uri: str, log: s
         expand_pattern(f"{store_uri}/in/")
 
 
-def test_folder_that_is_not_there_is_missing(store_uri: str, tmp_path: Path) -> None:
-    with pytest.raises((Missing, BadInput)):
-        gather_sources((f"{store_uri}/nowhere",), tmp_path)
-
-
 def _hive(folder: Path) -> str:
     write(folder / "in/date=2026-11-01/lang=de/1.parquet", {"prompt": ["a"]})
     write(folder / "in/date=2026-11-01/lang=a%2Fb%20c/2.parquet", {"prompt": ["b"]})
@@ -100,21 +84,6 @@ def test_partitions_are_columns_to_carry(tmp_path: Path) -> None:
     ]
 
 
-def test_partitions_serve_as_our_columns(tmp_path: Path) -> None:
-    for steps in (3, 7):
-        write(tmp_path / f"in/n_steps={steps}/x.parquet", {"prompt": [f"p{steps}"]})
-    rows = image_rows(plan(tmp_path, prompts=f"{tmp_path}/in", columns={"steps": "n_steps"}))
-    assert rows.select(["prompt", "steps"]).to_pylist() == [
-        {"prompt": "p3", "steps": 3},
-        {"prompt": "p7", "steps": 7},
-    ]
-
-
-def test_column_of_the_file_goes_before_a_partition(tmp_path: Path) -> None:
-    write(tmp_path / "in/seed=7/x.parquet", {"prompt": ["a"], "seed": [3]})
-    assert image_rows(plan(tmp_path, prompts=f"{tmp_path}/in"))["seed"].to_pylist() == [3]
-
-
 def test_partitions_name_the_run_only_where_they_are_read(tmp_path: Path) -> None:
     def planned(date: str, *carry: str) -> PlanResult:
         folder = tmp_path / date
@@ -125,11 +94,6 @@ def test_partitions_name_the_run_only_where_they_are_read(tmp_path: Path) -> Non
     assert first == second
     dated = [planned(date, "date").plan.input.sha256 for date in ("2026-11-01", "2026-11-02")]
     assert len({first, *dated}) == 3
-
-
-def test_absent_partition_is_a_column_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"has no column 'country' \(it has"):
-        plan(tmp_path, prompts=_hive(tmp_path), carry=["country"])
 
 
 @pytest.mark.parametrize(
@@ -148,19 +112,6 @@ def test_file_systems_around_others_are_refused(uri: str) -> None:
         expand_pattern(uri)
 
 
-@pytest.mark.parametrize(
-    "uri", ["http://h:99999/p.csv", "http://[/p.csv", "https:///p.csv", "github://h/p.csv"]
-)
-def test_what_is_no_address_is_refused(uri: str) -> None:
-    with pytest.raises(BadInput, match=r"is no URL|Use a path or s3://"):
-        open_store(uri)
-
-
-def test_credentials_in_a_name_are_refused_and_not_repeated() -> None:
-    with pytest.raises(BadInput, match=r"^s3://\*\*\*@bucket/p\.csv: contains credentials"):
-        expand_pattern("s3://key:secret@bucket/p.csv")
-
-
 def test_empty_text_files_that_spark_writes_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/part-0.json").write_text("")
@@ -174,13 +125,6 @@ def test_web_address_is_a_file_whatever_its_query(tmp_path: Path) -> None:
     assert expand_pattern(uri) == [uri]
     with pytest.raises(TryAgain, match="storage did not answer"):
         gather_sources((uri,), tmp_path)
-
-
-@pytest.mark.parametrize("name", ["", "*.csv", "**/a.csv", "*/a.csv?page=1"])
-def test_no_pages_of_a_web_server_are_searched_for_files(name: str) -> None:
-    message = r"folders cannot be listed over HTTP\. Name each file\."
-    with pytest.raises(BadInput, match=message):
-        expand_pattern(f"https://127.0.0.1:1/prompts/{name}")
 
 
 class _Web(BaseHTTPRequestHandler):
@@ -207,16 +151,6 @@ def test_table_and_job_file_come_from_a_web_server_that_knows_no_ranges(tmp_path
         assert source.path.read_bytes() == _Web.body
         with pytest.raises(BadInput, match="has more than the 1048576 bytes of any settings"):
             read_text(f"{url}/200.csv")
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"), [(404, Missing), (403, StorageRefused), (429, TryAgain), (503, TryAgain)]
-)
-def test_table_behind_a_web_server_that_is_busy_is_not_called_absent(
-    status: int, kind: type[KilnError], tmp_path: Path
-) -> None:
-    with running(ThreadingHTTPServer(("127.0.0.1", 0), _Web)) as url, pytest.raises(kind):
-        gather_sources((f"{url}/{status}.csv",), tmp_path)
 
 
 def test_web_server_that_says_nothing_is_given_up(

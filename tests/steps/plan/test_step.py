@@ -1,11 +1,8 @@
-import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
@@ -13,13 +10,11 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.plan import writing
-from imagekiln.steps.plan.catalog import MAX_SHAPES
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY, duplicates_key, rejected_key
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.shard import planned_shard_key
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.uri import resolve_path
 from tests.interleaving import frozen, interleaving
 from tests.jobs import files, image_rows, job, plan, write
 from tests.s3 import S3_AMONG_SLOW
@@ -36,12 +31,6 @@ def lists_of(plan: Plan) -> list[str]:
     """The names of what a plan names: lists of refused rows and of duplicates, and shards."""
     shards = [planned_shard_key(plan, number) for number in range(len(plan.shards))]
     return [rejected_key(plan.rejected), duplicates_key(plan.duplicates), *shards]
-
-
-def test_plan_writes_its_objects_and_no_others(tmp_path: Path) -> None:
-    planned = plan(tmp_path, COLUMNS, **SMALL)
-    assert {*files(Path(planned.uri))} == {PLAN_KEY, *lists_of(planned.plan)}
-    assert not planned.adopted
 
 
 @S3_AMONG_SLOW
@@ -94,28 +83,6 @@ plan(Path(sys.argv[2]), output=sys.argv[3])
     assert outputs[0] == outputs[1]
 
 
-def test_shards_are_what_the_plan_says_by_hash_and_number(tmp_path: Path) -> None:
-    planned = plan(tmp_path, COLUMNS, **SMALL)
-    store = open_store(planned.uri)
-    contents = list(map(store.read, lists_of(planned.plan)[2:]))
-    assert [hashlib.sha256(content).hexdigest() for content in contents] == [
-        shard.sha256 for shard in planned.plan.shards
-    ]
-    assert [shard.images for shard in planned.plan.shards] == [64, 64, 64, 48]
-
-
-def test_run_is_named_after_the_job_its_settings_and_its_input(tmp_path: Path) -> None:
-    one = plan(tmp_path, {"prompt": ["a"]})
-    assert one.plan.run_id.startswith("test-")
-    assert len(one.plan.run_id) == len("test-") + 12
-    others = [
-        plan(tmp_path, {"prompt": ["a"]}, defaults={"seed": 1}),
-        plan(tmp_path, {"prompt": ["b"]}),
-        plan(tmp_path, {"prompt": ["a"]}, name="other"),
-    ]
-    assert len({one.plan.run_id, *(other.plan.run_id for other in others)}) == 4
-
-
 def test_what_is_accepted_of_a_run_changes_neither_its_name_nor_its_plan(tmp_path: Path) -> None:
     columns = {"prompt": ["a", "b", "c", None]}
     one = plan(tmp_path, columns, limits={"rejected_share": 0.5})
@@ -123,18 +90,6 @@ def test_what_is_accepted_of_a_run_changes_neither_its_name_nor_its_plan(tmp_pat
     two = plan(tmp_path, columns, limits={"rejected_share": 0.6, "failed_share": 0.5})
     assert (two.adopted, two.uri) == (True, one.uri)
     assert open_store(one.uri).read(PLAN_KEY) == content
-
-
-def test_run_is_resumed_by_the_name_that_was_derived_for_it(tmp_path: Path) -> None:
-    one = plan(tmp_path, {"prompt": ["a"]})
-    assert plan(tmp_path, {"prompt": ["b"]}, run_id=one.plan.run_id).plan == one.plan
-
-
-def test_run_has_the_same_name_wherever_its_output_lies(tmp_path: Path) -> None:
-    one, two = (
-        plan(tmp_path, {"prompt": ["a"]}, output=str(tmp_path / output)) for output in ("x", "y")
-    )
-    assert one.plan.run_id == two.plan.run_id
 
 
 @S3_AMONG_SLOW
@@ -158,23 +113,9 @@ def test_named_run_is_adopted_even_if_the_input_has_changed_or_gone(tmp_path: Pa
 
     assert (one.input_change, same.input_change) == (None, None)
     name = tmp_path / "prompts.parquet"
-    remedy = "What changed is not in the run. Set another run_id or --date to plan it."
-    assert changed.input_change == f"{name}: has changed since this run was planned. {remedy}"
-    assert grown.input_change == (
-        f"{name}: has changed (1 row then, 2 now) since this run was planned. {remedy}"
-    )
-    assert str(gone.input_change).startswith(
-        f"The input cannot be compared with that of the plan: {name}: no such file"
-    )
-
-
-def test_output_written_otherwise_adopts_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    one = plan(tmp_path, {"prompt": ["a"]}, run_id="x")
-    for output in ("out", "./out/", f"file://{tmp_path}/out"):
-        assert plan(tmp_path, {"prompt": ["a"]}, run_id="x", output=output).plan == one.plan
+    assert f"{name}: has changed (1 row then, 1 now) since this" in str(changed.input_change)
+    assert f"{name}: has changed (1 row then, 2 now) since this" in str(grown.input_change)
+    assert "cannot be compared" in str(gone.input_change)
 
 
 @pytest.mark.quick_cases(2)
@@ -249,22 +190,6 @@ def test_run_that_was_removed_is_neither_planned_again_nor_aggregated(tmp_path: 
             command()
 
 
-def test_plan_is_written_last(tmp_path: Path) -> None:
-    planned = plan(tmp_path, COLUMNS, **SMALL)
-    written = {
-        name: (Path(planned.uri) / name).stat().st_mtime_ns for name in files(Path(planned.uri))
-    }
-    assert max(written, key=lambda name: written[name]) == PLAN_KEY
-
-
-def test_plan_without_a_duplicate_or_refused_row_lists_none(tmp_path: Path) -> None:
-    planned = plan(tmp_path, {"prompt": ["a"]})
-    store = open_store(planned.uri)
-    assert load_plan(store).counts.rejected_rows == 0
-    for name in lists_of(planned.plan)[:2]:
-        assert pa.parquet.read_table(pa.BufferReader(store.read(name))).num_rows == 0
-
-
 def test_input_is_fingerprinted_by_content_in_order_and_not_by_name(tmp_path: Path) -> None:
     for place, prompts in enumerate((["a"], ["b"])):
         write(tmp_path / f"{place}.parquet", {"prompt": prompts})
@@ -292,29 +217,6 @@ def test_bundled_demo_is_planned_the_same_everywhere(
     assert image_rows(planned).num_rows == planned.plan.counts.images > 100
 
 
-def test_another_model_in_the_same_folder_is_another_run(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(resolve_path("bundled:shapes"), model)
-    first = plan(
-        tmp_path, {"prompt": ["a red circle"]}, model={"id": str(model), "dtype": "float32"}
-    )
-    (model / "scheduler" / "more.json").write_text("{}")
-    second = plan(
-        tmp_path, {"prompt": ["a red circle"]}, model={"id": str(model), "dtype": "float32"}
-    )
-    assert (first.plan.run_id != second.plan.run_id, second.adopted) == (True, False)
-
-
-def test_plan_of_another_model_is_not_adopted(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(resolve_path("bundled:shapes"), model)
-    settings = {"model": {"id": str(model), "dtype": "float32"}, "run_id": "r"}
-    plan(tmp_path, {"prompt": ["a red circle"]}, **settings)
-    (model / "scheduler" / "more.json").write_text("{}")
-    with pytest.raises(BadInput, match="was planned with other files"):
-        plan(tmp_path, {"prompt": ["a red circle"]}, **settings)
-
-
 def test_shard_that_pods_would_refuse_for_its_size_is_not_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,14 +225,6 @@ def test_shard_that_pods_would_refuse_for_its_size_is_not_planned(
     with pytest.raises(BadInput, match=r"Set shard\.images to less than [34]\d\d, or carry fewer"):
         plan(tmp_path, rows, carry=["note"])
     assert len(plan(tmp_path, rows, carry=["note"], shard={"images": 320}).plan.shards) == 4
-
-
-def test_too_many_shapes_are_refused(tmp_path: Path) -> None:
-    guidance = [place / 1000 for place in range(MAX_SHAPES + 1)]
-    with pytest.raises(
-        BadInput, match=r"too many combinations \(10001, limit 10000\) of width, height"
-    ):
-        plan(tmp_path, {"prompt": ["a red circle"] * len(guidance), "guidance": guidance})
 
 
 def test_a_run_says_that_the_code_of_a_score_has_changed_since_it_was_planned(

@@ -1,9 +1,10 @@
-"""Columns of the input, whatever their Arrow type, read as text, integers, numbers or as they are.
+"""Columns of prompt tables: their names as ours, and their values as text, integers or numbers.
 
-They are converted column by column, never row by row.
+Values are converted column by column, never row by row.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -11,9 +12,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, cut_name
-from imagekiln.steps.job.columns import ColumnKind, dataset_name
+from imagekiln.steps.job.columns import PROMPT_COLUMNS, ColumnKind, dataset_name
+from imagekiln.steps.job.job import ColumnNames
 from imagekiln.steps.runs.tables import can_be_carried
 
+# Further names, as tools and datasets write them, without what separates their words.
+SYNONYMS = {
+    "prompt": ("prompts", "text", "caption"),
+    "negative_prompt": ("negative",),
+    "steps": ("samplingsteps", "inferencesteps", "numinferencesteps"),
+    "guidance": ("cfg", "cfgscale", "guidancescale"),
+    "sampler": ("samplername", "samplingmethod"),
+    "loras": ("lora",),
+    "source_image": ("initimage",),
+    "images": ("numimages", "imagesperprompt", "numimagesperprompt"),
+}
+SEPARATORS = re.compile(r"[\W_]+")  # of words; a byte order mark is one, too
+DEFAULT_NAMES = ColumnNames()
+OUR_NAMES = tuple(column.name for column in PROMPT_COLUMNS)
 # What fits 64 bits and a little more; with a fraction of zeros, which pandas writes where a column
 # has empty cells, as far as a float is exact.
 INTEGER_PATTERN = r"^\s*[+-]?0*([0-9]{1,19}|[0-8]?[0-9]{1,15}\.0*)\s*$"
@@ -26,18 +42,72 @@ PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 MAX_LISTED_COLUMNS = 12
 
 
+def fold_name(name: str) -> str:
+    """A name without case and separators, by which `CFG Scale` is `cfg_scale`."""
+    return SEPARATORS.sub("", name).casefold()
+
+
+def match_names(
+    names: Sequence[str],
+    columns: ColumnNames,
+    where: str,
+    wanted: Iterable[str] = OUR_NAMES,
+) -> dict[str, str]:
+    """The table's names of the `wanted` columns, by ours; names in the job are exact.
+
+    Raises BadInput if two columns may be meant.
+    """
+    chosen = {theirs for ours, theirs in columns if is_set(ours, theirs)}
+    free = [name for name in dict.fromkeys(names) if name not in chosen]
+    matched: dict[str, str] = {}
+    for ours in wanted:
+        theirs = getattr(columns, ours)
+        likely: list[str] = []
+        if theirs in names:
+            likely = [theirs]
+        elif not is_set(ours, theirs):
+            likely = find_spellings(free, ours)
+        if len(likely) > 1:
+            quoted = [repr(cut_name(name)) for name in likely]
+            listed = " and ".join(quoted)
+            raise BadInput(
+                f"{where}: columns {listed} may each be {ours}. Set columns.{ours} to one of them."
+            )
+        if likely:
+            matched[ours] = likely[0]
+    return matched
+
+
+def is_set(ours: str, theirs: str | None) -> bool:
+    """Whether a job sets the name of a column."""
+    default: str | None = getattr(DEFAULT_NAMES, ours)
+    return theirs != default
+
+
+def find_spellings(names: Iterable[str], ours: str) -> list[str]:
+    """The names that mean a column of ours, the exact one first."""
+    synonyms = SYNONYMS.get(ours, ())
+    spellings = {fold_name(ours), *synonyms}
+    likely = [name for name in names if fold_name(name) in spellings]
+    return sorted(likely, key=lambda name: name != ours)
+
+
+def describe_unread(ours: str) -> str:
+    """A sentence on how to leave a column of ours unread; empty for others."""
+    if ours == "prompt" or ours not in OUR_NAMES:
+        return ""
+    return f" To leave {ours} unread, set `columns: {{{ours}: null}}`."
+
+
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Values, null where a cell was empty or invalid; `valid` is False for the latter.
-
-    Without `valid`, all cells are.
-    """
+    """Values, null for empty and invalid cells; `valid` is False for the latter."""
 
     values: pa.Array
     valid: pa.Array | None = None
 
     def mark_invalid(self, wrong: pa.Array, column: str) -> pa.Array:
-        """`wrong`, with `column` written where a cell is invalid and `wrong` is still null."""
+        """Write `column` into the nulls of `wrong` for invalid cells."""
         if self.valid is None:
             return wrong
         is_marked = pc.is_valid(wrong)
@@ -46,10 +116,7 @@ class Cells:
 
 
 def read_texts(array: pa.Array, where: str) -> Cells:
-    """Read text of any Arrow flavor, integers as their digits, and UUIDs as they are written.
-
-    Raises BadInput on other types.
-    """
+    """Read text of any Arrow type, integers as digits, and UUIDs. Raises BadInput on others."""
     array = decode_dictionary(array)
     kind = array.type
     if isinstance(kind, pa.UuidType):
@@ -57,15 +124,13 @@ def read_texts(array: pa.Array, where: str) -> Cells:
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return Cells(array.cast(pa.string()))
     if not is_text(kind):
-        raise BadInput(f"{where} is {cut_name(str(kind))}, not text. Write it as strings.")
+        name = cut_name(str(kind))
+        raise BadInput(f"{where} is {name}, not text. Write it as strings.")
     return _valid_texts(array)
 
 
 def read_integers(array: pa.Array, where: str) -> Cells:
-    """Read integers of any width, whole floats (pandas has no other nulls), or the text of either.
-
-    Raises BadInput on other types.
-    """
+    """Read integers, whole floats as pandas has them beside nulls, or text. Raises BadInput."""
     array = decode_dictionary(array)
     kind = array.type
     if pa.types.is_null(kind) or pa.types.is_signed_integer(kind):
@@ -75,7 +140,8 @@ def read_integers(array: pa.Array, where: str) -> Cells:
         fits = pc.less(magnitudes, UINT64_LIMIT)
         return _keep_valid(array, fits, pa.int64())
     if pa.types.is_floating(kind):
-        array = _nan_to_null(array.cast(pa.float64()))
+        floats = array.cast(pa.float64())
+        array = _nan_to_null(floats)
         truncated = pc.trunc(array)
         is_whole = pc.equal(truncated, array)
         size = pc.abs(array)
@@ -83,13 +149,15 @@ def read_integers(array: pa.Array, where: str) -> Cells:
         fits = pc.and_(is_whole, is_exact)
         return _keep_valid(array, fits, pa.int64())
     if not is_text(kind):
-        raise BadInput(f"{where} is {cut_name(str(kind))}, not integers. Write it as integers.")
+        name = cut_name(str(kind))
+        raise BadInput(f"{where} is {name}, not integers. Write it as integers.")
     decimals = _parse_text(array, INTEGER_PATTERN, pa.decimal128(38))
+    values = decimals.values
     lowest, highest = INT64_RANGE
-    is_high_enough = pc.greater_equal(decimals.values, lowest)
-    is_low_enough = pc.less_equal(decimals.values, highest)
+    is_high_enough = pc.greater_equal(values, lowest)
+    is_low_enough = pc.less_equal(values, highest)
     fits = pc.and_(is_high_enough, is_low_enough)
-    integers = _keep_valid(decimals.values, fits, pa.int64())
+    integers = _keep_valid(values, fits, pa.int64())
     valid = pc.and_(decimals.valid, integers.valid)
     return Cells(integers.values, valid)
 
@@ -101,11 +169,13 @@ def read_numbers(array: pa.Array, where: str) -> Cells:
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return Cells(array.cast(pa.float64(), safe=False))
     if pa.types.is_floating(kind):
-        array = _nan_to_null(array.cast(pa.float64()))
+        floats = array.cast(pa.float64())
+        array = _nan_to_null(floats)
         is_finite = pc.is_finite(array)
         return _keep_valid(array, is_finite, pa.float64())
     if not is_text(kind):
-        raise BadInput(f"{where} is {cut_name(str(kind))}, not numbers. Write it as floats.")
+        name = cut_name(str(kind))
+        raise BadInput(f"{where} is {name}, not numbers. Write it as floats.")
     return _parse_text(array, NUMBER_PATTERN, pa.float64())
 
 
@@ -156,7 +226,7 @@ def _keep_valid(array: pa.Array, valid: pa.Array, kind: pa.DataType) -> Cells:
 
 
 def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
-    """Texts as numbers, empty ones as null, those that do not match the pattern as invalid."""
+    """Texts as numbers: empty ones are null, those that do not match the pattern invalid."""
     texts = _valid_texts(array)
     trimmed = pc.utf8_trim_whitespace(texts.values)
     is_blank = pc.equal(trimmed, "")
@@ -164,7 +234,8 @@ def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
     matches = pc.match_substring_regex(texts.values, pattern)
     null = pa.scalar(None, pa.string())
     trimmed = pc.if_else(is_blank, null, trimmed)
-    cells = _keep_valid(trimmed, pc.or_(is_blank, matches), pa.string())
+    is_valid = pc.or_(is_blank, matches)
+    cells = _keep_valid(trimmed, is_valid, pa.string())
     unsigned = pc.replace_substring_regex(cells.values, r"^\+", "")
     valid = cells.valid
     if texts.valid is not None:
@@ -173,7 +244,6 @@ def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
 
 
 def _valid_texts(array: pa.Array) -> Cells:
-    """The texts, those that are no UTF-8 as invalid."""
     array = array.cast(pa.string())
     try:
         array.validate(full=True)
@@ -185,7 +255,10 @@ def _valid_texts(array: pa.Array) -> Cells:
 def _decode_rows(array: pa.Array) -> Cells:
     # By row, since it is rare: bytes that are no UTF-8 cost their own rows and no others.
     raw = array.cast(pa.binary())
-    decoded = [None if cell is None else cell.decode(errors="replace") for cell in raw.to_pylist()]
+    decoded = []
+    for cell in raw.to_pylist():
+        text = None if cell is None else cell.decode(errors="replace")
+        decoded.append(text)
     texts = pa.array(decoded, pa.string())
     encoded = texts.cast(pa.binary())
     is_same = pc.equal(encoded, raw)
@@ -193,15 +266,12 @@ def _decode_rows(array: pa.Array) -> Cells:
 
 
 def passthrough_names(count: int) -> tuple[str, ...]:
-    """What the columns to carry are called within planning: theirs may be any text."""
+    """Names of the carried columns within planning; the user's may be any text."""
     return tuple(f"carry_{index}" for index in range(count))
 
 
 def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) -> pa.Schema:
-    """The columns to carry, extension types as their storage types, views as plain ones.
-
-    Raises BadInput.
-    """
+    """The columns to carry, with extension types and views as plain types. Raises BadInput."""
     fields = []
     spellings: dict[str, str] = {}  # SQL distinguishes no cases
     for name in columns:
@@ -224,7 +294,7 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
 
 
 def describe_absence(schema: pa.Schema, name: str) -> str:
-    """The predicate of a file without this column, with those that it has."""
+    """The predicate of a file without this column, with the columns that it has."""
     shown = schema.names[:MAX_LISTED_COLUMNS]
     listed = ", ".join(map(cut_name, shown)) or "none"
     omitted = len(schema.names) - MAX_LISTED_COLUMNS
@@ -233,10 +303,7 @@ def describe_absence(schema: pa.Schema, name: str) -> str:
 
 
 def read_passthrough(array: pa.Array, where: str) -> Cells:
-    """The values as they are; text that is not valid UTF-8 is invalid.
-
-    Raises BadInput where such text is nested.
-    """
+    """The values unchanged; text that is not UTF-8 is invalid, and BadInput if it is nested."""
     array = plain_array(array)
     try:
         array.validate(full=True)
@@ -259,6 +326,6 @@ def plain_array(array: pa.Array) -> pa.Array:
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
-    """The type that values of another are carried in."""
+    """The type in which values of another type are carried."""
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     return PLAIN_TYPES.get(storage, storage)
