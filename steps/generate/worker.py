@@ -17,7 +17,6 @@ from typing import Literal
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.metrics_server import count_in_worker
-from imagekiln.steps.generate.work_queue import WorkUnit
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.machine import silence_libraries
@@ -29,8 +28,22 @@ PARENT_CHECK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class WorkUnit:
+    """Parts of one shard, from `first_part` to before `end_part`."""
+
+    shard: int
+    first_part: int
+    end_part: int
+
+    @property
+    def parts(self) -> slice:
+        """The parts as a slice of all parts of the shard."""
+        return slice(self.first_part, self.end_part)
+
+
+@dataclass(frozen=True, slots=True)
 class Images:
-    """So many more images are on disk already, drawn or committed."""
+    """A report of images that exist, or of more that are drawn or committed."""
 
     state: Literal["existing", "drawn", "committed"]
     images: int

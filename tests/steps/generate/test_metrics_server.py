@@ -185,7 +185,7 @@ def test_what_is_no_port_is_a_mistake(text: str) -> None:
 def test_metrics_that_are_off_import_nothing_and_start_nothing() -> None:
     code = (
         "import sys, threading; "
-        "from imagekiln.steps.generate import metrics_server, worker_pool; "
+        "from imagekiln.steps.generate import metrics_server, workers; "
         "from imagekiln.steps.runtime.metrics import IMAGES; "
         "metrics_server.count_in_worker(); IMAGES.add(status='ok'); "
         "assert 'prometheus_client' not in sys.modules; assert threading.active_count() == 1"

@@ -12,7 +12,7 @@ import torch
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion import device_choice
 from imagekiln.steps.generate.diffusion.device_choice import choose_kind, warn_of_slow_attention
-from imagekiln.steps.generate.worker_environments import choose_environments
+from imagekiln.steps.generate.workers import choose_environments
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.local import run
 from imagekiln.steps.runtime.progress import Event, NoProgress
@@ -36,7 +36,7 @@ int cuGetProcAddress(const char *s, void **p, int v, unsigned long f) {
 """
 CHOOSE = """
 import sys
-from imagekiln.steps.generate.worker_environments import choose_environments
+from imagekiln.steps.generate.workers import choose_environments
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.runtime.machine import silence_libraries
 silence_libraries()
