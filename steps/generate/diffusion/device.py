@@ -55,7 +55,7 @@ def find_gpus() -> list[str]:
 
 def report_memory(device: torch.device, label: str) -> None:
     """Report what is used of the memory of a GPU, if metrics are on; other devices have none."""
-    if device.type != "cuda" or not DEVICE_MEMORY_BYTES.is_on:
+    if device.type != "cuda" or DEVICE_MEMORY_BYTES.series is None:
         return
     for kind, size in (
         ("allocated", torch.cuda.memory_allocated(device)),
