@@ -26,7 +26,7 @@ from imagekiln.steps.generate.stages import (
     CommittedPart,
     DrawnBatch,
     EncodedPart,
-    PassRate,
+    Pace,
     commit_parts,
     draw_batches,
     encode_parts,
@@ -192,11 +192,11 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> DrawnPart
         work.batch_size,
         usual_pixels=work.plan.width * work.plan.height,
     )
-    rate = PassRate()
+    pace = Pace()
     drawn = draw_batches(
-        batches, recovery, work.stop, denoiser.set_upcoming, watch.is_missing, rate
+        batches, recovery, work.stop, denoiser.set_upcoming, watch.is_missing, pace
     )
-    drawn = _run_passes(work, drawn, rate)
+    drawn = _run_passes(work, drawn, pace)
 
     def finish(batches: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
         return work.finish(_score(work, batches) if denoiser.passes is None else batches)
@@ -251,7 +251,7 @@ def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
     return score_batches(drawn, score, images_scored_at_once(work.plan))
 
 
-def _run_passes(work: Work, drawn: Iterator[DrawnBatch], rate: PassRate) -> Iterator[DrawnBatch]:
+def _run_passes(work: Work, drawn: Iterator[DrawnBatch], pace: Pace) -> Iterator[DrawnBatch]:
     """The batches after the passes that the job asks for, of the images that scores have chosen.
 
     All in the thread that draws, as passes use the model.
@@ -267,7 +267,7 @@ def _run_passes(work: Work, drawn: Iterator[DrawnBatch], rate: PassRate) -> Iter
     def run_passes(images: Sequence[DrawnImage], rows: Sequence[ImageRow]) -> PassedImages:
         return passes(images, rows, check)
 
-    return pass_batches(scored, run_passes, images_at_once, rate)
+    return pass_batches(scored, run_passes, images_at_once, pace)
 
 
 def _step_check(work: Work) -> Callable[[], None]:

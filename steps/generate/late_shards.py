@@ -5,11 +5,27 @@ They are looked for only once: toward the end of a run, when none waits for a de
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
+from imagekiln.steps.errors import KilnError
+from imagekiln.steps.generate.attempt import (
+    PartWatch,
+    Work,
+    draw_parts,
+    encode_for,
+    load_model,
+    shard_stats,
+)
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.startup import Startup
+from imagekiln.steps.generate.meter import Meter
 from imagekiln.steps.runs.attempts import read_begun
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import missing_parts, read_shard
+from imagekiln.steps.runs.stats import ShardStats
+from imagekiln.steps.runtime.progress import Event, NoProgress
+from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
 
 MAX_EXAMINED_LAST = 256  # shards, which are begun in about the order of their numbers
@@ -48,3 +64,45 @@ def parts_to_help_with(store: Store, plan: Plan, shard: int, own: int) -> Sequen
     parts = missing_parts(store, read_shard(store, plan, shard))[::-1]
     first = random.Random(own).randrange(max(1, len(parts)))  # noqa: S311  # not a secret
     return [*parts[first:], *parts[:first]]
+
+
+def help_late_shards(
+    store: Store,
+    plan: Plan,
+    own: int,
+    denoiser: Denoiser,
+    meter: Meter,
+    stop: Stop,
+    startup: Startup | None,
+) -> None:
+    """Make parts of late shards with the model of shard `own`, in whose statistics they count.
+
+    What goes wrong with them is only reported: the processes of those shards will meet it too.
+    """
+    try:
+        late_shards = find_late_shards(store, plan, own)
+        if not late_shards:
+            return
+        # The images of late shards are in the count of their own processes.
+        uncounted = NoProgress()
+        finish = encode_for(store, plan, uncounted)
+        work = Work(store, plan, denoiser, finish, uncounted, stop, startup)
+        for late in late_shards:
+            if stop.requested_at is not None:
+                return
+            parts = parts_to_help_with(store, plan, late, own)
+            if parts:
+                sentence = f"Shard {own} is done. Its process helps with shard {late}."
+                meter.progress.show_event(Event("help", {}, sentence))
+                meter.add_stats(_make_late_parts(work, own, parts))
+    except KilnError as error:
+        meter.progress.show_event(Event("help_failed", {}, f"Helps no other shard: {error}"))
+
+
+def _make_late_parts(work: Work, own: int, parts: Sequence[Part]) -> ShardStats:
+    """Make parts of a late shard that nobody has made; the statistics for shard `own`."""
+    _, load_seconds = load_model(lambda: work.denoiser, parts)
+    watch = PartWatch(work.store, work.progress, lambda: work.stop.requested_at is None)
+    attempt = draw_parts(work, parts, watch)
+    stats = shard_stats(work, own, load_seconds, attempt)
+    return replace(stats, attempts=0, helped_images=stats.images)

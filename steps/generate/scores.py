@@ -18,8 +18,7 @@ from imagekiln.steps.generate.diffusion.scorers import (
     Scorer,
     load_model_scorer,
 )
-from imagekiln.steps.generate.encoder import mark_flat
-from imagekiln.steps.generate.quality import marking_scores, to_image_spec
+from imagekiln.steps.generate.encoder import mark_flat, marking_scores, to_image_spec
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.measures import measure_sharpness
 from imagekiln.steps.job.job import Job

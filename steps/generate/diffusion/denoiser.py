@@ -26,8 +26,7 @@ from imagekiln.steps.generate.diffusion.patches import step_noise_from, step_on_
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
-from imagekiln.steps.generate.diffusion.safety import ACCEPTED, SafetyChecker
-from imagekiln.steps.generate.diffusion.scorers import BoundScorer
+from imagekiln.steps.generate.diffusion.scorers import ACCEPTED, BoundScorer, SafetyChecker
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher

@@ -1,10 +1,12 @@
 """Loading a diffusers pipeline: safetensors only, no remote code, in the plan's dtype."""
 
-import copy
 import inspect
 import os
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import diffusers
@@ -21,10 +23,8 @@ from imagekiln.steps.generate.diffusion.device import (
 from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_networks
 from imagekiln.steps.generate.diffusion.loras import fuse_loras
-from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
-from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
 from imagekiln.steps.models.component_files import read_model_index, require_data_only
 from imagekiln.steps.models.facts import configuration_folder, is_hub_id
@@ -197,51 +197,6 @@ def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> Non
         )
 
 
-def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.SchedulerMixin:
-    """A scheduler by the sampler's name, with the configuration of the model's own scheduler.
-
-    `own` is always the one that the model came with: any other brings settings of its sampler.
-    Raises ValueError where it does not fit the model: only the images that asked for it fail.
-    """
-    if sampler == "default":
-        return own
-    spec = SCHEDULERS[sampler]
-    scheduler_class = getattr(diffusers, spec.class_name)
-    own_class = type(own)
-    compatible = {own_class, *own.compatibles}
-    # LCM's scheduler lists no compatible ones, but runs on what DDIM's runs on.
-    fits_as_lcm = sampler == "lcm" and diffusers.DDIMScheduler in compatible
-    if scheduler_class not in compatible and not fits_as_lcm:
-        raise ValueError(
-            f"sampler {sampler!r} does not fit this model, which came with {own_class.__name__}"
-        )
-    try:
-        return scheduler_class.from_config(own.config, **spec.config)
-    except (ImportError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"sampler {sampler!r} does not fit this model ({str(error).strip()})"
-        ) from error
-
-
-class Schedulers:
-    """The schedulers of one pipeline by the sampler's name, a new one for each batch.
-
-    diffusers' schedulers change as they run, and not all of that is undone at the next batch:
-    `DPMSolverSinglestepScheduler.set_timesteps` rewrites its configuration for an odd number of
-    steps.
-    """
-
-    def __init__(self, own: diffusers.SchedulerMixin) -> None:
-        """Take the scheduler that the pipeline came with, before it has run."""
-        self._unused = {"default": copy.deepcopy(own)}
-
-    def new(self, sampler: str) -> diffusers.SchedulerMixin:
-        """A scheduler that has not run. Raises ValueError where it does not fit the model."""
-        if sampler not in self._unused:
-            self._unused[sampler] = make_scheduler(self._unused["default"], sampler)
-        return copy.deepcopy(self._unused[sampler])
-
-
 def _explain_load_error(name: str, error: Exception) -> KilnError:
     if failure := explain_device(name, error):
         return failure
@@ -323,3 +278,65 @@ def _fetch_planned_model(plan: Plan) -> Path:
         folder = fetch_model(plan.job.model, weights)
         weights.require_planned()
     return folder
+
+
+MIN_CAPABILITY = (8, 9)  # NVIDIA's Ada; Hopper is 9.0
+SIDE_MULTIPLE = 16  # both sides of a product in float8 must be multiples of this
+# The repeated blocks, by any family's name for them. The first and last projections lie outside.
+BLOCK_PATTERN = re.compile(r"(blocks|^layers|^noise_refiner|^context_refiner)\.\d")
+# Modulation layers see one row an image: too little to gain.
+MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
+# SDXL's empty negative prompt is all zeros; divided by a scale of 0 it would not be finite.
+ACTIVATION_LOWER_BOUND = 1e-12
+
+
+def require_fp8_support(device: torch.device) -> None:
+    """Raise BadInput where this installation or this device cannot compute in float8."""
+    if find_spec("torchao") is None:
+        raise BadInput(
+            "speed.quantization is fp8, which needs an extra. "
+            "Type: pip install 'imagekiln[fp8]', or write none."
+        )
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
+        major, minor = MIN_CAPABILITY
+        raise BadInput(
+            f"speed.quantization is fp8, which takes a GPU of compute capability {major}.{minor} "
+            f"or more, and this is {describe_device(device)}. Run it on such a GPU, or write none."
+        )
+
+
+def quantize_to_fp8(denoiser: diffusers.ModelMixin) -> None:
+    """Convert the linear layers of the repeated blocks to float8, in place.
+
+    Nothing may be compiled before. Raises BadInput where there are no such layers.
+    """
+    from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
+    from torchao.quantization.quantize_.common import KernelPreference
+
+    layers = set(quantizable_layers(denoiser))
+    if not layers:
+        raise BadInput(
+            "speed.quantization is fp8, and the denoiser has no layer that float8 can hold. "
+            "Write none."
+        )
+    config = Float8DynamicActivationFloat8WeightConfig(
+        granularity=PerRow(),
+        activation_value_lb=ACTIVATION_LOWER_BOUND,
+        kernel_preference=KernelPreference.TORCH,  # the same kernels whatever else is installed
+        set_inductor_config=False,
+    )
+    quantize_(denoiser, config, filter_fn=lambda _, name: name in layers)
+
+
+def quantizable_layers(denoiser: diffusers.ModelMixin) -> Iterator[str]:
+    """The names of the layers that are worth converting."""
+    for name, module in denoiser.named_modules():
+        is_repeated = BLOCK_PATTERN.search(name) and not MODULATION_PATTERN.search(name)
+        if is_repeated and isinstance(module, torch.nn.Linear) and _is_quantizable(module.weight):
+            yield name
+
+
+def _is_quantizable(weight: torch.Tensor) -> bool:
+    if any(side % SIDE_MULTIPLE for side in weight.shape):
+        return False
+    return bool(weight.any(dim=1).all())  # each row needs a scale other than 0

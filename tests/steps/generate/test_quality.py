@@ -9,7 +9,7 @@ import pytest
 
 from imagekiln.steps.checks import ImageSpec, Verdict
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.quality import (
+from imagekiln.steps.generate.encoder import (
     MAX_REASON_CHARS,
     QualityGates,
     UserCheck,

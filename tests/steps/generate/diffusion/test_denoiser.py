@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
+from imagekiln.steps.generate.diffusion.variants import make_scheduler
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runtime.signals import Stopped

@@ -16,7 +16,7 @@ from imagekiln.steps.generate.diffusion import patches
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import per_image_control_noise
-from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
+from imagekiln.steps.generate.diffusion.variants import make_scheduler
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.families import FAMILIES

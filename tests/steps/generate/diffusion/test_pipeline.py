@@ -10,12 +10,9 @@ import torch
 
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion import pipeline
-from imagekiln.steps.generate.diffusion.pipeline import (
-    library_versions,
-    load_pipeline,
-    make_scheduler,
-)
+from imagekiln.steps.generate.diffusion.pipeline import library_versions, load_pipeline
 from imagekiln.steps.generate.diffusion.startup import Startup
+from imagekiln.steps.generate.diffusion.variants import make_scheduler
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.weights_check import WeightsCheck

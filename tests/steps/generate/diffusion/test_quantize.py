@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate.diffusion import pipeline, quantize
+from imagekiln.steps.generate.diffusion import pipeline
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, load_pipeline
-from imagekiln.steps.generate.diffusion.quantize import (
+from imagekiln.steps.generate.diffusion.pipeline import (
+    denoiser_network,
+    load_pipeline,
     quantizable_layers,
     quantize_to_fp8,
     require_fp8_support,
@@ -30,7 +31,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def test_where_the_extra_is_missing_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantize, "find_spec", lambda _: None)
+    monkeypatch.setattr(pipeline, "find_spec", lambda _: None)
     with pytest.raises(
         BadInput, match=r"is fp8, which needs an extra\. Type: pip install 'imagekiln\[fp8\]'"
     ):

@@ -8,7 +8,7 @@ import diffusers
 import pytest
 import torch
 
-from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
+from imagekiln.steps.generate.diffusion.variants import make_scheduler
 from imagekiln.steps.job.samplers import SAMPLERS, SCHEDULERS
 from imagekiln.steps.models.samplers import fitting_samplers
 from tests import models
