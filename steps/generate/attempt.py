@@ -1,7 +1,4 @@
-"""One attempt at parts of a shard: they are drawn in this thread, and finished in two others.
-
-While the device draws a batch, the batch before it is finished and the part before that is written.
-"""
+"""One attempt at parts of a shard: draw in this thread, finish and commit in two others."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -72,7 +69,7 @@ def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Prog
 
 
 def stopped_error(store: Store, number: int, left: int) -> TryAgain:
-    """That a shard was stopped, with so many parts left."""
+    """Error: a shard was stopped with `left` parts remaining."""
     return TryAgain(
         f"{store.uri}: shard {number} was stopped with {pluralize(left, 'part')} left. "
         "Run the same command again to resume."
@@ -81,7 +78,7 @@ def stopped_error(store: Store, number: int, left: int) -> TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What parts are drawn with, and how they are finished."""
+    """Everything that an attempt needs: the run, its model, and how parts are finished."""
 
     store: Store
     plan: Plan
@@ -98,10 +95,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class DrawnParts:
-    """What one attempt at some parts committed after loading.
+    """The parts that an attempt committed, and its times.
 
-    `wall_seconds` are those of the clock, `seconds` those of its stages. `abandoned_images` are
-    those of parts that were drawn in part when others committed them.
+    `abandoned_images` belong to parts that another process committed first.
     """
 
     stopped: bool
@@ -113,9 +109,9 @@ class DrawnParts:
 
 
 class PartWatch:
-    """Asks the store before each part, and twice a minute while it is drawn.
+    """Skip parts that another process has committed.
 
-    A part that another process has committed is not drawn, or not to its end.
+    Asks the store before each part, and twice a minute while it is drawn.
     """
 
     def __init__(
@@ -133,7 +129,7 @@ class PartWatch:
         self._asked_at = 0.0
 
     def is_missing(self, batch: Batch) -> bool:
-        """Whether the batch is to be drawn. Those of one part come one after the other."""
+        """Return whether to draw the batch. Batches of a part come one after the other."""
         drawn = batch.rows[0].index_in_part
         if drawn == 0:
             self._is_missing = not self._is_counted(batch.part) and self._is_wanted()
@@ -155,10 +151,7 @@ class PartWatch:
 
 
 def encode_for(store: Store, plan: Plan, progress: Progress) -> FinishParts:
-    """What encodes and judges images as a plan asks, without those that were taken down.
-
-    Raises BadInput where the signer's files or a user's check cannot be loaded.
-    """
+    """Build the encoder of a plan; it skips forgotten images."""
     encoder = OutputEncoder(plan, _forgotten_ids(store))
     return lambda drawn: encode_parts(drawn, encoder, progress, plan.job.keep)
 
@@ -218,7 +211,7 @@ def run_pipeline(
 ) -> tuple[bool, Sequence[CommittedPart], StageSeconds]:
     """Draw batches in this thread; finish and commit parts in two others.
 
-    Returns whether drawing was stopped, the parts that were committed, and how long stages waited.
+    Returns whether drawing was stopped, the committed parts, and how long stages waited.
     """
     drawn_waits = QueueWaits(name="drawn")
     encoded_waits = QueueWaits(name="encoded")
@@ -252,10 +245,7 @@ def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
 
 
 def _run_passes(work: Work, drawn: Iterator[DrawnBatch], pace: Pace) -> Iterator[DrawnBatch]:
-    """The batches after the passes that the job asks for, of the images that scores have chosen.
-
-    All in the thread that draws, as passes use the model.
-    """
+    """Run the job's passes in the drawing thread, since they may use its model."""
     if work.denoiser.passes is None:
         return drawn
     scored = _score(work, drawn)
@@ -271,7 +261,7 @@ def _run_passes(work: Work, drawn: Iterator[DrawnBatch], pace: Pace) -> Iterator
 
 
 def _step_check(work: Work) -> Callable[[], None]:
-    """What is called after each denoising step."""
+    """Return the function to call after each denoising step."""
     if work.startup is None:
         return work.stop.raise_if_due
     work.startup.clock.begin_drawing()

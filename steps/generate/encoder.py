@@ -51,10 +51,7 @@ def encode_drawn_image(
     metadata: EmbeddedMetadata = NO_METADATA,
     sign: Callable[[bytes], bytes] | None = None,
 ) -> EncodedImage:
-    """Encode and hash one image.
-
-    An image of a single flat color is `blank`: no prompt asks for it.
-    """
+    """Encode and hash one image. One of a single flat color is `blank`."""
     image = mark_flat(image)
     if image.rgb is None or image.status != "ok":
         return EncodedImage(image.index_in_part, image.status, image.error)
@@ -83,10 +80,7 @@ class OutputEncoder:
     """Encodes and judges images as a plan asks. May be called from several threads at once."""
 
     def __init__(self, plan: Plan, forgotten: Iterable[str] = ()) -> None:
-        """`forgotten` are the ids of images that were taken down: of them, nothing is stored.
-
-        Raises BadInput where the signer's files or a user's check cannot be loaded.
-        """
+        """Prepare the plan's encoding and checks. Nothing of `forgotten` image ids is stored."""
         job = plan.job
         self._encoding = job.encoding
         self._metadata = job.metadata
@@ -117,10 +111,7 @@ class OutputEncoder:
 def build_image_metadata(
     row: ImageRow, model: ModelLabel, encoding: Encoding, level: MetadataLevel
 ) -> EmbeddedMetadata:
-    """What the file of this row says of itself.
-
-    A JPEG cuts prompts too long for its one segment.
-    """
+    """Build the metadata of a row's file. A JPEG cuts prompts too long for its segment."""
     text = None
     if level == "all":
         max_units = MAX_COMMENT_UNITS if encoding.kind == "jpeg" else None
@@ -139,10 +130,7 @@ class QualityGates:
     def __call__(
         self, rgb: ImageArray, row: ImageRow, score_marks: Mapping[str, str] | None = None
     ) -> ImageQuality:
-        """Judge RGB uint8 (height, width, 3), which scores have marked for these reasons.
-
-        Raises TryAgain where a check runs out of memory.
-        """
+        """Judge RGB uint8 (height, width, 3), which scores have marked for these reasons."""
         measures = measure_image(rgb)
         height, width = rgb.shape[:2]  # passes may have changed them after the row was drawn
         spec = replace(to_image_spec(row), width=width, height=height)

@@ -1,6 +1,6 @@
-"""Shards of a run that are late, for a process that has finished its own.
+"""Help with late shards, in a process that has finished its own.
 
-They are looked for only once: toward the end of a run, when none waits for a device any more.
+They are looked for once: toward the end of a run, when none waits for a device any more.
 """
 
 import random
@@ -33,9 +33,9 @@ MAX_EXAMINED_OTHERS = 256  # of those before, some at random: one may have lost 
 
 
 def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:
-    """The shards that others have begun and not finished, in an order that `own` decides.
+    """Find shards that others have begun and not finished, in an order that `own` decides.
 
-    None while a shard is pending: its pod needs the device. Looks at 512 shards at most.
+    Finds none while a shard is pending: its pod needs the device. Looks at 512 shards at most.
     """
     numbers = _examined_shards(len(plan.shards), own)
     is_done = read_begun(store, plan, frozenset(numbers))
@@ -57,9 +57,9 @@ def _examined_shards(count: int, own: int) -> list[int]:
 
 
 def parts_to_help_with(store: Store, plan: Plan, shard: int, own: int) -> Sequence[Part]:
-    """The missing parts of a late shard from the last on, the first one as `own` decides.
+    """List the missing parts of a late shard from the last on, the first one as `own` decides.
 
-    So its own process, which makes the first first, and several that help seldom make the same.
+    So its own process and several helpers seldom make the same part.
     """
     parts = missing_parts(store, read_shard(store, plan, shard))[::-1]
     first = random.Random(own).randrange(max(1, len(parts)))  # noqa: S311  # not a secret
@@ -77,7 +77,7 @@ def help_late_shards(
 ) -> None:
     """Make parts of late shards with the model of shard `own`, in whose statistics they count.
 
-    What goes wrong with them is only reported: the processes of those shards will meet it too.
+    Failures are only reported: the processes of those shards will meet them too.
     """
     try:
         late_shards = find_late_shards(store, plan, own)

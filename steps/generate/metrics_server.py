@@ -1,8 +1,7 @@
-"""Serves the metrics of this process, or of the worker processes that it starts, at /metrics.
+"""Serve the metrics of this process, or of its worker processes, at /metrics.
 
-Where several processes work in one pod, each keeps its values in a file of its own, as
-prometheus-client's multiprocess mode does it: the values of a process that was killed stay, and one
-endpoint adds up all. Only here is prometheus-client imported, and only if a port is set.
+Several processes of a pod keep their values in files, in prometheus-client's multiprocess mode, so
+those of a killed process stay. prometheus-client is imported only if a port is set.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""The three stages of a shard as plain iterators: draw, encode, commit.
-
-`step` joins them by queues.
-"""
+"""The three stages of a shard as plain iterators: draw, encode, commit."""
 
 import math
 import time
@@ -50,7 +47,7 @@ class Batch:
 class DrawnBatch:
     """Drawn images and their rows, of one part. The device may still be working on them.
 
-    `seconds` has the time for scores and passes, and of waiting for the device before them.
+    `seconds` has the time of scores, of passes, and of waiting for the device before them.
     """
 
     part: Part
@@ -70,10 +67,7 @@ class EncodedPart:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPart:
-    """A part that is in the store, and the time spent on it after it was drawn.
-
-    `was_first` is False where another process had committed it: what was drawn here is dropped.
-    """
+    """A part in the store. If not `was_first`, another process committed it."""
 
     part: Part
     seconds: StageSeconds
@@ -81,10 +75,7 @@ class CommittedPart:
 
 
 def split_into_batches(part: Part, batch_size: Callable[[ImageRow], int]) -> list[Batch]:
-    """The batches of a part.
-
-    `batch_size` gives the size of a batch with rows of this one's shape.
-    """
+    """Split a part into batches. `batch_size` gives the size for a row's shape."""
     batches: list[Batch] = []
     for rows in group_by_shape(image_rows(part.rows)):
         size = batch_size(rows[0])
@@ -94,9 +85,9 @@ def split_into_batches(part: Part, batch_size: Callable[[ImageRow], int]) -> lis
 
 @dataclass(slots=True)
 class Pace:
-    """Seconds that images take to be drawn and passed on, to tell when a part will be done.
+    """Seconds an image takes to be drawn and passed on, to tell when a part will be done.
 
-    `pending` images were queued on the device, which may still draw them.
+    `pending` images are queued on the device.
     """
 
     drawn: int = 0
@@ -136,10 +127,10 @@ def draw_batches(
     is_missing: IsMissing = lambda _: True,
     pace: Pace | None = None,
 ) -> Iterator[DrawnBatch]:
-    """Draw batch after batch. Raises Stopped where the part at hand cannot be finished in time.
+    """Draw batch after batch. Raises Stopped if the part at hand cannot be finished in time.
 
-    `on_upcoming` is called before each batch with the rows of the batch after it. A batch is
-    skipped if its part is not missing any more. `pace` is what passes count in too.
+    `on_upcoming` is called before each batch with the rows of the next one. Batches of a part that
+    is not missing any more are skipped.
     """
     pace = pace or Pace()
     for index, batch in enumerate(batches):
@@ -168,11 +159,7 @@ def _draw_batch(
 def score_batches(
     drawn: Iterator[DrawnBatch], score: ScoreImages, images_at_once: int
 ) -> Iterator[DrawnBatch]:
-    """Score the images of each part, so many at once from its first to its last.
-
-    So they are scored together in the same way however memory cut the batches that they were drawn
-    in.
-    """
+    """Score the images of each part, so many at once, however memory cut their batches."""
     for batch in _regroup_batches(drawn, images_at_once):
         began = time.perf_counter()
         scored = score(batch.images, batch.rows)

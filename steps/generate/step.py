@@ -40,10 +40,7 @@ class LazyDenoiser:
         startup: Startup | None = None,
         note_device: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Load nothing yet. `startup` is what a new process began.
-
-        `note_device` is called with the name of the device once the model is loaded.
-        """
+        """Load nothing yet. `note_device` is called with the device's name after loading."""
         self._store = store
         self._plan = plan
         self._startup = startup
@@ -69,10 +66,7 @@ class LazyDenoiser:
         return self._denoiser
 
     def close(self) -> None:
-        """End the denoiser's threads and free its memory, where it was loaded.
-
-        A model is in reference cycles: the next one in this process would come on top of it.
-        """
+        """End the denoiser's threads and free its memory, which reference cycles hold."""
         if self._denoiser is not None:
             self._denoiser.close()
             self._denoiser = None
@@ -93,8 +87,8 @@ def generate_shard(
 ) -> ShardStats | None:
     """Make what is missing of one shard with a model that several shards may share.
 
-    With `startup`, which a new process began, its start is logged and in the statistics, which
-    `record` is called with. `parts` are those to consider, by default all.
+    `record` is called with the statistics, which have the start of the process with `startup`.
+    `parts` are those to consider.
     """
     shard = read_shard(store, plan, number)[parts]
     missing = missing_parts(store, shard)
@@ -140,10 +134,10 @@ def generate_and_help(
     *,
     helps: bool = True,
 ) -> ShardStats | None:
-    """Make what is missing of one shard, then parts of shards that other processes are late with.
+    """Make what is missing of one shard, then help late shards if `helps`.
 
-    The latter only with `helps`, if no shard waits for a device, and the model is loaded. Returns
-    the statistics of the shard itself.
+    It helps only if no shard is pending and the model is loaded. Returns the shard's own
+    statistics.
     """
     stats = generate_shard(
         store,

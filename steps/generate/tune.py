@@ -1,4 +1,4 @@
-"""Tuning: the best batch size for each size of a job's images, measured on this device.
+"""Find the best batch size for each image size of a job, measured on this device.
 
 Batches are doubled until throughput saturates or memory is full, each timed by a few steps.
 """
@@ -78,12 +78,11 @@ def tune(
     told: Callable[[str], None] = lambda _: None,
     max_batch: int = MAX_BATCH_IMAGES,
 ) -> TuningResult:
-    """Find the batch size for each size in pixels, or for the default size, and add it to `file`.
+    """Find the batch size for each size in pixels, or the default size, and add it to `file`.
 
-    An entry that the file has is measured anew only with `again`. After `minutes` for a size, what
-    has been measured decides. `told` is called with a line on each measurement; no batch is larger
-    than `max_batch`. Raises BadInput where model, size or file are unusable, TryAgain where the
-    device is missing or too full.
+    Existing entries are measured anew only with `again`. After `minutes` for a size, what was
+    measured decides. `told` is called with a line on each measurement. Raises BadInput if model,
+    size or file are unusable, TryAgain if the device is missing or too full.
     """
     bench = _TuningBench(job)
     entries: dict[TuningKey, TuningEntry] = {}
@@ -186,10 +185,10 @@ class _TuningBench:
 def search_batch_size(
     measure: Callable[[int], BatchRate | None], memory_gib: float, max_size: int, deadline: float
 ) -> tuple[list[BatchRate], StopReason]:
-    """Measure batches of 1, 2, 4... up to `max_size`; the rates of those that fit, and the reason.
+    """Measure batches of 1, 2, 4... up to `max_size`; return the rates and why it ended.
 
-    `measure` returns None for a batch that does not fit. A batch that takes more than `memory_gib`
-    is left out, unless it is a single image. `deadline` is a time of `time.monotonic`.
+    `measure` returns None for a batch that does not fit. One that takes more than `memory_gib` is
+    left out, unless it is a single image. `deadline` is a time of `time.monotonic`.
     """
     rates: list[BatchRate] = []
     size = 1
@@ -215,10 +214,7 @@ def choose_batch(rates: Sequence[BatchRate]) -> BatchRate:
 
 
 def measure_batch(denoiser: Denoiser, parameters: ImageParameters, images: int) -> BatchRate | None:
-    """The rate of a batch with all its steps; None if it does not fit in memory.
-
-    Raises BadInput if the model cannot draw it, TryAgain if the machine failed.
-    """
+    """The rate of a batch with all its steps; None if it does not fit in memory."""
     few, many = (min(steps, parameters.steps) for steps in TRIAL_STEPS)
     try:
         reset_peak(denoiser.device)

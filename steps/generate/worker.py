@@ -1,6 +1,6 @@
-"""A worker process: takes units of a run from the process that started it, and makes them.
+"""A worker process: makes units of a run for the process that started it.
 
-It ends when it is told to, when it fails, or when the process that started it is gone.
+It ends when it is told to, when it fails, or when that process is gone.
 """
 
 import os
@@ -50,10 +50,9 @@ class Images:
 
 
 def main(file_descriptor: int) -> None:
-    """Work until there is nothing left, over the connection that was inherited.
+    """Work over the inherited connection until there is nothing left.
 
-    First comes the run, then unit after unit. A finished unit is sent back, and so is the error by
-    which the worker ends.
+    The run comes first, then unit after unit. Finished units and a fatal error are sent back.
     """
     os.set_inheritable(file_descriptor, False)
     silence_libraries()

@@ -51,9 +51,8 @@ Environment = Mapping[str, str]
 def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
     """Choose the workers of a run: one for each of `gpus` GPUs, or of all that are visible.
 
-    Each is given by the variables that differ from those of this process. On the CPU, there is one
-    unless `gpus` asks for more. Raises BadInput if the job's device cannot be used, or there are
-    not so many.
+    Each is given by the variables in which it differs. On the CPU, there is one by default. Raises
+    BadInput if the device cannot be used, or there are not so many.
     """
     if job.device == "cpu":
         return _share_cpus([{}] * (gpus or 1))
@@ -104,8 +103,7 @@ def make_shards(
 ) -> None:
     """Make what is missing of the shards with a worker process for each environment.
 
-    Raises BadInput if the workers cannot make the run, TryAgain if it was stopped, or so many
-    workers were lost that images are missing.
+    Raises BadInput if the run cannot be made, TryAgain if it was stopped or images are missing.
     """
     devices = len(environments)
     with (
@@ -118,9 +116,9 @@ def make_shards(
 
 
 def split_work(plan: Plan, shards: Iterable[int], workers: int) -> list[WorkUnit]:
-    """Split all parts of these shards: whole shards while there are many, then fewer parts.
+    """Split these shards into units: whole shards while there are many, then fewer parts.
 
-    So all workers end at about the same time, even if the run has a single shard.
+    So all workers end at about the same time.
     """
     part_counts = {shard: plan.part_count(shard) for shard in shards}
     left = sum(part_counts.values())
@@ -150,7 +148,7 @@ class _Worker:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will come from it. A child of it may keep the connection open."""
+        """Return whether nothing more will come. A child of it may keep the connection open."""
         return self.process.poll() is not None and not self.connection.poll()
 
     def send(self, message: object) -> None:
@@ -167,10 +165,7 @@ class _Worker:
                 self.process.send_signal(number)
 
     def end(self) -> str:
-        """Let the process end by itself, for as long as it may take; return why it ended.
-
-        With its connection closed, it knows that no more is wanted.
-        """
+        """Close the connection, let the process end, and return why it ended."""
         self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(END_SECONDS)

@@ -1,4 +1,4 @@
-"""What images are drawn from besides their texts: input images, and the networks that read them."""
+"""ControlNet, IP-Adapter, and the input images that they read."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -55,10 +55,7 @@ ReferencePair = tuple[torch.Tensor, torch.Tensor]  # an image's embedding, and t
 
 @dataclass(frozen=True, slots=True)
 class LoadedAdapters:
-    """The input images; the ControlNet and its scale; the IP-Adapter's scale.
-
-    None: the job has none.
-    """
+    """The input images of a run and the adapters that read them."""
 
     image_prefetcher: ImagePrefetcher
     controlnet: diffusers.ModelMixin | None = None
@@ -67,10 +64,7 @@ class LoadedAdapters:
 
 
 def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -> LoadedAdapters:
-    """The adapters of the run in `store`. An IP-Adapter becomes a part of `pipe`.
-
-    Raises BadInput where a network does not fit or is not the planned one, Missing, TryAgain.
-    """
+    """The adapters of the run in `store`. An IP-Adapter becomes a part of `pipe`."""
     control = plan.job.model.controlnet
     reference = plan.job.model.ip_adapter
     preprocess = partial(preprocess_reference, pipe) if reference else None
@@ -103,10 +97,7 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
 def load_controlnet(
     pipe: diffusers.DiffusionPipeline, settings: ControlNetSettings, folder: Path
 ) -> diffusers.ModelMixin:
-    """The ControlNet in a folder, on the pipeline's device.
-
-    Raises ValueError where it does not fit.
-    """
+    """The ControlNet in a folder, on the pipeline's device."""
     name = variants_of(type(pipe).__name__).controlnet
     if name is None:
         raise ValueError(f"{type(pipe).__name__} takes none")
@@ -119,7 +110,7 @@ def load_controlnet(
 
 
 def _explain_misfit(setting: str, error: Exception) -> KilnError:
-    """What a user's folder makes of the libraries' errors, which may be any."""
+    """Explain an error of the libraries about a user's folder."""
     reason = f"it has no {error}" if isinstance(error, KeyError) else error_reason(error)
     return explain_device(setting, error) or BadInput(
         f"{setting}: does not fit the model ({reason}). Choose another."
@@ -224,10 +215,7 @@ def load_ip_adapter(
 def _load_image_encoder(
     pipe: diffusers.DiffusionPipeline, folder: Path, encoder_class: ImageEncoderClass
 ) -> None:
-    """Load the image encoder.
-
-    The pipeline itself would take pickles, and fill in missing weights at random.
-    """
+    """Load the image encoder: the pipeline itself would take pickles."""
     encoder = load_network(getattr(transformers, encoder_class), folder, dtype=pipe.dtype)
     pipe.register_modules(image_encoder=encoder.to(pipe.device).eval())
     if encoder_class == "SiglipVisionModel":  # for CLIP, diffusers makes the extractor itself

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CompileClock:
-    """How often the process compiled while the clock ran, and the seconds that this took."""
+    """The number of compilations while the clock ran, and their seconds."""
 
     count: int = 0
     seconds: float = 0.0
@@ -81,8 +81,7 @@ class CompileClock:
 class CompiledPipeline:
     """A pipeline whose blocks are compiled at the first batch of each shape.
 
-    `clock` counts what compiling takes. `compiling_now`: such a first batch is being drawn. PyTorch
-    then patches state that all threads share, so nothing else may run beside it.
+    While `compiling_now`, nothing may run beside it: PyTorch patches state that all threads share.
     """
 
     def __init__(
@@ -92,10 +91,9 @@ class CompiledPipeline:
         other_denoisers: Sequence[Network] = (),
         start_clock: StartClock | None = None,
     ) -> None:
-        """Set up what the settings, the device and the family ask for; nothing is compiled yet.
+        """Set up what settings, device and family ask for; nothing is compiled yet.
 
-        `start_clock` times how long the compiler takes to be imported. `other_denoisers` run at
-        each step too.
+        `other_denoisers` run at each step too.
         """
         self.clock = CompileClock()
         self.compiling_now = False
@@ -109,16 +107,15 @@ class CompiledPipeline:
 
     @property
     def mode(self) -> CompileMode:
-        """Whether blocks are compiled."""
+        """`regional` if blocks are compiled."""
         return self._blocks.mode
 
     def draw(
         self, batch: Sequence[ImageRow], call: Callable[[], T], tokens: int | None = None
     ) -> T:
-        """Return what `call` returns. If it fails because of compiling, call it again without.
+        """Return what `call` returns; call it again without compiling if that failed.
 
-        `tokens` is the length of the batch's texts, if code depends on it. Raises what `call`
-        raises otherwise.
+        `tokens` is the length of the batch's texts, if code depends on it.
         """
         if self.mode == "none":
             return call()
@@ -172,7 +169,7 @@ class CompiledPipeline:
 def code_shape(
     call: CallSignature, shape: BatchShape, images: int, tokens: int | None = None
 ) -> str:
-    """What of a batch decides its code: size and shape, length of texts, LoRAs, guidance or not."""
+    """Name everything of a batch that decides its code."""
     guided = call.is_guided(shape.guidance)
     loras = ",".join(lora_weights(shape.loras)) or None
     plain_shape = replace(
@@ -184,8 +181,7 @@ def code_shape(
 class CompiledBlocks:
     """The repeated blocks of a pipeline's denoisers and its decoder, compiled at their first call.
 
-    Blocks of one class share their code, so compiling takes a sixth of the time that whole networks
-    take, and they run as fast.
+    Blocks of a class share code: compiling takes a sixth of the time of whole networks.
     """
 
     def __init__(
@@ -252,10 +248,9 @@ def _leave_read_only_cache() -> None:
 
 
 def create_code_folder() -> None:
-    """Create the folder in which PyTorch keeps compiled code, if the environment names one.
+    """Create the folder for compiled code that the environment names, if any.
 
-    Pods may mount the cache of models read-only and this folder alone for writing; it must exist by
-    then. Raises BadInput, TryAgain.
+    Pods may mount this folder alone for writing.
     """
     folder = os.environ.get(PYTORCH_CACHE_VARIABLE)
     if folder:

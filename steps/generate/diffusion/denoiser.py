@@ -56,7 +56,7 @@ GUIDER_NAMES = ("guider", "ocr_guider")  # HunyuanImage's
 
 
 class RunPasses(Protocol):
-    """What runs over images that were drawn."""
+    """Passes over generated images."""
 
     def __call__(
         self, images: Sequence[DrawnImage], rows: Sequence[ImageRow], check: Callable[[], None]
@@ -70,10 +70,8 @@ class RunPasses(Protocol):
 class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once.
 
-    `scorers` are what images are scored by where its job has scores, which another thread may use,
-    and `passes` what runs over images that were drawn, in the thread that draws.
-
-    Until `close`, it has threads that work ahead, for texts, noise and input images.
+    Its scorers may be used in another thread, its passes in the drawing thread. Until `close`, it
+    has threads that prepare texts, noise and input images ahead.
     """
 
     def __init__(
@@ -88,8 +86,7 @@ class Denoiser:
     ) -> None:
         """Take a pipeline on its device, in eval mode, and what belongs to it.
 
-        Images are decoded as in a batch of `planned_size`; without it, of the size at hand.
-        `start_clock` times importing the compiler. Raises BadInput.
+        Images are decoded as in a batch of `planned_size`, by default of the size at hand.
         """
         speed = speed or SpeedSettings()
         self.device: torch.device = pipe.device
@@ -120,15 +117,11 @@ class Denoiser:
     def draw(
         self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
     ) -> Sequence[DrawnImage]:
-        """Draw rows of one shape in a batch padded to `size`, or one by one.
+        """Draw rows of one shape in a batch padded to `size`, or one by one if neighbors matter.
 
-        The latter in families where the neighbors of an image would affect its pixels.
-
-        Returns one image a row, `blank` where it is not finite. `check` is called after each step
-        and may raise to give up. On CUDA the device may still be drawing the images: this returns
-        once the batch before is done, so that at most one more is queued. Raises what the pipeline
-        raises, ValueError where it drew another size, and TryAgain where the device failed at the
-        batch before.
+        Returns one image a row, `blank` if it is not finite. `check` is called after each step and
+        may raise. On CUDA, this returns once the batch before is done, so at most one more is
+        queued. Raises TryAgain if the device failed at the batch before.
         """
         return self._draw_batch(rows, size, check)
 
@@ -139,10 +132,7 @@ class Denoiser:
         size: int,
         check: Callable[[], None],
     ) -> Sequence[DrawnImage]:
-        """Draw over images of these rows, of the size of the rows, by their index in the part.
-
-        Of the time that it takes, only the safety checker's is in `pop_times`. Otherwise as `draw`.
-        """
+        """Draw over images of these rows, given by their index in the part. See `draw`."""
         return self._draw_batch(rows, size, check, images)
 
     def _draw_batch(
@@ -189,10 +179,7 @@ class Denoiser:
         self._upcoming = rows
 
     def finish_texts(self) -> None:
-        """Wait for texts that are encoded ahead: nothing may run beside a model that is compiled.
-
-        To be called before another model draws, which may be compiled then.
-        """
+        """Wait for texts that are encoded ahead: nothing may run while another model compiles."""
         self._text_prefetcher.wait()
 
     def prefetch_images(self, rows: Iterable[ImageRow]) -> None:
@@ -201,15 +188,12 @@ class Denoiser:
             self._adapters.image_prefetcher.set_upcoming(rows)
 
     def load_loras(self, names: Iterable[str]) -> None:
-        """Load these LoRAs now, not when a batch first uses them.
-
-        Raises BadInput, Missing, TryAgain.
-        """
+        """Load these LoRAs now, not when a batch first uses them."""
         if self._loras is not None:
             self._loras.load(names)
 
     def pop_times(self) -> StageSeconds:
-        """What the batches took whose images were read since the previous call."""
+        """Return the times of batches whose images were read since the previous call."""
         self._text_prefetcher.wait()
         return self._profiler.pop_times()
 
@@ -326,11 +310,10 @@ def load_denoiser(
     *,
     startup: Startup | None = None,
 ) -> Denoiser:
-    """The denoiser of a plan; of a run or a retry in `store`, with its adapters.
+    """Load the denoiser of a plan, with adapters if `store` has the run.
 
-    Without `store`, for batches of any size: each is decoded as if the plan had its size. With
-    `startup`, it takes what a new process began. Raises BadInput where the model does not load,
-    TryAgain where its device is missing, has no room for it, or fails.
+    Without `store`, each batch is decoded as if the plan had its size. Raises BadInput if the model
+    does not load, TryAgain if its device is missing, full, or fails.
     """
     name = plan.job.model.id
     with startup or Startup(plan) as begun, loading(name):

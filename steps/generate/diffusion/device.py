@@ -66,7 +66,7 @@ def report_memory(device: torch.device, label: str) -> None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a smaller batch may succeed where this one did not."""
+    """Return whether a smaller batch may succeed."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error)
@@ -76,10 +76,9 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def is_device_lost(error: Exception) -> bool:
-    """Whether the device itself failed, so that it can compute nothing more for this process.
+    """Return whether the device failed and can compute nothing more for this process.
 
-    On CUDA, asks the device: the first to notice may be cuDNN, cuBLAS or Triton, whose errors are
-    like those of a bad prompt, or like those of memory that ran out.
+    Asks CUDA: cuDNN, cuBLAS or Triton may notice first, by errors like those of a bad prompt.
     """
     if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
         return True
@@ -105,9 +104,9 @@ def device_error(error: Exception) -> TryAgain:
 
 
 def finish_device_work(device: torch.device) -> None:
-    """Wait for the device before a model is freed. Where it failed, whoever uses it next is told.
+    """Wait for the device before a model is freed, once all images are read.
 
-    To be called once all images are read, which nothing can spoil any more.
+    If the device failed, its next user will report it.
     """
     if device.type != "cuda":
         return
@@ -123,9 +122,9 @@ def explain_machine(error: Exception) -> TryAgain | None:
 
 
 def explain_device(subject: str, error: Exception) -> KilnError | None:
-    """The failure to report where the device is why this did not get there; None where it is not.
+    """Return the failure to report if the device caused this error, else None.
 
-    `subject` is the setting or the model that is at hand.
+    `subject` is the setting or model at hand.
     """
     if failure := explain_machine(error):
         return failure
@@ -135,9 +134,9 @@ def explain_device(subject: str, error: Exception) -> KilnError | None:
 
 
 def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> KilnError:
-    """The failure to report where memory ran out. On a GPU without neighbours it always will.
+    """Return the failure to report if memory ran out: for good if the GPU has no other process.
 
-    `problem` is the beginning of the sentence, `remedy` the sentence that helps there.
+    `problem` begins the sentence; `remedy` ends it in that case.
     """
     problem = f"{problem} ({first_line(reason).rstrip('.')})"
     free = total = 0
@@ -158,10 +157,7 @@ def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> Kiln
 
 
 def loading(subject: str) -> AbstractContextManager[None]:
-    """Report where the device has no room for what the block loads, or fails.
-
-    Raises TryAgain, and BadInput where it never will have the room.
-    """
+    """Report that the device has no room for the block's model, or fails."""
     return explained_by(partial(explain_device, subject))
 
 
@@ -172,15 +168,15 @@ def on_node() -> str:
 
 
 def node_advice() -> str:
-    """What to do with a node that fails again, as a sentence; empty elsewhere."""
+    """Advice for a node that fails again, as a sentence; empty outside a pod."""
     node = os.environ.get(NODE_VARIABLE)
     return f" If this node fails again: kubectl cordon {node}" if node else ""
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A stream for work beside the batches; None on devices that have none and work in order.
+    """A stream for work beside the batches; None if the device has none.
 
-    Its small kernels go first: behind those of a batch, each would wait for a free place.
+    Its small kernels go first: behind those of a batch, each would wait.
     """
     if device.type != "cuda":
         return None

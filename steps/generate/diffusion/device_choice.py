@@ -26,10 +26,9 @@ log = logging.getLogger(__name__)
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of the job's `device`; `auto` takes the best one.
+    """Return the device of the job's `device`; `auto` takes the best one.
 
-    Raises what `choose_kind` does, TryAgain where the device does not answer, and BadInput where
-    this PyTorch has no code for it.
+    Raises BadInput if this PyTorch has no code for it, TryAgain if it does not answer.
     """
     device = torch.device(choose_kind(name))
     if device.type == "cuda":
@@ -52,10 +51,9 @@ def warn_of_slow_attention(device: torch.device) -> None:
 
 
 def choose_kind(name: str) -> str:
-    """The kind of device of the job's `device`. For `auto`, it is the CPU only without a GPU.
+    """Return the kind of the job's `device`; `auto` is the CPU only without a GPU.
 
-    Raises TryAgain where the device is missing or in a state of error, BadInput where this PyTorch
-    can never use it.
+    Raises TryAgain if the device is missing or broken, BadInput if PyTorch can never use it.
     """
     available = {
         "cuda": torch.cuda.is_available(),
@@ -118,7 +116,7 @@ def _missing_build(name: str, subject: str) -> BadInput:
 
 
 def _is_built_for(name: str) -> bool:
-    """Whether this PyTorch has code for a kind of device. ROCm's goes by the name of CUDA."""
+    """Return whether this PyTorch has code for a device. ROCm goes by the name of CUDA."""
     if name == "mps":
         return torch.backends.mps.is_built()
     return torch.version.cuda is not None or torch.version.hip is not None

@@ -49,7 +49,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def load_pipeline(plan: Plan, startup: Startup | None = None) -> diffusers.DiffusionPipeline:
-    """The plan's pipeline, ready to run; in a process that just started, with what it began.
+    """Load the plan's pipeline, ready to run; `startup` is what a new process began.
 
     Raises BadInput if the model does not load, TryAgain without its device.
     """
@@ -67,10 +67,7 @@ def load_pipeline(plan: Plan, startup: Startup | None = None) -> diffusers.Diffu
 
 
 def open_device(plan: Plan, clock: StartClock) -> torch.device:
-    """The plan's device, set up for its job. The classes of its pipeline are then imported.
-
-    Raises BadInput where the job cannot run on it, TryAgain where it is missing.
-    """
+    """The plan's device, set up for its job. The classes of its pipeline are then imported."""
     with clock.phase("device"):
         device = choose_device(plan.job.device)
         # Compiled code calls convolutions through PyTorch, which reads this at each call.
@@ -91,11 +88,9 @@ def open_device(plan: Plan, clock: StartClock) -> torch.device:
 def load_pretrained(
     model: ModelSettings, device: torch.device, startup: Startup, pipeline: str
 ) -> diffusers.DiffusionPipeline:
-    """A model on its device, in eval mode, once its files are known to be the planned ones.
+    """Load a model on its device, in eval mode, and check its files against the plan.
 
     `pipeline` is the name of its class, which a model in one file does not state.
-
-    Raises BadInput where it does not load or is another, and what fetching it raises.
     """
     folder = fetch_model(model, startup)
     _silence_libraries()
@@ -224,10 +219,9 @@ def library_versions(job: Job) -> dict[str, str]:
 
 
 def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
-    """The folder of a model on this machine, downloaded if need be.
+    """Return the folder of a model, or of a single file's configuration; download it if need be.
 
-    For a model in one file, it is that of its configuration. A local folder may still
-    be in the check. Raises BadInput, Missing, TryAgain.
+    A local folder may still be in the check.
     """
     if checkpoint_file(model) is not None:
         return configuration_folder(model)
@@ -250,10 +244,9 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
 
 
 def fetch_run_models(uri: str) -> str:
-    """Download a planned run's model and all that belongs to it; returns the model's folder.
+    """Download a planned run's model and all that belongs to it; return the model's folder.
 
-    Also creates the folder in which pods share compiled code, beside the models. Raises BadInput,
-    Missing and TryAgain as fetching raises them.
+    Also creates the folder for compiled code. Raises as fetching does.
     """
     create_code_folder()
     plan = open_run(uri).plan
@@ -306,10 +299,7 @@ def require_fp8_support(device: torch.device) -> None:
 
 
 def quantize_to_fp8(denoiser: diffusers.ModelMixin) -> None:
-    """Convert the linear layers of the repeated blocks to float8, in place.
-
-    Nothing may be compiled before. Raises BadInput where there are no such layers.
-    """
+    """Convert the linear layers of the repeated blocks to float8, before anything is compiled."""
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
     from torchao.quantization.quantize_.common import KernelPreference
 

@@ -50,7 +50,7 @@ class PipelineInputs:
         return inputs
 
     def accepts(self, name: str) -> bool:
-        """Whether the pipeline takes an argument of this name."""
+        """Return whether the pipeline takes an argument of this name."""
         return name in self._accepts
 
     def split_batches(self, rows: Sequence[ImageRow], size: int) -> list[list[ImageRow]]:
@@ -66,7 +66,7 @@ class PipelineInputs:
 
     @property
     def encodes_texts(self) -> bool:
-        """Whether texts are encoded here, and not by the pipeline's own call."""
+        """`True` if texts are encoded here, and not by the pipeline's own call."""
         return bool(self._family.positive_embeds)
 
     def uncached_texts(self, rows: Sequence[ImageRow]) -> list[TextRequest]:
@@ -142,7 +142,7 @@ class PipelineInputs:
     def batch_kwargs(
         self, rows: Sequence[ImageRow], after_step: StepCallback, noise: PipelineKwargs | None
     ) -> PipelineKwargs:
-        """All but the texts: settings, `noise` unless it is yet to be drawn, and the callback."""
+        """Everything but the texts: settings, the callback, and `noise` or newly drawn noise."""
         kwargs = noise or self.noise_kwargs(rows)
         latents = kwargs.get("latents")
         if isinstance(latents, torch.Tensor):
@@ -153,8 +153,8 @@ class PipelineInputs:
     def noise_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         """A generator on the CPU for each image, and initial noise drawn from it in float32.
 
-        So the noise depends on neither the device nor the dtype nor a neighbor. Any thread may call
-        this if texts are encoded here.
+        So noise does not depend on device, dtype or neighbors. Any thread may call this if texts
+        are encoded here.
         """
         if not self._family.positive_embeds:  # a single row
             # What the pipeline draws without a generator must follow from the row too.
@@ -182,9 +182,7 @@ class PipelineInputs:
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
         """The size, steps and guidance of a batch, by the pipeline's names for them.
 
-        What the pipeline does not accept is dropped, but for a guidance: ValueError. A setting that
-        changes what texts become is of no effect here: the texts of known families are encoded
-        before the call.
+        Others are dropped, but for a guidance: ValueError. Settings of texts have no effect here.
         """
         parameters = row.parameters
         kwargs: PipelineKwargs = {
@@ -228,10 +226,7 @@ class PipelineInputs:
         return channels, height, width
 
     def _activate_text_loras(self, row: ImageRow) -> str | None:
-        """Activate the row's LoRAs in the text encoders.
-
-        Returns those that change something there.
-        """
+        """Activate the row's LoRAs in the text encoders; return those that change something."""
         if self._loras is None:
             return None
         return self._loras.activate(row.parameters.loras, texts=True)

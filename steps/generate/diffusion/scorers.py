@@ -1,7 +1,7 @@
 """Models that score images, and the safety checker: safetensors only, no remote code.
 
-They run in float32, on the pixels as they are stored. A batch is always padded to its full size, so
-that the score of an image does not depend on how many others are scored with it.
+They run in float32, on the pixels as they are stored. Batches are padded to their full size, so
+that a score does not depend on neighbors.
 """
 
 import time
@@ -94,10 +94,10 @@ class BatchScorer:
         self._recovery = BatchRecovery(self._score_rows, lambda _: size, setting, all_must_fit=True)
 
     def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
-        """The score of each RGB uint8 (height, width, 3).
+        """Score each RGB uint8 (height, width, 3).
 
-        Raises BadInput if the scorer gives anything but one number for each image, or fails at all
-        of the first images that it gets, TryAgain if the device failed or has no room.
+        Raises BadInput if the scorer does not give one number an image, or fails at the first
+        batch.
         """
         indexes = [row.index_in_part for row in rows]
         self._pixels = dict(zip(indexes, images, strict=True))
@@ -151,10 +151,7 @@ def to_score_value(number: float) -> ScoreValue:
 def load_model_scorer(
     plan: Plan, name: str, device: torch.device, stream: torch.cuda.Stream | None
 ) -> ModelScorer:
-    """The scorer of the plan's score with this name.
-
-    Raises BadInput where its files do not load or are not those of the plan, Missing, TryAgain.
-    """
+    """The scorer of the plan's score with this name."""
     score = plan.job.scores[name]
     setting = f"scores.{name}"
     if not isinstance(score, AnyModelScore):
@@ -295,10 +292,7 @@ class SafetyChecker:
     def __init__(
         self, pipe: diffusers.DiffusionPipeline, on_checked: Callable[[float], None]
     ) -> None:
-        """Take the checker from the pipeline, if it has one, so that its calls judge nothing.
-
-        `on_checked` is called with the seconds that each batch took.
-        """
+        """Take the checker from the pipeline, if it has one, so that its calls judge nothing."""
         self._judge: ModelScorer | None = None
         self._scorers: dict[int, BatchScorer] = {}  # by the size of the batch
         self._on_checked = on_checked

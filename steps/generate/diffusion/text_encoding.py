@@ -23,10 +23,9 @@ MAX_CACHE_BYTES = 256 << 20  # of the device's memory: SDXL takes 0.3 MB a text,
 
 
 class TextCache:
-    """The embeddings of the latest texts.
+    """The embeddings of the latest texts, encoded one by one, so that a bad one harms no other.
 
-    Texts are encoded one by one, so a bad one harms no other. The key must hold everything that
-    changes an embedding: what it lacks is ignored for every row whose text is cached.
+    The key must hold everything that changes an embedding.
     """
 
     def __init__(self, encode: Callable[[str], PromptEmbeds]) -> None:
@@ -51,7 +50,7 @@ class TextCache:
         return uncached[: self._capacity() // 2]
 
     def _capacity(self) -> int:
-        """How many texts are cached: all texts of a family are about as large as the latest."""
+        """Return how many texts fit: those of a family are about as large as the latest."""
         latest = next(reversed(self._cache.values()), ())
         size = sum(tensor.nbytes for tensor in latest)
         if size == 0:
@@ -143,14 +142,14 @@ class DeviceStream(Protocol):
 
 
 class TextPrefetcher:
-    """Encodes texts into their caches in a thread, one and the same until `close`.
+    """Encode texts into their caches in one thread, the same until `close`.
 
-    From `start` to `wait`, nothing else may use the caches or what encodes for them. A thread for
-    each batch would not do: cuDNN builds its attention plans anew in each, and never frees them.
+    From `start` to `wait`, nothing else may use the caches or the encoders. cuDNN builds attention
+    plans anew in each thread, and never frees them.
     """
 
     def __init__(self, device: torch.device, on_encoded: Callable[[float], None]) -> None:
-        """`on_encoded` is called, in the thread, with the seconds that each text took."""
+        """Call `on_encoded`, in the thread, with the seconds that each text took."""
         self._stream = side_stream(device)
         self._enabled = supports_text_prefetch(device)
         self._on_encoded = on_encoded
@@ -201,9 +200,9 @@ def _keep_for(reader: torch.cuda.Stream | None, embeds: PromptEmbeds) -> None:
 
 @contextmanager
 def synchronized(stream: DeviceStream | None) -> Iterator[None]:
-    """Wait for what the block queues on a stream, even where the block fails.
+    """Wait for what the block queues on a stream, even if it fails.
 
-    A text may be in its cache by then, and nobody may read it before it is computed.
+    A text may be in its cache by then.
     """
     try:
         yield
@@ -213,8 +212,5 @@ def synchronized(stream: DeviceStream | None) -> Iterator[None]:
 
 
 def supports_text_prefetch(device: torch.device) -> bool:
-    """Whether texts can be encoded beside a batch.
-
-    On a CPU both would compete for the same cores.
-    """
+    """Return whether texts can be encoded beside a batch: on a CPU both would share cores."""
     return device.type == "cuda"

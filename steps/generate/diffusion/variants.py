@@ -25,11 +25,7 @@ INPAINTING = "AutoPipelineForInpainting"
 
 
 def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.SchedulerMixin:
-    """A scheduler by the sampler's name, with the configuration of the model's own scheduler.
-
-    `own` is always the one that the model came with: any other brings settings of its sampler.
-    Raises ValueError where it does not fit the model: only the images that asked for it fail.
-    """
+    """Make a scheduler by the sampler's name, with the configuration of the model's own one."""
     if sampler == "default":
         return own
     spec = SCHEDULERS[sampler]
@@ -53,9 +49,8 @@ def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.Sch
 class Schedulers:
     """The schedulers of one pipeline by the sampler's name, a new one for each batch.
 
-    diffusers' schedulers change as they run, and not all of that is undone at the next batch:
-    `DPMSolverSinglestepScheduler.set_timesteps` rewrites its configuration for an odd number of
-    steps.
+    diffusers' schedulers change as they run: `DPMSolverSinglestepScheduler.set_timesteps` rewrites
+    its configuration for an odd number of steps.
     """
 
     def __init__(self, own: diffusers.SchedulerMixin) -> None:
@@ -131,9 +126,9 @@ class PipelineVariants:
     def image_kwargs(
         self, rows: Sequence[ImageRow], own_images: Sequence[Pillow.Image] | None = None
     ) -> PipelineKwargs:
-        """The arguments that carry the input images of rows of one shape.
+        """The arguments for the input images of rows of one shape.
 
-        `own_images` are images of these rows that are drawn over, in place of their input images.
+        `own_images` are drawn over in their place.
         """
         if own_images is not None:
             return {"image": list(own_images), "strength": rows[0].parameters.strength}
