@@ -19,7 +19,6 @@ from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
 from imagekiln.steps.generate.scores import images_scored_at_once, score_and_rank
 from imagekiln.steps.generate.stages import (
-    Batch,
     CommittedPart,
     DrawnBatch,
     EncodedPart,
@@ -52,7 +51,6 @@ from imagekiln.steps.storage.store import Store
 
 MAX_QUEUED_BATCHES = 2
 MAX_QUEUED_PARTS = 1
-RECHECK_SECONDS = 30.0  # the device waits for the answer: 20 ms from S3, a thousandth of its time
 FinishParts = Callable[[Iterator[DrawnBatch]], Iterator[EncodedPart]]
 
 
@@ -95,59 +93,22 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class DrawnParts:
-    """The parts that an attempt committed, and its times.
-
-    `abandoned_images` belong to parts that another process committed first.
-    """
+    """The parts that an attempt committed, and its times."""
 
     stopped: bool
     wall_seconds: float
     committed: Sequence[CommittedPart]
     seconds: StageSeconds
-    abandoned_images: int
     max_batch_pixels: int | None
 
 
-class PartWatch:
-    """Skip parts that another process has committed.
-
-    Asks the store before each part, and twice a minute while it is drawn.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        progress: Progress,
-        is_wanted: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Watch parts of the run in `store`. Draw none once no more `is_wanted`."""
-        self.abandoned_images = 0
-        self._store = store
-        self._progress = progress
-        self._is_wanted = is_wanted
-        self._is_missing = True
-        self._asked_at = 0.0
-
-    def is_missing(self, batch: Batch) -> bool:
-        """Return whether to draw the batch. Batches of a part come one after the other."""
-        drawn = batch.rows[0].index_in_part
-        if drawn == 0:
-            self._is_missing = not self._is_counted(batch.part) and self._is_wanted()
-            self._asked_at = time.monotonic()
-        elif self._is_missing and time.monotonic() >= self._asked_at + RECHECK_SECONDS:
-            self._is_missing = not self._is_counted(batch.part, drawn)
-            self._asked_at = time.monotonic()
-            if not self._is_missing:
-                self.abandoned_images += drawn
-        return self._is_missing
-
-    def _is_counted(self, part: Part, drawn: int = 0) -> bool:
-        if not self._store.exists(part.key):
-            return False
-        images = part.rows.num_rows
-        self._progress.add_drawn(images - drawn)
-        self._progress.add_committed(images)
+def _is_missing(work: Work, part: Part) -> bool:
+    """Return whether to draw a part; count the images of one that another process committed."""
+    if not work.store.exists(part.key):
         return True
+    work.progress.add_drawn(part.rows.num_rows)
+    work.progress.add_committed(part.rows.num_rows)
+    return False
 
 
 def encode_for(store: Store, plan: Plan, progress: Progress) -> FinishParts:
@@ -173,8 +134,13 @@ def load_model(
     return denoiser, seconds
 
 
-def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> DrawnParts:
-    """Draw the parts in this thread; finish and commit them in two others."""
+def draw_parts(
+    work: Work, parts: Sequence[Part], is_wanted: Callable[[], bool] = lambda: True
+) -> DrawnParts:
+    """Draw the parts in this thread; finish and commit them in two others.
+
+    None is begun that another process has committed, or once no more `is_wanted`.
+    """
     denoiser = work.denoiser
     batches = [batch for part in parts for batch in split_into_batches(part, work.batch_size)]
     denoiser.pop_times()  # of an earlier attempt with the same model
@@ -186,9 +152,11 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> DrawnPart
         usual_pixels=work.plan.width * work.plan.height,
     )
     pace = Pace()
-    drawn = draw_batches(
-        batches, recovery, work.stop, denoiser.set_upcoming, watch.is_missing, pace
-    )
+
+    def is_missing(part: Part) -> bool:
+        return is_wanted() and _is_missing(work, part)
+
+    drawn = draw_batches(batches, recovery, work.stop, denoiser.set_upcoming, is_missing, pace)
     drawn = _run_passes(work, drawn, pace)
 
     def finish(batches: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
@@ -198,8 +166,7 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> DrawnPart
     stopped, committed, waits = run_pipeline(drawn, finish, work.store, work.progress, work.stop)
     wall_seconds = time.perf_counter() - started
     seconds = sum((part.seconds for part in committed), denoiser.pop_times() + waits)
-    abandoned = watch.abandoned_images
-    return DrawnParts(stopped, wall_seconds, committed, seconds, abandoned, recovery.max_pixels)
+    return DrawnParts(stopped, wall_seconds, committed, seconds, recovery.max_pixels)
 
 
 def run_pipeline(
@@ -293,5 +260,5 @@ def shard_stats(work: Work, number: int, load_seconds: float, attempt: DrawnPart
         start=None if work.startup is None else work.startup.clock.seconds,
         started_at=ended_at - total,
         ended_at=ended_at,
-        repeated_images=attempt.abandoned_images + count_images(dropped),
+        repeated_images=count_images(dropped),
     )

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.attempt import (
-    PartWatch,
     Work,
     draw_parts,
     encode_for,
@@ -28,32 +27,22 @@ from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
 
-MAX_EXAMINED_LAST = 256  # shards, which are begun in about the order of their numbers
-MAX_EXAMINED_OTHERS = 256  # of those before, some at random: one may have lost its pod often
+MAX_EXAMINED = 512  # shards from the last on: they are begun in about the order of their numbers
 
 
 def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:
     """Find shards that others have begun and not finished, in an order that `own` decides.
 
-    Finds none while a shard is pending: its pod needs the device. Looks at 512 shards at most.
+    Finds none while a shard is pending: its pod needs the device. Looks at the last 512 shards.
     """
-    numbers = _examined_shards(len(plan.shards), own)
+    last = range(max(0, len(plan.shards) - MAX_EXAMINED), len(plan.shards))
+    numbers = [number for number in reversed(last) if number != own]
     is_done = read_begun(store, plan, frozenset(numbers))
     if any(number not in is_done for number in numbers):
         return []
     late = [number for number in numbers if not is_done[number]]
     random.Random(own).shuffle(late)  # noqa: S311  # not a secret
     return late
-
-
-def _examined_shards(count: int, own: int) -> list[int]:
-    """The last shards first, which are the likeliest to be pending, then others."""
-    first_of_last = max(0, count - MAX_EXAMINED_LAST)
-    last = [number for number in range(first_of_last, count) if number != own]
-    others = [number for number in range(first_of_last) if number != own]
-    if len(others) > MAX_EXAMINED_OTHERS:
-        others = random.Random(own).sample(others, MAX_EXAMINED_OTHERS)  # noqa: S311  # not a secret
-    return [*reversed(last), *others]
 
 
 def parts_to_help_with(store: Store, plan: Plan, shard: int, own: int) -> Sequence[Part]:
@@ -102,7 +91,6 @@ def help_late_shards(
 def _make_late_parts(work: Work, own: int, parts: Sequence[Part]) -> ShardStats:
     """Make parts of a late shard that nobody has made; the statistics for shard `own`."""
     _, load_seconds = load_model(lambda: work.denoiser, parts)
-    watch = PartWatch(work.store, work.progress, lambda: work.stop.requested_at is None)
-    attempt = draw_parts(work, parts, watch)
+    attempt = draw_parts(work, parts, lambda: work.stop.requested_at is None)
     stats = shard_stats(work, own, load_seconds, attempt)
     return replace(stats, attempts=0, helped_images=stats.images)

@@ -32,7 +32,7 @@ EncodeImage = Callable[[DrawnImage, ImageRow], EncodedImage]
 ScoreImages = Callable[[Sequence[DrawnImage], Sequence[ImageRow]], Sequence[DrawnImage]]
 RunPasses = Callable[[Sequence[DrawnImage], Sequence[ImageRow]], PassedImages]
 OnUpcoming = Callable[[Sequence[ImageRow]], None]
-IsMissing = Callable[["Batch"], bool]
+IsMissing = Callable[[Part], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,11 @@ def draw_batches(
     is not missing any more are skipped.
     """
     pace = pace or Pace()
+    is_wanted = True
     for index, batch in enumerate(batches):
-        if not is_missing(batch):
+        if batch.rows[0].index_in_part == 0:
+            is_wanted = is_missing(batch.part)
+        if not is_wanted:
             continue
         for upcoming in batches[index + 1 : index + 2]:
             on_upcoming(upcoming.rows)
@@ -186,8 +189,6 @@ def _regroup_batches(drawn: Iterator[DrawnBatch], images_at_once: int) -> Iterat
     rows: list[ImageRow] = []
     seconds = StageSeconds()
     for batch in drawn:
-        if batch.rows[0].index_in_part == 0:
-            images, rows = [], []  # of a part that was given up
         began_waiting = time.perf_counter()
         images += batch.images
         rows += batch.rows
@@ -214,8 +215,6 @@ def encode_parts(
     seconds = StageSeconds()
     with thread_pool(ENCODER_THREADS) as pool:
         for batch in drawn:
-            if batch.rows[0].index_in_part == 0:
-                encoded = []  # of a part that was given up, since another process committed it
             began_waiting = time.perf_counter()
             images = list(batch.images)
             began_encoding = time.perf_counter()

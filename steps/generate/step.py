@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 
 from imagekiln.steps.generate.attempt import (
-    PartWatch,
     Work,
     draw_parts,
     encode_for,
@@ -103,7 +102,7 @@ def generate_shard(
     denoiser, load_seconds = load_model(open_denoiser, missing)
 
     work = Work(store, plan, denoiser, finish, progress, stop, startup)
-    attempt = draw_parts(work, missing, PartWatch(store, progress))
+    attempt = draw_parts(work, missing)
     stats = shard_stats(work, number, load_seconds, attempt)
     record(stats)
     if attempt.stopped:

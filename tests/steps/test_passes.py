@@ -110,19 +110,6 @@ def test_the_drawn_image_has_the_seed_of_a_job_without_passes(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_run_that_is_made_in_pieces_is_the_same(tmp_path: Path) -> None:
-    whole = make_plan(job_with(tmp_path / "whole"))
-    make(whole)
-    aggregate(whole.uri)
-    pieces = make_plan(job_with(tmp_path / "pieces", part={"images": 4}))
-    make(pieces, slice(1, 2))  # as if a process had ended between parts
-    make(pieces)
-    aggregate(pieces.uri)
-    columns = ["image_id", "pixels_sha256", "words", "status"]
-    assert manifest_of(whole.uri).select(columns) == manifest_of(pieces.uri).select(columns)
-
-
-@pytest.mark.slow
 @pytest.mark.filterwarnings(DIFFUSERS_WARNS)
 def test_a_second_pass_by_another_model_is_stored_resumed_and_drawn_again(tmp_path: Path) -> None:
     passes = {"detail": {**DETAIL, "model": OTHER}}
@@ -167,15 +154,6 @@ def test_only_winners_have_passes(tmp_path: Path) -> None:
         assert (row["words"] is not None) == is_winner
         assert row["seeds"] == row["seed"] % 1009
         assert (row["width"], row["drawn_width"]) == (2 * SIDE, SIDE)
-
-
-@pytest.mark.slow
-def test_losers_that_are_stored_have_passes_too(tmp_path: Path) -> None:
-    keep = {"of": 2, "by": "seeds", "losers": "keep"}
-    settings = job_with(tmp_path, scores=SEEDS, keep=keep, passes={"big": BIG})
-    result = run(settings, NoProgress(), Stop())
-    assert result.summary.ok == 2 * len(ROWS)
-    assert verify(result.uri).images == 2 * len(ROWS)
 
 
 def test_an_image_whose_pass_failed_is_retried(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.loras import lora_weights
 from imagekiln.steps.models.pipeline_calls import CallSignature, known_call_of
 from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape
-from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.steps.storage.failures import translate_errors
 
@@ -89,7 +88,6 @@ class CompiledPipeline:
         pipe: diffusers.DiffusionPipeline,
         speed: SpeedSettings,
         other_denoisers: Sequence[Network] = (),
-        start_clock: StartClock | None = None,
     ) -> None:
         """Set up what settings, device and family ask for; nothing is compiled yet.
 
@@ -101,8 +99,7 @@ class CompiledPipeline:
         self._call = known_call_of(type(pipe).__name__)
         self._limits_guidance = speed.guidance_interval is not None
         compiles = family.compiles and _should_compile(speed, pipe.device)
-        with (start_clock or StartClock()).phase("imports"):  # PyTorch's compiler, when it is used
-            self._blocks = CompiledBlocks(pipe, other_denoisers if compiles else None)
+        self._blocks = CompiledBlocks(pipe, other_denoisers if compiles else None)
         self._drawn: set[str] = set()
 
     @property
@@ -226,25 +223,7 @@ def blocks_of(denoiser: Network) -> list[Network]:
 
 
 def _should_compile(speed: SpeedSettings, device: torch.device) -> bool:
-    if speed.compile == "off" or (speed.compile == "auto" and device.type != "cuda"):
-        return False
-    _leave_read_only_cache()
-    return True
-
-
-def _leave_read_only_cache() -> None:
-    """Have PyTorch keep code on this machine alone if the folder for it cannot be written."""
-    folder = os.environ.get(PYTORCH_CACHE_VARIABLE)
-    if not folder:
-        return
-    try:
-        create_code_folder()
-        if os.access(folder, os.W_OK):
-            return
-    except KilnError:
-        pass
-    log.warning("%s: cannot be written. Compiled code is not kept.", folder)
-    del os.environ[PYTORCH_CACHE_VARIABLE]
+    return speed.compile == "on" or (speed.compile == "auto" and device.type == "cuda")
 
 
 def create_code_folder() -> None:

@@ -48,7 +48,6 @@ from imagekiln.steps.runs.image import (
     batch_shape,
 )
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.storage.store import Store
 
@@ -82,7 +81,6 @@ class Denoiser:
         adapters: LoadedAdapters | None = None,
         *,
         planned_size: PlannedSize | None = None,
-        start_clock: StartClock | None = None,
     ) -> None:
         """Take a pipeline on its device, in eval mode, and what belongs to it.
 
@@ -101,7 +99,7 @@ class Denoiser:
         other_denoisers = []
         if adapters is not None and adapters.controlnet is not None:
             other_denoisers.append(adapters.controlnet)
-        self.compiled_pipeline = CompiledPipeline(pipe, speed, other_denoisers, start_clock)
+        self.compiled_pipeline = CompiledPipeline(pipe, speed, other_denoisers)
         self.vae_decoder = VaeDecoder(pipe, speed.vae, planned_size, self._prepare_recompilation)
         clock = self.compiled_pipeline.clock
         self._profiler = PipelineProfiler(pipe, texts=not self._inputs.encodes_texts, clock=clock)
@@ -317,7 +315,6 @@ def load_denoiser(
     """
     name = plan.job.model.id
     with startup or Startup(plan) as begun, loading(name):
-        clock = begun.clock
         pipe = load_pipeline(plan, begun)
 
     speed = plan.job.speed
@@ -328,6 +325,4 @@ def load_denoiser(
         if store is None:
             return Denoiser(pipe, speed, loras)
         adapters = load_adapters(pipe, plan, store)
-        return Denoiser(
-            pipe, speed, loras, adapters, planned_size=plan.batch_size, start_clock=clock
-        )
+        return Denoiser(pipe, speed, loras, adapters, planned_size=plan.batch_size)

@@ -1,6 +1,5 @@
 """The device that was asked for and no other: a GPU that cannot be used is no absent one."""
 
-import logging
 import os
 import re
 
@@ -21,8 +20,6 @@ OLD_DRIVER_MESSAGE = "is too old"
 ABSENCE_MESSAGE = re.compile("Found no NVIDIA driver|No (CUDA|HIP) GPUs are available")
 CUDA_ERROR = re.compile(r"Error \d+: .*")  # behind a question about the order of calls
 NO_CODE_MESSAGE = "no kernel image is available"
-SLOW_CUDNN = 91500  # up to this one, 9.15.0, PyTorch takes FlashAttention 2 instead
-log = logging.getLogger(__name__)
 
 
 def choose_device(name: str) -> torch.device:
@@ -33,21 +30,7 @@ def choose_device(name: str) -> torch.device:
     device = torch.device(choose_kind(name))
     if device.type == "cuda":
         _require_kernels(device)
-        warn_of_slow_attention(device)
     return device
-
-
-def warn_of_slow_attention(device: torch.device) -> None:
-    """Log a warning if attention could be twice as fast by a newer cuDNN."""
-    version = torch.backends.cudnn.version() or 0  # type: ignore[no-untyped-call]
-    if torch.cuda.get_device_capability(device) == (9, 0) and version <= SLOW_CUDNN:
-        log.warning(
-            "Attention runs at half its speed on %s: cuDNN %s is older than 91501. "
-            "Install nvidia-cudnn-cu%s 9.15.1 or later beside PyTorch.",
-            describe_device(device),
-            version,
-            str(torch.version.cuda).split(".")[0],
-        )
 
 
 def choose_kind(name: str) -> str:

@@ -36,14 +36,6 @@ def _drawn(rescue: BatchRecovery, rows: Sequence[ImageRow] = ROWS) -> list[Drawn
     return [picture for batch in rescue.draw_batches(rows) for picture in batch]
 
 
-def test_every_row_is_drawn_once_and_in_order() -> None:
-    model = Model()
-    assert [each.index_in_part for each in _drawn(BatchRecovery(model, lambda _: 4))] == list(
-        range(10)
-    )
-    assert model.calls == [([0, 1, 2, 3], 4), ([4, 5, 6, 7], 4), ([8, 9], 4)]
-
-
 @pytest.mark.parametrize("fits", [1, 2, 3, 4, 7])
 def test_a_batch_that_does_not_fit_is_halved_and_no_row_is_lost_or_doubled(fits: int) -> None:
     rescue = BatchRecovery(Model(fits), lambda _: 8)
@@ -83,11 +75,6 @@ def test_an_image_that_does_not_fit_alone_is_failed_where_others_fit() -> None:
     assert drawn[1].error == "OutOfMemoryError: out of memory"
 
 
-def test_a_device_too_full_for_any_image_is_to_be_tried_again() -> None:
-    with pytest.raises(TryAgain, match="not even one image fits"):
-        _drawn(BatchRecovery(Model(fits=0), lambda _: 4), ROWS[:3])
-
-
 def test_memory_of_a_batch_that_did_not_fit_is_given_back_before_the_next_try() -> None:
     class Activations:
         """Stands for the tensors in the frames of a call that ran out of memory."""
@@ -110,17 +97,6 @@ def test_a_poisoned_prompt_fails_alone_with_its_error() -> None:
     drawn = _drawn(BatchRecovery(Model(poison="prompt 5"), lambda _: 4))
     assert [each.status for each in drawn] == ["ok"] * 5 + ["failed"] + ["ok"] * 4
     assert drawn[5].error == "ValueError: cannot draw 'prompt 5'"
-
-
-def test_neighbours_of_a_poisoned_prompt_are_drawn_in_a_batch_of_the_same_size() -> None:
-    model = Model(poison="prompt 1")
-    _drawn(BatchRecovery(model, lambda _: 4), ROWS[:4])
-    assert model.calls == [([0, 1, 2, 3], 4), ([0], 4), ([1], 4), ([2], 4), ([3], 4)]
-
-
-def test_a_poisoned_prompt_in_a_batch_that_does_not_fit_costs_no_other_image() -> None:
-    rescue = BatchRecovery(Model(fits=2, poison="prompt 1"), lambda _: 8)
-    assert [each.status for each in _drawn(rescue)] == ["ok", "failed", *["ok"] * 8]
 
 
 def test_a_long_error_is_cut_and_made_valid_text() -> None:
@@ -151,8 +127,3 @@ def test_our_own_failures_and_a_stop_end_the_shard(fault: Exception) -> None:
     with pytest.raises(type(fault)):
         _drawn(BatchRecovery(model, lambda _: 4))
     assert model.calls[-1] == ([4, 5, 6, 7], 4)
-
-
-def test_ctrl_c_ends_the_shard() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        _drawn(BatchRecovery(Model(poison="prompt 0", fault=KeyboardInterrupt()), lambda _: 4))
