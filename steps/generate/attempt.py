@@ -55,7 +55,7 @@ FinishParts = Callable[[Iterator[DrawnBatch]], Iterator[EncodedPart]]
 
 
 def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Progress) -> None:
-    """End the start with the first step; after any step, give up where it is time to."""
+    """End the start with the first step; after any step, give up if it is time to."""
     if startup.clock.seconds is None:
         synchronized_time(denoiser.device)
         start = startup.clock.end_first_step(
@@ -203,7 +203,7 @@ def run_pipeline(
 
 
 def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
-    """The batches with the scores that the job asks for; as they are where it asks for none."""
+    """Add the job's scores, if it has any."""
     if not work.plan.job.scores:
         return drawn
     left_out = _forgotten_ids(work.store)

@@ -69,7 +69,7 @@ def encode_drawn_image(
 
 
 def mark_flat(image: DrawnImage) -> DrawnImage:
-    """The image; where it is of a single color, which a pass might hide, as a blank one."""
+    """Mark an image of a single color, which a pass might hide, as blank."""
     rgb = image.rgb
     if rgb is None or image.status != "ok" or not (rgb == rgb[0, 0]).all():
         return image
@@ -123,7 +123,7 @@ class QualityGates:
     """The gates that look at one image at a time. May be called from several threads."""
 
     def __init__(self, gates: GateSettings) -> None:
-        """Import the user's checks. Raises BadInput where one cannot be imported."""
+        """Import the user's checks. Raises BadInput if one cannot be imported."""
         self._gates = gates
         self._checks = [UserCheck(check) for check in gates.checks]
 
@@ -156,7 +156,7 @@ class UserCheck:
     """One check of the user's, called by one thread at a time. Always gives a Verdict."""
 
     def __init__(self, check: UserCheckGate) -> None:
-        """Import the function. Raises BadInput where that fails."""
+        """Import the function. Raises BadInput if that fails."""
         self.name = check.name
         self._function = import_check(check)
         self._lock = Lock()

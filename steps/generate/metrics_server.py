@@ -89,7 +89,7 @@ def forget_worker(environment: Mapping[str, str], process: int) -> None:
 
 
 def metrics_port(environment: Mapping[str, str]) -> int | None:
-    """The port to serve metrics on; None where they are off. Raises BadInput."""
+    """The port to serve metrics on; None if they are off. Raises BadInput."""
     text = environment.get(PORT_VARIABLE, "").strip()
     if text in ("", "0"):
         return None

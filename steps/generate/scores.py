@@ -188,7 +188,7 @@ def settle_candidates(
 
 
 def _with_rank(image: DrawnImage, rank: int | None, keep: KeepSettings) -> DrawnImage:
-    """A candidate where another or itself has won. One that is not ok keeps its error."""
+    """Set a candidate's rank. One that is not kept has no pixels, but its error."""
     if rank == 1 or (rank is not None and keep.losers == "keep"):
         return replace(image, candidate_rank=rank)
     return replace(image, candidate_rank=rank, rgb=None, status=OUTSCORED_STATUS)

@@ -37,7 +37,7 @@ IsMissing = Callable[[Part], bool]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Image rows of one part and one shape that are to be drawn at once, where memory allows."""
+    """Image rows of one part and one shape that are to be drawn at once, if memory allows."""
 
     part: Part
     rows: Sequence[ImageRow]
@@ -147,7 +147,7 @@ def draw_batches(
 def _draw_batch(
     batch: Batch, recovery: BatchRecovery, stop: Stop, pace: Pace
 ) -> Iterator[DrawnBatch]:
-    """Draw a batch at once or, where memory runs out, in several smaller ones."""
+    """Draw a batch at once or, if memory runs out, in several smaller ones."""
     rows = batch.rows
     while rows:
         stop.raise_if_due(pace.seconds_to_finish(batch.part, rows[0]))

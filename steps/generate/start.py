@@ -37,7 +37,7 @@ def require_libraries(job: Job | None = None) -> None:
 
 
 def require_extra(extra: str, libraries: Sequence[str], purpose: str) -> None:
-    """Raise NotInstalled where one of the extra's libraries is missing."""
+    """Raise NotInstalled if one of the extra's libraries is missing."""
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
         raise NotInstalled(

@@ -75,13 +75,13 @@ def tune(
     *,
     minutes: float = 15.0,
     again: bool = False,
-    told: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
     max_batch: int = MAX_BATCH_IMAGES,
 ) -> TuningResult:
     """Find the batch size for each size in pixels, or the default size, and add it to `file`.
 
     Existing entries are measured anew only with `again`. After `minutes` for a size, what was
-    measured decides. `told` is called with a line on each measurement. Raises BadInput if model,
+    measured decides. `report` is called with a line on each measurement. Raises BadInput if model,
     size or file are unusable, TryAgain if the device is missing or too full.
     """
     bench = _TuningBench(job)
@@ -93,7 +93,7 @@ def tune(
     if missing:
         require_writable_tuning_file(file)
     for key in missing:
-        entries[key] = bench.make_entry((key[5], key[6]), minutes, max_batch, told)
+        entries[key] = bench.make_entry((key[5], key[6]), minutes, max_batch, report)
         add_tuning_entry(file, entries[key])
     return TuningResult(file, tuple(entries[key] for key in dict.fromkeys(keys)), len(missing))
 
@@ -137,7 +137,7 @@ class _TuningBench:
         return tuning_entry_key(digest, model.dtype, speed, gpu, gib, width, height, self._guided)
 
     def make_entry(
-        self, size: ImageSize, minutes: float, max_batch: int, told: Callable[[str], None]
+        self, size: ImageSize, minutes: float, max_batch: int, report: Callable[[str], None]
     ) -> TuningEntry:
         """Measure growing batches of a size, and choose one."""
         family = family_of(self.facts.pipeline)
@@ -146,7 +146,7 @@ class _TuningBench:
 
         def measure(images: int) -> BatchRate | None:
             rate = measure_batch(self._denoiser, parameters, images)
-            told(f"{_format_size(size)}, {images} at once: {_format_rate(rate)}")
+            report(f"{_format_size(size)}, {images} at once: {_format_rate(rate)}")
             return rate
 
         rates, stopped = search_batch_size(

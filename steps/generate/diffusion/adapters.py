@@ -224,7 +224,7 @@ def _load_image_encoder(
 
 
 def check_ip_adapter(pipe: diffusers.DiffusionPipeline) -> None:
-    """Raise what PyTorch raises where the adapter cannot read what its image encoder gives."""
+    """Raise PyTorch's error if the adapter cannot read the output of its image encoder."""
     positive, _ = encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))
     with torch.no_grad():
         if isinstance(pipe, SD3IPAdapterMixin):

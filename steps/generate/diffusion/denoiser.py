@@ -163,7 +163,7 @@ class Denoiser:
         return PendingBatch(len(rows), done_event, read)
 
     def _code_tokens(self, batch: Sequence[ImageRow]) -> int | None:
-        """The length of a batch's texts, where compiled code depends on it."""
+        """The length of a batch's texts, if compiled code depends on it."""
         if self.compiled_pipeline.mode == "none":
             return None
         self._text_prefetcher.wait()  # for the caches

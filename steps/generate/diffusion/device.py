@@ -96,7 +96,7 @@ class DeviceShared(TryAgain):
 
 
 def device_error(error: Exception) -> TryAgain:
-    """The failure to report for a device that failed. To be made where it is first noticed."""
+    """Return the failure to report for a device that failed, when it is first noticed."""
     keep_shared_tensors()
     return TryAgain(
         f"the device{on_node()} failed ({first_line(str(error))}). {RUN_AGAIN}{node_advice()}"
@@ -117,7 +117,7 @@ def finish_device_work(device: torch.device) -> None:
 
 
 def explain_machine(error: Exception) -> TryAgain | None:
-    """The failure to report where an error is the machine's, whatever was drawn; else None."""
+    """Return the failure to report if an error is the machine's; else None."""
     return device_error(error) if is_device_lost(error) else None
 
 
@@ -198,7 +198,7 @@ class DeviceEvent(Protocol):
 
 
 def wait_for_event(event: DeviceEvent) -> None:
-    """Wait for the device. Raises TryAgain where it failed."""
+    """Wait for the device. Raises TryAgain if it failed."""
     try:
         event.synchronize()
     except Exception as error:  # whatever it was, what was queued before it is lost
@@ -218,14 +218,14 @@ def free_memory() -> None:
     """Return what nothing uses to the device: after a batch that did not fit, or with a model."""
     gc.collect()  # tensors in reference cycles, such as those of tracebacks
     if torch.cuda.is_available():
-        with suppress(torch.AcceleratorError):  # a lost device has failed where it was used
+        with suppress(torch.AcceleratorError):  # a lost device has been reported
             torch.cuda.empty_cache()
     if torch.backends.mps.is_available():
         torch.mps.empty_cache()
 
 
 def device_memory(device: torch.device) -> int | None:
-    """Bytes of the device or of this process's slice; None where it has the machine's memory."""
+    """Bytes of the device or of this process's slice; None if it has the machine's memory."""
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 

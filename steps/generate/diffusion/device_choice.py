@@ -69,7 +69,7 @@ def _missing_device(name: str) -> KilnError:
 
 
 def _find_unusable_gpu() -> KilnError | None:
-    """The failure to report where there is a GPU that cannot be used; None where there is none."""
+    """Return the failure to report if there is an unusable GPU; None if there is none."""
     gpu = find_nvidia_gpu() if visible_gpus(os.environ, 1) else None  # unless they are hidden
     if not _is_built_for("cuda"):
         return _missing_build("cuda", gpu) if gpu else None
@@ -120,7 +120,7 @@ def _cuda_failure() -> str:
 
 
 def _require_kernels(device: torch.device) -> None:
-    """Raise BadInput where this PyTorch contains no code for the GPU, which would fail later."""
+    """Raise BadInput if this PyTorch contains no code for the GPU."""
     try:
         torch.ones(1, device=device).sum().item()
     except Exception as error:

@@ -61,7 +61,7 @@ def load_pipeline(plan: Plan, startup: Startup | None = None) -> diffusers.Diffu
         fuse_loras(pipe, plan.job.model.loras, plan.loras, plan.fused_loras)
     if plan.job.speed.quantization == "fp8":
         quantize_to_fp8(denoiser_network(pipe))
-    if pipe.device.type == "cuda":  # where convolutions are fastest so
+    if pipe.device.type == "cuda":  # convolutions are fastest so
         denoiser_network(pipe).to(memory_format=torch.channels_last)
     return pipe
 
@@ -163,7 +163,7 @@ def _limit_threads(device: torch.device) -> None:
 
 
 def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
-    """Raise BadInput where a GPU would emulate the plan's dtype, many times slower than another."""
+    """Raise BadInput if a GPU would emulate the plan's dtype, many times slower than another."""
     model = plan.job.model
     if device.type != "cuda" or model.dtype != "bfloat16":
         return
@@ -176,7 +176,7 @@ def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
 
 
 def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> None:
-    """Raise BadInput where a pipeline takes no text, or needs more than a text."""
+    """Raise BadInput if a pipeline takes no text, or needs more than a text."""
     parameters = inspect.signature(pipe.__call__).parameters
     required = [
         name
@@ -284,7 +284,7 @@ ACTIVATION_LOWER_BOUND = 1e-12
 
 
 def require_fp8_support(device: torch.device) -> None:
-    """Raise BadInput where this installation or this device cannot compute in float8."""
+    """Raise BadInput if this installation or this device cannot compute in float8."""
     if find_spec("torchao") is None:
         raise BadInput(
             "speed.quantization is fp8, which needs an extra. "

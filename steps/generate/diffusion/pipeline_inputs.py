@@ -54,14 +54,14 @@ class PipelineInputs:
         return name in self._accepts
 
     def split_batches(self, rows: Sequence[ImageRow], size: int) -> list[list[ImageRow]]:
-        """One call of `size` for rows of one shape, or one a row where neighbors affect pixels."""
+        """One call of `size` for rows of one shape, or one a row if neighbors affect pixels."""
         if self._family.one_at_a_time:
             return [[row] for row in rows]
         return [pad_rows(rows, size)]
 
     @property
     def output_type(self) -> str:
-        """Tensors where they are known to be in [0, 1], which they are in known families."""
+        """Tensors if they are known to be in [0, 1], as in known families."""
         return "pt" if self._family.positive_embeds else "np"
 
     @property
@@ -96,7 +96,7 @@ class PipelineInputs:
             self._loras.activate(row.parameters.loras, texts=True)
 
     def text_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
-        """The prompts: as embeddings where the family is known, else as text."""
+        """The prompts: as embeddings if the family is known, else as text."""
         if not self._family.positive_embeds:
             return self._plain_text_kwargs(rows)
         kwargs: PipelineKwargs = {}
@@ -207,7 +207,7 @@ class PipelineInputs:
         return {name: guidance, "guidance_schedule": None}
 
     def callback_kwargs(self, after_step: StepCallback) -> PipelineKwargs:
-        """The argument for the callback; none where the pipeline reports no steps."""
+        """The argument for the callback; none if the pipeline reports no steps."""
         if self.accepts("callback_on_step_end"):
             return {"callback_on_step_end": partial(_call_after_step, after_step)}
         if self.accepts("callback"):  # PixArt's

@@ -241,7 +241,7 @@ def _embedding_score(model: Untyped, head: Sequence[Layer]) -> Compute:
 
 
 def _label_probability(model: Untyped, label: str) -> Compute:
-    """The probability of a label, among all or, where several may apply, by itself."""
+    """The probability of a label, among all or, if several may apply, by itself."""
     index = next(index for index, name in model.config.id2label.items() if name == label)
     is_multi_label = model.config.problem_type == "multi_label_classification"
 

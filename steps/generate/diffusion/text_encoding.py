@@ -150,7 +150,7 @@ class TextPrefetcher:
         self._pending: list[Future[None]] = []
 
     def start(self, requests: Sequence[TextRequest], *, is_awaited: bool = False) -> None:
-        """Begin to encode these texts, where that helps or `wait` follows at once."""
+        """Begin to encode these texts, if that helps or `wait` follows at once."""
         if not self._enabled and not is_awaited:
             return
         reader = None

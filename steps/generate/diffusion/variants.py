@@ -58,7 +58,7 @@ class Schedulers:
         self._unused = {"default": copy.deepcopy(own)}
 
     def new(self, sampler: str) -> diffusers.SchedulerMixin:
-        """A scheduler that has not run. Raises ValueError where it does not fit the model."""
+        """A scheduler that has not run. Raises ValueError if it does not fit the model."""
         if sampler not in self._unused:
             self._unused[sampler] = make_scheduler(self._unused["default"], sampler)
         return copy.deepcopy(self._unused[sampler])

@@ -67,7 +67,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_tuned_is_what_planning_freezes(tmp_path: Path) -> None:
     asked = _job(tmp_path)
     lines: list[str] = []
-    done = tune.tune(asked, str(tmp_path / "tuning.yaml"), told=lines.append, max_batch=4)
+    done = tune.tune(asked, str(tmp_path / "tuning.yaml"), report=lines.append, max_batch=4)
     (found,) = done.entries
     assert (done.measured, found.gpu, found.gpu_gib, found.width, found.height) == (
         1,
