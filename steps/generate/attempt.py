@@ -84,7 +84,6 @@ class Work:
     finish: FinishParts
     progress: Progress
     stop: Stop
-    startup: Startup | None
 
     def batch_size(self, row: ImageRow) -> int:
         """The planned size of a batch with rows of this one's shape."""
@@ -229,10 +228,11 @@ def _run_passes(work: Work, drawn: Iterator[DrawnBatch], pace: Pace) -> Iterator
 
 def _step_check(work: Work) -> Callable[[], None]:
     """Return the function to call after each denoising step."""
-    if work.startup is None:
+    startup = work.denoiser.startup
+    if startup is None:
         return work.stop.raise_if_due
-    work.startup.clock.begin_drawing()
-    return partial(_after_step, work.stop, work.startup, work.denoiser, work.progress)
+    startup.clock.begin_drawing()
+    return partial(_after_step, work.stop, startup, work.denoiser, work.progress)
 
 
 def shard_stats(work: Work, number: int, load_seconds: float, attempt: DrawnParts) -> ShardStats:
@@ -257,7 +257,7 @@ def shard_stats(work: Work, number: int, load_seconds: float, attempt: DrawnPart
         peak_memory=process_peak_bytes(denoiser.device),
         compile_mode=denoiser.compiled_pipeline.mode,
         decode_mode=denoiser.vae_decoder.mode,
-        start=None if work.startup is None else work.startup.clock.seconds,
+        start=None if denoiser.startup is None else denoiser.startup.clock.seconds,
         started_at=ended_at - total,
         ended_at=ended_at,
         repeated_images=count_images(dropped),

@@ -16,7 +16,6 @@ from imagekiln.steps.generate.attempt import (
     shard_stats,
 )
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.meter import Meter
 from imagekiln.steps.runs.attempts import read_begun
 from imagekiln.steps.runs.parts import Part
@@ -62,7 +61,6 @@ def help_late_shards(
     denoiser: Denoiser,
     meter: Meter,
     stop: Stop,
-    startup: Startup | None,
 ) -> None:
     """Make parts of late shards with the model of shard `own`, in whose statistics they count.
 
@@ -75,7 +73,7 @@ def help_late_shards(
         # The images of late shards are in the count of their own processes.
         uncounted = NoProgress()
         finish = encode_for(store, plan, uncounted)
-        work = Work(store, plan, denoiser, finish, uncounted, stop, startup)
+        work = Work(store, plan, denoiser, finish, uncounted, stop)
         for late in late_shards:
             if stop.requested_at is not None:
                 return

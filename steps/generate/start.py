@@ -80,8 +80,5 @@ def generate(
         with startup.clock.phase("imports"):
             from imagekiln.steps.generate.step import LazyDenoiser, generate_and_help
 
-        timed_startup = startup if process_clock is not None else None
         with closing(LazyDenoiser(store, plan, startup, meter.note_device)) as open_denoiser:
-            return generate_and_help(
-                store, plan, number, open_denoiser, meter, stop, timed_startup, helps=helps
-            )
+            return generate_and_help(store, plan, number, open_denoiser, meter, stop, helps=helps)

@@ -79,15 +79,13 @@ def generate_shard(
     open_denoiser: Callable[[], Denoiser],
     progress: Progress,
     stop: Stop,
-    startup: Startup | None = None,
     *,
     record: Callable[[ShardStats], None] = lambda _: None,
     parts: slice = ALL_PARTS,
 ) -> ShardStats | None:
     """Make what is missing of one shard with a model that several shards may share.
 
-    `record` is called with the statistics, which have the start of the process with `startup`.
-    `parts` are those to consider.
+    `record` is called with the statistics. `parts` are those to consider.
     """
     shard = read_shard(store, plan, number)[parts]
     missing = missing_parts(store, shard)
@@ -101,7 +99,7 @@ def generate_shard(
     finish = encode_for(store, plan, progress)
     denoiser, load_seconds = load_model(open_denoiser, missing)
 
-    work = Work(store, plan, denoiser, finish, progress, stop, startup)
+    work = Work(store, plan, denoiser, finish, progress, stop)
     attempt = draw_parts(work, missing)
     stats = shard_stats(work, number, load_seconds, attempt)
     record(stats)
@@ -129,7 +127,6 @@ def generate_and_help(
     open_denoiser: Callable[[], Denoiser],
     meter: Meter,
     stop: Stop,
-    startup: Startup | None = None,
     *,
     helps: bool = True,
 ) -> ShardStats | None:
@@ -145,11 +142,10 @@ def generate_and_help(
         open_denoiser,
         meter.progress,
         stop,
-        startup,
         record=meter.add_stats,
     )
     meter.note_done(number)
     if helps and len(plan.shards) > 1 and stats is not None:  # else no model is loaded
         with stop.deferred():  # the shard is done: a request to stop is no failure
-            help_late_shards(store, plan, number, open_denoiser(), meter, stop, startup)
+            help_late_shards(store, plan, number, open_denoiser(), meter, stop)
     return stats

@@ -104,7 +104,6 @@ def _work(connection: Connection, reports: "_Reports", stop: Stop) -> None:
                     open_denoiser,
                     reports,
                     stop,
-                    startup,
                     parts=unit.parts,
                     record=reports.send,
                 )

@@ -90,6 +90,7 @@ class Denoiser:
         self.device: torch.device = pipe.device
         self.scorers: Mapping[str, BoundScorer] = {}
         self.passes: RunPasses | None = None
+        self.startup: Startup | None = None  # of a new process, until the first step ends it
         self._speed = speed
         self._loras = loras
         self._adapters = adapters
@@ -325,4 +326,6 @@ def load_denoiser(
         if store is None:
             return Denoiser(pipe, speed, loras)
         adapters = load_adapters(pipe, plan, store)
-        return Denoiser(pipe, speed, loras, adapters, planned_size=plan.batch_size)
+        denoiser = Denoiser(pipe, speed, loras, adapters, planned_size=plan.batch_size)
+        denoiser.startup = startup
+        return denoiser

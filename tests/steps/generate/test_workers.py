@@ -41,7 +41,7 @@ def wait_until(is_true):
         assert time.monotonic() < began + 60
         time.sleep(0.01)
 
-def generate_shard(store, plan, shard, model, progress, stop, startup, *, parts, record):
+def generate_shard(store, plan, shard, model, progress, stop, *, parts, record):
     unit = "%d-%d" % (shard, parts.start)
     with (folder / "begun").open("a") as file:
         file.write(unit + " ")
