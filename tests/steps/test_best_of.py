@@ -9,8 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import imagekiln
-from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.report.sweep_grid import SweepSheet, swept_settings
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.runs import open_source
 from imagekiln.steps.errors import BadInput
@@ -256,28 +254,3 @@ def test_rows_that_share_some_candidates_are_refused_with_their_place(tmp_path: 
         "Rows are counted from 0, without a header. Leave the seed empty and give each row an id, "
         "or set seeds at least 4 apart."
     )
-
-
-def test_each_prompt_of_a_template_has_candidates(tmp_path: Path) -> None:
-    template = {"template": "a {red|blue} circle", "sweep": {"guidance": [2.0, 4.0]}}
-    plain = small_settings(tmp_path / "none", str(tmp_path / "out"), **BEST)
-    settings = validate_job(plain | {"prompts": template})
-    result = run(settings, NoProgress(), Stop())
-    assert (result.summary.images, result.summary.ok, result.summary.outscored) == (16, 4, 12)
-
-    rows = manifest_of(result.uri, 2).to_pylist()
-    best = {row["input_row"]: row for row in rows if row["status"] == "ok"}
-    assert {(row["prompt"], row["guidance"]) for row in best.values()} == {
-        (f"a {color} circle", guidance) for color in ("red", "blue") for guidance in (2.0, 4.0)
-    }
-    assert {row["prompt_template"] for row in rows} == {"a {red|blue} circle"}
-    for row in rows:
-        assert row["seeds"] <= best[row["input_row"]]["seeds"]
-
-    sheet = SweepSheet(swept_settings(settings), settings.candidates)
-    reconciler = RunReconciler(open_run(result.uri))
-    for number in range(2):
-        sheet.add(reconciler.reconcile(number))
-    grid = sheet.build(4)
-    assert grid is not None
-    assert {image.image_id for image in grid.samples} == {row["image_id"] for row in best.values()}

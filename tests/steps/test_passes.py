@@ -17,7 +17,6 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan import rules
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.plan import plan_to_json
 from imagekiln.steps.runs.readback import read_image_bytes, read_image_pixels
 from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.runtime.progress import NoProgress
@@ -90,23 +89,6 @@ def test_what_is_stored_is_what_passes_made(tmp_path: Path) -> None:
     again = reproduce(result.uri, rows[4]["image_id"], tmp_path / "again.png")
     assert again.equal in ("bytes", "pixels")
     imagekiln.export(result.uri, tmp_path / "export")
-
-
-def test_the_drawn_image_has_the_seed_of_a_job_without_passes(tmp_path: Path) -> None:
-    with_passes, without, captioned = (
-        planned(tmp_path / name, str(tmp_path / name / "out"), ROWS, passes=passes)
-        for name, passes in (("with", ALL), ("without", {}), ("captioned", {"words": WORDS}))
-    )
-    tables = [
-        read_shard_rows(open_store(result.uri), result.plan, 0)
-        for result in (with_passes, without, captioned)
-    ]
-    assert tables[0]["seed"] == tables[1]["seed"] == tables[2]["seed"]
-    ids = [set(table["image_id"].to_pylist()) for table in tables]
-    assert len(set.union(*ids)) == 3 * len(ROWS)
-    assert tables[1].column_names == tables[2].column_names
-    assert tables[0].column_names == [*tables[1].column_names, "drawn_width", "drawn_height"]
-    assert "passes" not in plan_to_json(without.plan).decode()
 
 
 @pytest.mark.slow

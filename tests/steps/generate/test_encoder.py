@@ -24,7 +24,6 @@ from imagekiln.steps.generate.encoder import (
 )
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.imaging.metadata import (
-    AI_XMP_PACKET,
     MAX_COMMENT_UNITS,
     TRAINED_ALGORITHMIC_MEDIA,
 )
@@ -37,7 +36,6 @@ from imagekiln.steps.job.output import (
     is_lossless,
     mime_type,
 )
-from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
@@ -53,7 +51,6 @@ from tests.encodings import KINDS, encoding_label
 from tests.faults import manifests
 from tests.notes import SOURCE, parse, read
 from tests.runs import image_row, picture
-from tests.smallest import SMALLEST
 from tests.texts import HOSTILE
 
 datasets = import_module(
@@ -133,21 +130,6 @@ def test_hugging_face_datasets_decodes_the_images(
         same = hashlib.sha256(pixels.tobytes()).hexdigest() == row["pixels_sha256"]
         assert same or not is_lossless(encoding)
     assert loaded["prompt"] == PROMPTS
-
-
-@pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)
-def test_with_the_mark_alone_no_prompt_seed_or_model_leaves(encoding: Encoding) -> None:
-    row, model = (
-        image_row("a secret prompt", 4711),
-        ModelLabel("secret/model", "secret/model@" + "ab" * 20),
-    )
-    job = validate_job({**SMALLEST, "encoding": encoding.model_dump()})
-    whole, mark, nothing = (
-        build_image_metadata(row, model, job.encoding, each) for each in ("all", "mark", "none")
-    )
-    assert (whole.parameters or "").startswith("a secret prompt\nSteps: 2")
-    assert (mark.parameters, mark.xmp) == (None, AI_XMP_PACKET)
-    assert (nothing.parameters, nothing.xmp) == (None, None)
 
 
 @pytest.mark.quick_cases(2)

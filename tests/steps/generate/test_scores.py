@@ -172,18 +172,6 @@ def test_a_scorer_out_of_memory_goes_on_in_smaller_batches() -> None:
         BatchScorer("scores.mine", limited(0), 8)(pixels(), ROWS)
 
 
-def test_a_machine_that_fails_at_a_score_is_to_be_tried_again_and_no_image_is_marked() -> None:
-    fault = torch.AcceleratorError("CUDA error: unspecified launch failure")
-
-    def score(_: Sequence[RGB], rows: Sequence[ImageRow], size: int) -> list[float]:
-        if rows[0] != ROWS[0]:
-            raise fault
-        return [1.0] * size
-
-    with pytest.raises(TryAgain, match="the device failed"):
-        BatchScorer("scores.mine", score, 4)(pixels(), ROWS)
-
-
 def candidates(*values: float | None) -> list[DrawnImage]:
     """Images with these scores; without a number, one that failed."""
     return [

@@ -114,20 +114,6 @@ def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(
         next(drawn)
 
 
-class RecordedProgress(NoProgress):
-    """Records the batches and the parts that are reported."""
-
-    def __init__(self) -> None:
-        self.images: list[int] = []
-        self.parts: list[int] = []
-
-    def add_drawn(self, images: int) -> None:
-        self.images.append(images)
-
-    def add_committed(self, images: int) -> None:
-        self.parts.append(images)
-
-
 def test_few_parts_are_in_memory_while_a_store_does_not_answer(
     wanted: tuple[Part, ...], tmp_path: Path
 ) -> None:
@@ -176,18 +162,6 @@ def _content(part: EncodedPart) -> bytes:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "run"))
-
-
-def test_a_part_is_yielded_once_it_is_there(wanted: tuple[Part, ...], store: Store) -> None:
-    finished = [_encoded(part, range(part.rows.num_rows)) for part in wanted]
-    progress = RecordedProgress()
-    for place, part in enumerate(commit_parts(iter(finished), store, progress)):
-        assert progress.parts == [4, 4, 4, 2][: place + 1]
-        assert part.part is wanted[place]
-        assert part.seconds.encode == 0.25
-        assert part.seconds.write > 0
-        assert store.read(part.part.key) == _content(finished[place])
-        assert not any(store.exists(later.key) for later in wanted[place + 1 :])
 
 
 def test_a_part_that_another_pod_made_first_is_left_as_it_is(

@@ -33,7 +33,7 @@ from imagekiln.steps.runs.parts import read_outcomes
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.start_times import StartClock
-from imagekiln.steps.runtime.progress import ArgoFile, JsonLinesProgress, NoProgress
+from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
@@ -352,24 +352,6 @@ def test_time_is_told_by_stage_and_overlaps(there: PlanResult) -> None:
     assert took.write > 0
     assert done == stats_of(there.uri, 0)
     assert done.versions["torch"] == torch.__version__
-
-
-def test_argo_s_file_rises_from_what_was_there_to_all(there: PlanResult, tmp_path: Path) -> None:
-    fill(there)
-    open_store(there.uri).remove(KEYS[1])
-    file, seen = tmp_path / "progress", list[str]()
-
-    class Watched(JsonLinesProgress):
-        def add_existing(self, images: int) -> None:
-            super().add_existing(images)
-            seen.append(file.read_text())
-
-        def add_committed(self, images: int) -> None:
-            super().add_committed(images)
-            seen.append(file.read_text())
-
-    generate(there.uri, 0, Watched(io.StringIO(), ArgoFile(file)))
-    assert seen == ["6/10\n", "10/10\n"]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate import tune
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.job.job import Job
@@ -149,11 +149,6 @@ def test_a_size_that_rows_could_not_have_is_refused(
     with pytest.raises(BadInput) as caught:
         _tuned(_job(tmp_path), tmp_path, size)
     assert str(caught.value) == told
-
-
-def test_a_model_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Missing, match="no such model folder"):
-        _tuned(_job(tmp_path, model={"id": "./absent"}), tmp_path)
 
 
 class Device:

@@ -1,11 +1,9 @@
 """Compiled networks: equal pictures to the eye, and plain ones where compiling fails."""
 
-import hashlib
 import logging
 from functools import cache
 from pathlib import Path
 
-import diffusers
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -13,14 +11,12 @@ import torch
 import torch._dynamo.config
 
 from imagekiln.steps.generate.diffusion import compile as compile_module
-from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
 from imagekiln.steps.generate.diffusion.compile import (
     PYTORCH_CACHE_VARIABLE,
     create_code_folder,
     log,
 )
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.adapters import LoraSettings
@@ -29,12 +25,10 @@ from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.local import run
 from imagekiln.steps.models.lora_files import load_lora_facts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.runs.keys import input_image_key
 from imagekiln.steps.storage import open_store
-from tests import adapters, loras, models, runs
+from tests import loras, models, runs
 from tests.faults import image, manifests
 from tests.models import Kind
-from tests.pictures import noise
 from tests.runs import image_row, stats_of
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
@@ -141,29 +135,6 @@ def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
     denoiser = Denoiser(models.pipe("flux"), ON)
     _drawn(denoiser, _rows(width=32, height=24))
     assert all(np.array_equal(*each) for each in zip(_drawn(denoiser, last), alone, strict=True))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings(models.FLUX_WARNS)
-@pytest.mark.parametrize("kind", ["flux", "sd3"])
-def test_a_controlnet_s_pictures_are_the_same_compiled_and_plain(
-    tmp_path: Path, kind: adapters.Controlled
-) -> None:
-    store, control = open_store(str(tmp_path)), noise(1)
-    store.create(input_image_key(digest := hashlib.sha256(control).hexdigest()), control)
-    rows = _rows(control_image=digest)
-
-    def drawn(speed: SpeedSettings) -> list[RGB]:
-        pipe = diffusers.DiffusionPipeline.from_pretrained(adapters.model(kind))
-        network = type(adapters.new_controlnet(kind)).from_pretrained(adapters.controlnet(kind))
-        denoiser = Denoiser(pipe, speed, adapters=LoadedAdapters(ImagePrefetcher(store), network))
-        pictures = _drawn(denoiser, rows)
-        assert denoiser.compiled_pipeline.mode == ("regional" if speed == ON else "none")
-        return pictures
-
-    assert all(
-        np.array_equal(*each) for each in zip(drawn(ON), drawn(SpeedSettings()), strict=True)
-    )
 
 
 def _failing(_graph: object, _inputs: object) -> object:

@@ -1,10 +1,6 @@
 """The device that was asked for, and no other."""
 
 import gc
-import os
-import shutil
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -63,82 +59,6 @@ def test_memory_that_ran_out_is_known_as_such_and_is_no_lost_device(error: Excep
 
 
 H200 = "GPU 0: NVIDIA H200"
-# A driver that is there: it has a version, and answers everything else with a code of CUDA's.
-DRIVER = """
-#include <string.h>
-int cuDriverGetVersion(int *v) { *v = VERSION; return 0; }
-int cuInit(unsigned f) { return CODE; }
-static int fail() { return CODE; }
-int cuGetProcAddress_v2(const char *s, void **p, int v, unsigned long f, void *q) {
-    *p = !strcmp(s, "cuDriverGetVersion") ? (void *)cuDriverGetVersion : (void *)fail;
-    return 0;
-}
-int cuGetProcAddress(const char *s, void **p, int v, unsigned long f) {
-    return cuGetProcAddress_v2(s, p, v, f, 0);
-}
-"""
-CHOOSE = """
-import sys
-from imagekiln.steps.generate.workers import choose_environments
-from imagekiln.steps.job.reader import read_job
-from imagekiln.steps.runtime.machine import silence_libraries
-silence_libraries()
-try:
-    print(choose_environments(read_job("bundled:demo.yaml", ["device=" + sys.argv[1]]), None))
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-NEEDS_DRIVER = pytest.mark.skipif(
-    shutil.which("gcc") is None or torch.version.cuda is None or torch.cuda.is_available(),
-    reason="a driver of CUDA is built for a PyTorch with CUDA, where there is none",
-)
-
-
-def _choose_with_driver(folder: Path, version: int, code: int, device: str) -> str:
-    """What the choice of a device prints where this driver is installed."""
-    (folder / "driver.c").write_text(DRIVER)
-    names = [f"-DVERSION={version}", f"-DCODE={code}"]
-    compiler = ["gcc", "-shared", "-fPIC", *names, "-o", "libcuda.so.1", "driver.c"]
-    subprocess.run(compiler, cwd=folder, check=True)
-    done = subprocess.run(
-        [sys.executable, "-c", CHOOSE, device],
-        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "Warning" not in done.stderr
-    return done.stdout.strip()
-
-
-@NEEDS_DRIVER
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(
-    ("version", "code", "device", "sentence"),
-    [
-        (
-            11040,
-            0,
-            "auto",
-            "driver is too old .*built for CUDA .*found version 11040.* device: cpu",
-        ),
-        (13020, 214, "auto", r"cannot use it \(Error 214: uncorrectable ECC .* device: cpu"),
-        (11040, 0, "cuda", "driver is too old for this PyTorch"),
-        (13020, 803, "cuda", r"cannot use it \(Error 803: .*driver combination.* nvidia-smi"),
-    ],
-)
-def test_broken_driver_is_a_mistake_with_its_reason_for_auto_too(
-    version: int, code: int, device: str, sentence: str, tmp_path: Path
-) -> None:
-    printed = _choose_with_driver(tmp_path, version, code, device)
-    with pytest.raises(BadInput, match=sentence):
-        raise BadInput(printed)
-    assert printed.startswith("BadInput ")
-
-
-@NEEDS_DRIVER
-def test_driver_that_finds_no_gpu_leaves_auto_to_the_cpu(tmp_path: Path) -> None:
-    assert _choose_with_driver(tmp_path, 13020, 100, "auto") == "[{}]"
 
 
 def _attach(monkeypatch: pytest.MonkeyPatch, gpu: str | None) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from imagekiln.steps.errors import BadInput
@@ -65,62 +64,6 @@ def test_images_are_those_of_the_same_loras_by_row(kind: str, wanted: str) -> No
     fused = _fused(families.pipe(kind), _files(kind), rows)
     assert np.abs(fused - _unfused(families.pipe(kind), _files(kind), rows)).max() <= 1
     assert not np.array_equal(fused, plain)
-
-
-def test_a_sum_is_rounded_once_however_many_loras_it_has() -> None:
-    files, name = _files("sd"), "mid_block.attentions.0.transformer_blocks.0.attn1.to_q"
-    facts = load_lora_facts(ModelSettings(id="here", loras=files))
-    by_row = families.pipe("sd", torch.bfloat16)
-    LoraLayers(by_row, files, facts).activate(BOTH, texts=False)
-    layer = by_row.unet.get_submodule(name)
-    whole = layer.base_layer.weight.float()
-    for adapter in layer.active_adapters:
-        up, down = layer.lora_B[adapter].weight, layer.lora_A[adapter].weight
-        whole = whole + up.float() @ down.float() * layer.scaling[adapter]
-    fused = families.pipe("sd", torch.bfloat16)
-    fuse_loras(fused, files, facts, BOTH)
-    assert torch.equal(fused.unet.get_submodule(name).weight, whole.bfloat16())
-
-
-def _lokr(pipe: Untyped) -> dict[str, torch.Tensor]:
-    sides = pipe.transformer.layers[0].attention.to_q.weight.shape
-    random = torch.Generator().manual_seed(3)
-    name = "diffusion_model.layers.0.attention.to_q"
-    return {
-        f"{name}.lokr_w1": torch.randn(2, 2, generator=random),
-        f"{name}.lokr_w2": torch.randn(sides[0] // 2, sides[1] // 2, generator=random),
-    }
-
-
-def _dora(pipe: Untyped) -> dict[str, torch.Tensor]:
-    tensors = load_file(loras.folder("sd", 1) / loras.FILE)
-    for name in [name for name in tensors if name.endswith(".lora_B.weight")]:
-        base = name.removesuffix(".lora_B.weight")
-        layer = pipe.unet.get_submodule(base.removeprefix("unet."))
-        tensors[f"{base}.lora_magnitude_vector"] = 1.5 * layer.weight.norm(dim=1).detach()
-    return tensors
-
-
-def _convolution(pipe: Untyped) -> dict[str, torch.Tensor]:
-    random = torch.Generator().manual_seed(3)
-    name = "mid_block.resnets.0.conv1"
-    wide, deep, *sides = pipe.unet.get_submodule(name).weight.shape
-    return {
-        f"unet.{name}.lora_A.weight": torch.randn(2, deep, *sides, generator=random),
-        f"unet.{name}.lora_B.weight": torch.randn(wide, 2, 1, 1, generator=random),
-    }
-
-
-@pytest.mark.parametrize(
-    ("kind", "make"), [("z-image", _lokr), ("sd", _dora), ("sd", _convolution)]
-)
-def test_other_kinds_of_adapters_are_fused_too(kind: str, make: Untyped, tmp_path: Path) -> None:
-    file, rows = tmp_path / "style.safetensors", _rows(kind, "style:0.7")
-    save_file(make(families.pipe(kind)), file)
-    files = {"style": LoraSettings(id=str(file))}
-    fused = _fused(families.pipe(kind), files, rows)
-    assert np.abs(fused - _unfused(families.pipe(kind), files, rows)).max() <= 1
-    assert not np.array_equal(fused, pixels_of(Denoiser(families.pipe(kind)), rows, 2))
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
