@@ -13,6 +13,7 @@ from functools import cached_property
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import (
+    choose_device,
     describe_device,
     device_memory,
     explain_machine,
@@ -21,7 +22,6 @@ from imagekiln.steps.generate.diffusion.device import (
     reset_peak,
     synchronized_time,
 )
-from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.job.columns import MAX_IMAGE_PIXELS
 from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES

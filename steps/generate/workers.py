@@ -75,8 +75,7 @@ def gpu_environments(names: Sequence[str]) -> list[dict[str, str]]:
 
 def _visible_gpus(device: str) -> list[str]:
     # Imported only here: torch takes seconds, and knows what CUDA, ROCm and drivers make of it.
-    from imagekiln.steps.generate.diffusion.device import find_gpus
-    from imagekiln.steps.generate.diffusion.device_choice import choose_kind
+    from imagekiln.steps.generate.diffusion.device import choose_kind, find_gpus
 
     try:
         kind = choose_kind(device)

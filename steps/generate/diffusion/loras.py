@@ -19,7 +19,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import safe_open
 
 from imagekiln.steps.errors import BadInput, KilnError, explained_by
-from imagekiln.steps.generate.diffusion.device import explain_device
+from imagekiln.steps.generate.diffusion.device import explain_device, explained
 from imagekiln.steps.generate.diffusion.loading import list_names, lost_names
 from imagekiln.steps.generate.diffusion.patches import (
     Untyped,
@@ -151,7 +151,11 @@ def fuse_loras(
     layers = LoraLayers(pipe, settings, planned)
     for texts in (True, False):
         layers.activate(loras, texts=texts)
-    with explained_by(partial(_explain_unfusable, loras)):
+    with explained(
+        "defaults.loras",
+        f"defaults.loras is {loras}, which cannot be added to the model's weights",
+        "Choose other LoRAs or weights, or write them in a column loras.",
+    ):
         for component in lora_components(pipe).values():
             for layer in component.modules():
                 if isinstance(layer, BaseTunerLayer):
@@ -168,13 +172,6 @@ def _merge(layer: Untyped) -> None:
     base.to(dtype)
     if not base.weight.isfinite().all():
         raise ValueError("a sum is not finite")
-
-
-def _explain_unfusable(loras: str, error: Exception) -> KilnError:
-    return explain_device("defaults.loras", error) or BadInput(
-        f"defaults.loras is {loras}, which cannot be added to the model's weights "
-        f"({error_reason(error)}). Choose other LoRAs or weights, or write them in a column loras."
-    )
 
 
 def _explain_misfit(setting: str, path: Path, error: Exception) -> KilnError:

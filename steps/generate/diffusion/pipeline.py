@@ -16,11 +16,11 @@ import transformers
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, in_setting
 from imagekiln.steps.generate.diffusion.compile import create_code_folder
 from imagekiln.steps.generate.diffusion.device import (
+    choose_device,
     describe_device,
     device_memory,
     explain_device,
 )
-from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_networks
 from imagekiln.steps.generate.diffusion.loras import fuse_loras
 from imagekiln.steps.generate.diffusion.startup import Startup

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 import transformers
 
-from imagekiln.steps.errors import BadInput, KilnError, explained_by
-from imagekiln.steps.generate.diffusion.device import explain_device
+from imagekiln.steps.generate.diffusion.device import explained
 from imagekiln.steps.generate.diffusion.loading import load_network
 from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.generate.diffusion.transfer import to_uint8
@@ -18,7 +17,6 @@ from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.passes import CaptionPass, UpscalePass
 from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.models.transformers_files import fetch_planned_files
-from imagekiln.steps.storage.failures import error_reason
 
 MAX_CAPTION_CHARS = 4000
 # From images and the size of a batch.
@@ -32,13 +30,7 @@ MODEL_OPTIONS: dict[str, Untyped] = {"trust_remote_code": False, "dtype": torch.
 def explained_loading(setting: str, model_id: str, kind: str) -> AbstractContextManager[None]:
     """Explain errors of the libraries about a user's model."""
     subject = f"{setting}: {model_id}"
-
-    def explain(error: Exception) -> KilnError:
-        return explain_device(subject, error) or BadInput(
-            f"{subject} does not load as a {kind} ({error_reason(error)}). Choose another model."
-        )
-
-    return explained_by(explain)
+    return explained(subject, f"{subject} does not load as a {kind}", "Choose another model.")
 
 
 @contextmanager

@@ -9,16 +9,17 @@ import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.diffusion import device_choice
+from imagekiln.steps.generate.diffusion import device
 from imagekiln.steps.generate.diffusion.device import (
     NODE_VARIABLE,
+    choose_device,
+    choose_kind,
     device_error,
     explain_device,
     is_device_lost,
     is_out_of_memory,
     side_stream,
 )
-from imagekiln.steps.generate.diffusion.device_choice import choose_device, choose_kind
 from imagekiln.steps.generate.diffusion.profiling import Spans
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.diffusion.text_encoding import TextCache, TextPrefetcher, TextRequest
@@ -64,7 +65,7 @@ H200 = "GPU 0: NVIDIA H200"
 def _attach(monkeypatch: pytest.MonkeyPatch, gpu: str | None) -> None:
     remove_gpu(monkeypatch)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    monkeypatch.setattr(device_choice, "find_nvidia_gpu", lambda: gpu)
+    monkeypatch.setattr(device, "find_nvidia_gpu", lambda: gpu)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
