@@ -224,7 +224,8 @@ class Denoiser:
             self._prefetch_upcoming(batch[0], next_batch)
             images = None
             if own_images is not None:
-                images = [own_images[row.index_in_part] for row in batch]
+                indexes = [row.index_in_part for row in batch]
+                images = [own_images[index] for index in indexes]
             kwargs |= self._variants.image_kwargs(batch, images)
             with ExitStack() as stack:
                 stack.enter_context(step_shortcuts(variant.pipe, self._speed, len(batch)))

@@ -86,16 +86,21 @@ def require_applied(file: Path, parts: Iterable[object], start: Starts = "") -> 
 
     For loaders that do not report unused tensors.
     """
-    networks = [part for part in parts if isinstance(part, torch.nn.Module)]
-    loaded = [each for network in networks for each in network.state_dict().values()]
+    loaded: list[torch.Tensor] = []
+    for part in parts:
+        if isinstance(part, torch.nn.Module):
+            loaded += part.state_dict().values()
+    held = sum(tensor.numel() for tensor in loaded)
     with safe_open(file, framework="pt") as tensors:
         names = [name for name in tensors.keys() if name.startswith(start)]  # noqa: SIM118
         harmless = list(filter(HARMLESS.search, names))
         unused = lost_names(harmless, tensors.get_tensor, loaded)
         names = [name for name in names if name not in unused]
-        shapes = [tensors.get_slice(name).get_shape() for name in names]
-        numbers = sum(map(math.prod, shapes))
-        if numbers > sum(map(torch.numel, loaded)):
+        numbers = 0
+        for name in names:
+            shape = tensors.get_slice(name).get_shape()
+            numbers += math.prod(shape)
+        if numbers > held:
             lost = lost_names(names, tensors.get_tensor, loaded)
             require_placed(lost or names)
 
@@ -167,9 +172,10 @@ def load_checkpoint(
 ) -> diffusers.DiffusionPipeline:
     """Load a model in one file, with the configuration in a folder."""
     names = tensor_names(file, str(file))
-    held = tuple(
-        kind for kind, starts in STARTS.items() if any(name.startswith(starts) for name in names)
-    )
+    held: tuple[str, ...] = ()
+    for kind, starts in STARTS.items():
+        if any(name.startswith(starts) for name in names):
+            held += (kind,)
     index = read_model_index(folder, str(folder))
     separate: Config = {
         name: index[name]
@@ -184,7 +190,9 @@ def load_checkpoint(
             str(file), config=str(folder), dtype=dtype, local_files_only=True, **beside
         )
     # Converters of text encoders keep the names that they do not know, the others drop them.
-    prefix = DENOISER if any(name.startswith(DENOISER) for name in names) else ""
+    prefix = ""
+    if any(name.startswith(DENOISER) for name in names):
+        prefix = DENOISER
     denoiser = pipe.components.get("unet") or pipe.components["transformer"]
     require_applied(file, [denoiser], prefix)
     require_applied(file, [pipe.components.get("vae")], STARTS["Autoencoder"])

@@ -227,7 +227,9 @@ def _require_all_layers(
 
     A split layer keeps the beginning of its first factor. Factors of a LoKr are counted.
     """
-    parameters = [item for component in components for item in component.named_parameters()]
+    parameters: list[tuple[str, torch.nn.Parameter]] = []
+    for component in components:
+        parameters += component.named_parameters()
     lokr = sum(".lokr_" in name for name in tensors)
     own_names = [name for name, _ in parameters if f".{adapter}" in name]
     lost_factors = lokr - sum("lokr_" in name for name in own_names)

@@ -121,10 +121,12 @@ class PipelineInputs:
         longest = self._family.pad_to_tokens
         if longest is None or len(rows) > 1:
             return longest
-        loras = self._activate_text_loras(rows[0])
-        embeds = [self._prompts.get(rows[0].parameters.prompt, loras)]
-        if self._uses_negative_prompt(rows[0]):
-            embeds.append(self._negative_prompts.get(rows[0].parameters.negative_prompt, loras))
+        (row,) = rows
+        parameters = row.parameters
+        loras = self._activate_text_loras(row)
+        embeds = [self._prompts.get(parameters.prompt, loras)]
+        if self._uses_negative_prompt(row):
+            embeds.append(self._negative_prompts.get(parameters.negative_prompt, loras))
         lengths = [tensors[0].shape[1] for tensors in embeds]
         tokens = max(lengths)
         # More than the text has: without padding, diffusers drops the mask, and other kernels run.

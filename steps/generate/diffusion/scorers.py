@@ -273,8 +273,9 @@ def _load_head(setting: str, location: str, plan: Plan, device: torch.device) ->
         weight = tensors[f"{name}{WEIGHT_SUFFIX}"]
         bias = tensors.get(f"{name}{BIAS_SUFFIX}", weight.new_zeros(weight.shape[:1]))
         layers.append((weight, bias))
-    fits = all(before[0].shape[0] == after[0].shape[-1] for before, after in pairwise(layers))
-    if not layers or not fits or layers[-1][0].shape[0] != 1:
+    weights = [weight for weight, _ in layers]
+    fits = all(before.shape[0] == after.shape[-1] for before, after in pairwise(weights))
+    if not weights or not fits or weights[-1].shape[0] != 1:
         raise BadInput(
             f"{setting}: {location} is no chain of linear layers that ends in one number. "
             "Choose another file."
