@@ -52,10 +52,6 @@ def there(tmp_path: Path) -> PlanResult:
     return planned(tmp_path, str(tmp_path / "out"), PROMPTS[:10], shard={"images": 100})
 
 
-def _no_model() -> Denoiser:
-    raise AssertionError("the model was loaded")
-
-
 def test_every_part_of_the_shard_is_made_with_the_pixels_that_the_model_draws(
     there: PlanResult,
 ) -> None:
@@ -218,15 +214,6 @@ class Slow(Denoiser):
     ) -> Sequence[DrawnImage]:
         threading.Event().wait(0.3)
         return super().draw(rows, size, check)
-
-
-def test_who_is_asked_to_stop_before_the_model_is_loaded_does_not_load_it(
-    there: PlanResult,
-) -> None:
-    stop = Stop()
-    stop.request()
-    with pytest.raises(TryAgain, match="shard 0 was stopped with 3 parts left"):
-        generate_shard(open_store(there.uri), there.plan, 0, _no_model, NoProgress(), stop)
 
 
 def test_a_batch_in_the_denoiser_is_given_up_when_the_time_is_over(there: PlanResult) -> None:
@@ -456,8 +443,3 @@ def test_among_other_rows(together: Made, tmp_path: Path) -> None:
     found = made(tmp_path, mixed)
     assert len(found) == 2 * len(together)
     assert {image_id: found[image_id] for image_id in together} == together
-
-
-def test_alone(together: Made, tmp_path: Path) -> None:
-    found = made(tmp_path, ROWS.slice(3, 1))
-    assert found == {image_id: together[image_id] for image_id in found}

@@ -15,7 +15,6 @@ from imagekiln.steps.runs.image import ImageRow
 from tests import families, models
 from tests.drawing import bytes_of
 from tests.runs import image_row
-from tests.threads import threads
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -125,13 +124,3 @@ def test_a_batch_that_failed_starts_from_the_same_noise_again() -> None:
     with pytest.raises(LookupError):
         denoiser.draw(rows, 2, fail_at_second_step)
     assert bytes_of(denoiser, rows, 2) == plain
-
-
-def test_its_threads_end_when_closed() -> None:
-    before = threads()
-    denoiser = Denoiser(models.pipe("sd"))
-    denoiser.set_upcoming(_rows(3))
-    denoiser.draw(_rows(1, sampler="euler_a", steps=3), 1, lambda: None)
-    assert threads() - before
-    denoiser.close()
-    assert not threads() - before

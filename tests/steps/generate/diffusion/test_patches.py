@@ -17,7 +17,6 @@ from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.variants import make_scheduler
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.families import FAMILIES
 from imagekiln.steps.models.lora_files import load_lora_facts
 from tests import loras, models
 from tests.drawing import bytes_of
@@ -80,20 +79,6 @@ def test_models_that_repeat_blocks_name_them() -> None:
         "FluxSingleTransformerBlock",
     }
     assert patches.repeated_blocks(Doubled()) == frozenset()
-
-
-@pytest.mark.parametrize(
-    "pipeline", sorted(name for name, each in FAMILIES.items() if each.latent_layout == "packed")
-)
-def test_every_family_of_packed_latents_packs_by_the_same_arguments(pipeline: str) -> None:
-    pack = getattr(diffusers, pipeline)._pack_latents
-    assert [*inspect.signature(pack).parameters] == [
-        "latents",
-        "batch_size",
-        "num_channels_latents",
-        "height",
-        "width",
-    ]
 
 
 def test_sd3_s_controlnet_pipeline_samples_control_images_without_a_generator() -> None:
