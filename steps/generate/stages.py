@@ -112,7 +112,7 @@ class Pace:
         """Seconds until the part is committed if this row is drawn next."""
         if row.index_in_part == 0:
             return math.inf  # no new part is begun after a request to stop
-        images = part.rows.num_rows
+        images: int = part.rows.num_rows
         left = images - row.index_in_part + self.pending
         drawing = left * self.draw_seconds / max(1, self.drawn)
         passing = images * self.pass_seconds / max(1, self.passed)

@@ -46,6 +46,15 @@ from imagekiln.steps.storage.uri import resolve_path
 
 MAX_CUDA_THREADS = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Of float8:
+MIN_CAPABILITY = (8, 9)  # NVIDIA's Ada; Hopper is 9.0
+SIDE_MULTIPLE = 16  # both sides of a product in float8 must be multiples of this
+# The repeated blocks, by any family's name for them. The first and last projections lie outside.
+BLOCK_PATTERN = re.compile(r"(blocks|^layers|^noise_refiner|^context_refiner)\.\d")
+# Modulation layers see one row an image: too little to gain.
+MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
+# SDXL's empty negative prompt is all zeros; divided by a scale of 0 it would not be finite.
+ACTIVATION_LOWER_BOUND = 1e-12
 
 
 def load_pipeline(plan: Plan, startup: Startup | None = None) -> diffusers.DiffusionPipeline:
@@ -273,16 +282,6 @@ def _fetch_planned_model(plan: Plan) -> Path:
     return folder
 
 
-MIN_CAPABILITY = (8, 9)  # NVIDIA's Ada; Hopper is 9.0
-SIDE_MULTIPLE = 16  # both sides of a product in float8 must be multiples of this
-# The repeated blocks, by any family's name for them. The first and last projections lie outside.
-BLOCK_PATTERN = re.compile(r"(blocks|^layers|^noise_refiner|^context_refiner)\.\d")
-# Modulation layers see one row an image: too little to gain.
-MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
-# SDXL's empty negative prompt is all zeros; divided by a scale of 0 it would not be finite.
-ACTIVATION_LOWER_BOUND = 1e-12
-
-
 def require_fp8_support(device: torch.device) -> None:
     """Raise BadInput if this installation or this device cannot compute in float8."""
     if find_spec("torchao") is None:
@@ -299,7 +298,10 @@ def require_fp8_support(device: torch.device) -> None:
 
 
 def quantize_to_fp8(denoiser: diffusers.ModelMixin) -> None:
-    """Convert the linear layers of the repeated blocks to float8, before anything is compiled."""
+    """Convert the linear layers of the repeated blocks to float8, before anything is compiled.
+
+    Torchao scales it by row of weights and by token, so no image depends on its neighbors.
+    """
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
     from torchao.quantization.quantize_.common import KernelPreference
 
