@@ -73,7 +73,7 @@ def _lacks_parts(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
 
 
 class Meter:
-    """What one attempt has spent, and what the other attempts at its run have.
+    """The spending of one attempt, beside that of the other attempts at its run.
 
     `excess` says how far the budget is spent, once it is. `progress` replaces the given one.
     """

@@ -1,4 +1,4 @@
-"""All private parts of torch, diffusers or peft that are used, and all replaced methods.
+"""Private parts of torch, diffusers and peft in use, and methods that are replaced.
 
 Each names its reason and upstream source. test_patches.py fails when one of them changes. Versions:
 torch 2.15, diffusers 0.42, peft 0.21.
