@@ -127,16 +127,6 @@ def test_a_shape_is_compiled_once_whatever_its_steps_guidance_and_sampler(
     assert all(np.array_equal(*each) for each in zip(drawn, expected, strict=True))
 
 
-@pytest.mark.slow
-def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
-    last = _rows(width=24, height=32)
-    alone = _drawn(Denoiser(models.pipe("flux"), ON), last)
-    torch.compiler.reset()
-    denoiser = Denoiser(models.pipe("flux"), ON)
-    _drawn(denoiser, _rows(width=32, height=24))
-    assert all(np.array_equal(*each) for each in zip(_drawn(denoiser, last), alone, strict=True))
-
-
 def _failing(_graph: object, _inputs: object) -> object:
     raise RuntimeError("the compiler\nfell over")
 

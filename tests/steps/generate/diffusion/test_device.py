@@ -1,7 +1,5 @@
 """The device that was asked for, and no other."""
 
-import gc
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,18 +16,13 @@ from imagekiln.steps.generate.diffusion.device import (
     explain_device,
     is_device_lost,
     is_out_of_memory,
-    side_stream,
 )
-from imagekiln.steps.generate.diffusion.profiling import Spans
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
-from imagekiln.steps.generate.diffusion.text_encoding import TextCache, TextPrefetcher, TextRequest
-from imagekiln.steps.generate.diffusion.transfer import copy_to_host
 from imagekiln.steps.generate.workers import choose_environments
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.local import run
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runtime.progress import Event, NoProgress
-from tests.cuda import CUDA, install
 from tests.devices import remove_gpu
 from tests.runs import image_row, job, picture, write_prompts
 
@@ -160,28 +153,6 @@ def test_whatever_a_library_says_a_device_that_no_longer_answers_is_lost(
     assert not is_device_lost(RuntimeError(message))
     monkeypatch.setattr(torch.cuda, "synchronize", _raise(LOST))
     assert is_device_lost(RuntimeError(message))
-
-
-def test_what_streams_share_is_not_freed_on_a_lost_device_which_would_end_the_process_by_a_signal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cuda = install(monkeypatch)
-    images = cuda.on_device(torch.rand(1, 3, 4, 4))
-    shot = copy_to_host(images, side_stream(CUDA), Spans(torch.device("cpu")))
-    prefetcher = TextPrefetcher(CUDA, lambda _: None)
-    texts = TextCache(lambda _: (cuda.on_device(torch.rand(1, 2)),))
-    prefetcher.start([TextRequest(texts, "a fox", None)])
-    prefetcher.wait()
-    prefetcher.close()
-    on_streams = (shot.rgb, shot.finite, *texts.get("a fox"))
-    shared = [weakref.ref(each) for each in on_streams]
-    other = weakref.ref(images)
-
-    device_error(LOST)
-    del images, shot, texts, on_streams
-    gc.collect()
-    assert None not in [each() for each in shared]
-    assert other() is None
 
 
 def test_failure_of_a_pod_names_its_node_and_how_to_take_it_out_of_use(
