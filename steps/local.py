@@ -11,8 +11,7 @@ from imagekiln.steps.export.step import ExportResult, export_run
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.metrics_server import serve_metrics
 from imagekiln.steps.generate.start import require_libraries
-from imagekiln.steps.generate.worker_environments import choose_environments
-from imagekiln.steps.generate.worker_pool import make_shards
+from imagekiln.steps.generate.workers import choose_environments, make_shards
 from imagekiln.steps.imaging.c2pa import C2paSigner
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import require_entries

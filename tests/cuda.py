@@ -361,16 +361,3 @@ def install(monkeypatch: pytest.MonkeyPatch, fault: Fault | None = None) -> Cuda
         monkeypatch.setattr(torch.cuda, name, replacement)
     monkeypatch.setattr(torch, "empty", empty_or_pinned)
     return cuda
-
-
-class Scheduler:
-    """A pipeline's scheduler, whose steps are on the device."""
-
-    def __init__(self, cuda: Cuda) -> None:
-        """Compute on this device."""
-        self.timesteps = torch.empty(0)
-        self._cuda = cuda
-
-    def set_timesteps(self, steps: int) -> None:
-        """Compute so many steps on the current stream."""
-        self.timesteps = self._cuda.on_device(torch.rand(steps))

@@ -25,9 +25,3 @@ def encoding_label(encoding: Encoding) -> str:
 def noise(height: int, width: int) -> RGB:
     """RGB uint8 (height, width, 3) that no encoding makes small."""
     return np.random.default_rng(7).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def smooth(height: int, width: int) -> RGB:
-    """RGB uint8 (height, width, 3) that any encoding comes near to."""
-    down, across = np.linspace(0, 200, height)[:, None], np.linspace(0, 50, width)
-    return np.stack([down + across] * 3, axis=2).astype(np.uint8)

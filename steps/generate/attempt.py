@@ -1,7 +1,4 @@
-"""One attempt at parts of a shard: they are drawn in this thread, and finished in two others.
-
-While the device draws a batch, the batch before it is finished and the part before that is written.
-"""
+"""One attempt at parts of a shard: draw in this thread, finish and commit in two others."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +19,10 @@ from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
 from imagekiln.steps.generate.scores import images_scored_at_once, score_and_rank
 from imagekiln.steps.generate.stages import (
-    Batch,
     CommittedPart,
     DrawnBatch,
     EncodedPart,
-    PassRate,
+    Pace,
     commit_parts,
     draw_batches,
     encode_parts,
@@ -55,12 +51,11 @@ from imagekiln.steps.storage.store import Store
 
 MAX_QUEUED_BATCHES = 2
 MAX_QUEUED_PARTS = 1
-RECHECK_SECONDS = 30.0  # the device waits for the answer: 20 ms from S3, a thousandth of its time
 FinishParts = Callable[[Iterator[DrawnBatch]], Iterator[EncodedPart]]
 
 
 def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Progress) -> None:
-    """End the start with the first step; after any step, give up where it is time to."""
+    """End the start with the first step; after any step, give up if it is time to."""
     if startup.clock.seconds is None:
         synchronized_time(denoiser.device)
         start = startup.clock.end_first_step(
@@ -72,7 +67,7 @@ def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Prog
 
 
 def stopped_error(store: Store, number: int, left: int) -> TryAgain:
-    """That a shard was stopped, with so many parts left."""
+    """Error: a shard was stopped with `left` parts remaining."""
     return TryAgain(
         f"{store.uri}: shard {number} was stopped with {pluralize(left, 'part')} left. "
         "Run the same command again to resume."
@@ -81,7 +76,7 @@ def stopped_error(store: Store, number: int, left: int) -> TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What parts are drawn with, and how they are finished."""
+    """Everything that an attempt needs: the run, its model, and how parts are finished."""
 
     store: Store
     plan: Plan
@@ -89,7 +84,6 @@ class Work:
     finish: FinishParts
     progress: Progress
     stop: Stop
-    startup: Startup | None
 
     def batch_size(self, row: ImageRow) -> int:
         """The planned size of a batch with rows of this one's shape."""
@@ -98,67 +92,26 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class DrawnParts:
-    """What one attempt at some parts committed after loading.
-
-    `wall_seconds` are those of the clock, `seconds` those of its stages. `abandoned_images` are
-    those of parts that were drawn in part when others committed them.
-    """
+    """The parts that an attempt committed, and its times."""
 
     stopped: bool
     wall_seconds: float
     committed: Sequence[CommittedPart]
     seconds: StageSeconds
-    abandoned_images: int
     max_batch_pixels: int | None
 
 
-class PartWatch:
-    """Asks the store before each part, and twice a minute while it is drawn.
-
-    A part that another process has committed is not drawn, or not to its end.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        progress: Progress,
-        is_wanted: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Watch parts of the run in `store`. Draw none once no more `is_wanted`."""
-        self.abandoned_images = 0
-        self._store = store
-        self._progress = progress
-        self._is_wanted = is_wanted
-        self._is_missing = True
-        self._asked_at = 0.0
-
-    def is_missing(self, batch: Batch) -> bool:
-        """Whether the batch is to be drawn. Those of one part come one after the other."""
-        drawn = batch.rows[0].index_in_part
-        if drawn == 0:
-            self._is_missing = not self._is_counted(batch.part) and self._is_wanted()
-            self._asked_at = time.monotonic()
-        elif self._is_missing and time.monotonic() >= self._asked_at + RECHECK_SECONDS:
-            self._is_missing = not self._is_counted(batch.part, drawn)
-            self._asked_at = time.monotonic()
-            if not self._is_missing:
-                self.abandoned_images += drawn
-        return self._is_missing
-
-    def _is_counted(self, part: Part, drawn: int = 0) -> bool:
-        if not self._store.exists(part.key):
-            return False
-        images = part.rows.num_rows
-        self._progress.add_drawn(images - drawn)
-        self._progress.add_committed(images)
+def _is_missing(work: Work, part: Part) -> bool:
+    """Return whether to draw a part; count the images of one that another process committed."""
+    if not work.store.exists(part.key):
         return True
+    work.progress.add_drawn(part.rows.num_rows)
+    work.progress.add_committed(part.rows.num_rows)
+    return False
 
 
 def encode_for(store: Store, plan: Plan, progress: Progress) -> FinishParts:
-    """What encodes and judges images as a plan asks, without those that were taken down.
-
-    Raises BadInput where the signer's files or a user's check cannot be loaded.
-    """
+    """Build the encoder of a plan; it skips forgotten images."""
     encoder = OutputEncoder(plan, _forgotten_ids(store))
     return lambda drawn: encode_parts(drawn, encoder, progress, plan.job.keep)
 
@@ -180,8 +133,13 @@ def load_model(
     return denoiser, seconds
 
 
-def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> DrawnParts:
-    """Draw the parts in this thread; finish and commit them in two others."""
+def draw_parts(
+    work: Work, parts: Sequence[Part], is_wanted: Callable[[], bool] = lambda: True
+) -> DrawnParts:
+    """Draw the parts in this thread; finish and commit them in two others.
+
+    None is begun that another process has committed, or once no more `is_wanted`.
+    """
     denoiser = work.denoiser
     batches = [batch for part in parts for batch in split_into_batches(part, work.batch_size)]
     denoiser.pop_times()  # of an earlier attempt with the same model
@@ -192,11 +150,13 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> DrawnPart
         work.batch_size,
         usual_pixels=work.plan.width * work.plan.height,
     )
-    rate = PassRate()
-    drawn = draw_batches(
-        batches, recovery, work.stop, denoiser.set_upcoming, watch.is_missing, rate
-    )
-    drawn = _run_passes(work, drawn, rate)
+    pace = Pace()
+
+    def is_missing(part: Part) -> bool:
+        return is_wanted() and _is_missing(work, part)
+
+    drawn = draw_batches(batches, recovery, work.stop, denoiser.set_upcoming, is_missing, pace)
+    drawn = _run_passes(work, drawn, pace)
 
     def finish(batches: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
         return work.finish(_score(work, batches) if denoiser.passes is None else batches)
@@ -205,8 +165,7 @@ def draw_parts(work: Work, parts: Sequence[Part], watch: PartWatch) -> DrawnPart
     stopped, committed, waits = run_pipeline(drawn, finish, work.store, work.progress, work.stop)
     wall_seconds = time.perf_counter() - started
     seconds = sum((part.seconds for part in committed), denoiser.pop_times() + waits)
-    abandoned = watch.abandoned_images
-    return DrawnParts(stopped, wall_seconds, committed, seconds, abandoned, recovery.max_pixels)
+    return DrawnParts(stopped, wall_seconds, committed, seconds, recovery.max_pixels)
 
 
 def run_pipeline(
@@ -218,7 +177,7 @@ def run_pipeline(
 ) -> tuple[bool, Sequence[CommittedPart], StageSeconds]:
     """Draw batches in this thread; finish and commit parts in two others.
 
-    Returns whether drawing was stopped, the parts that were committed, and how long stages waited.
+    Returns whether drawing was stopped, the committed parts, and how long stages waited.
     """
     drawn_waits = QueueWaits(name="drawn")
     encoded_waits = QueueWaits(name="encoded")
@@ -243,7 +202,7 @@ def run_pipeline(
 
 
 def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
-    """The batches with the scores that the job asks for; as they are where it asks for none."""
+    """Add the job's scores, if it has any."""
     if not work.plan.job.scores:
         return drawn
     left_out = _forgotten_ids(work.store)
@@ -251,11 +210,8 @@ def _score(work: Work, drawn: Iterator[DrawnBatch]) -> Iterator[DrawnBatch]:
     return score_batches(drawn, score, images_scored_at_once(work.plan))
 
 
-def _run_passes(work: Work, drawn: Iterator[DrawnBatch], rate: PassRate) -> Iterator[DrawnBatch]:
-    """The batches after the passes that the job asks for, of the images that scores have chosen.
-
-    All in the thread that draws, as passes use the model.
-    """
+def _run_passes(work: Work, drawn: Iterator[DrawnBatch], pace: Pace) -> Iterator[DrawnBatch]:
+    """Run the job's passes in the drawing thread, since they may use its model."""
     if work.denoiser.passes is None:
         return drawn
     scored = _score(work, drawn)
@@ -267,15 +223,16 @@ def _run_passes(work: Work, drawn: Iterator[DrawnBatch], rate: PassRate) -> Iter
     def run_passes(images: Sequence[DrawnImage], rows: Sequence[ImageRow]) -> PassedImages:
         return passes(images, rows, check)
 
-    return pass_batches(scored, run_passes, images_at_once, rate)
+    return pass_batches(scored, run_passes, images_at_once, pace)
 
 
 def _step_check(work: Work) -> Callable[[], None]:
-    """What is called after each denoising step."""
-    if work.startup is None:
+    """Return the function to call after each denoising step."""
+    startup = work.denoiser.startup
+    if startup is None:
         return work.stop.raise_if_due
-    work.startup.clock.begin_drawing()
-    return partial(_after_step, work.stop, work.startup, work.denoiser, work.progress)
+    startup.clock.begin_drawing()
+    return partial(_after_step, work.stop, startup, work.denoiser, work.progress)
 
 
 def shard_stats(work: Work, number: int, load_seconds: float, attempt: DrawnParts) -> ShardStats:
@@ -300,8 +257,8 @@ def shard_stats(work: Work, number: int, load_seconds: float, attempt: DrawnPart
         peak_memory=process_peak_bytes(denoiser.device),
         compile_mode=denoiser.compiled_pipeline.mode,
         decode_mode=denoiser.vae_decoder.mode,
-        start=None if work.startup is None else work.startup.clock.seconds,
+        start=None if denoiser.startup is None else denoiser.startup.clock.seconds,
         started_at=ended_at - total,
         ended_at=ended_at,
-        repeated_images=attempt.abandoned_images + count_images(dropped),
+        repeated_images=count_images(dropped),
     )

@@ -1,10 +1,14 @@
-"""Drawn images become files, with the hashes by which anybody can check them later."""
+"""Encode images to files with their hashes, and judge them by gates and the user's checks."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from threading import Lock
 
-from imagekiln.steps.generate.quality import QualityGates, marking_scores
+import numpy as np
+import numpy.typing as npt
+
+from imagekiln.steps.checks import ImageSpec, Verdict
 from imagekiln.steps.imaging.c2pa import C2paSigner
 from imagekiln.steps.imaging.codecs import (
     NO_METADATA,
@@ -12,12 +16,32 @@ from imagekiln.steps.imaging.codecs import (
     encode_image,
     hash_pixels,
 )
+from imagekiln.steps.imaging.measures import ImageMeasures, measure_image
 from imagekiln.steps.imaging.metadata import AI_XMP_PACKET, MAX_COMMENT_UNITS
+from imagekiln.steps.job.gates import (
+    LOW_CONTRAST,
+    MAX_SATURATION,
+    OVER_SATURATED,
+    GateSettings,
+    UserCheckGate,
+)
 from imagekiln.steps.job.output import Encoding, MetadataLevel, file_suffix
-from imagekiln.steps.runs.image import FORGOTTEN_STATUS, DrawnImage, EncodedImage, ImageRow
+from imagekiln.steps.job.scores import AnyScore
+from imagekiln.steps.job.user_checks import import_check
+from imagekiln.steps.runs.image import (
+    FORGOTTEN_STATUS,
+    DrawnImage,
+    EncodedImage,
+    ImageParameters,
+    ImageQuality,
+    ImageRow,
+    ScoreValue,
+)
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.webui_text import ModelLabel, format_parameters, model_label
 
+MAX_REASON_CHARS = 500
+ImageArray = npt.NDArray[np.uint8]
 FLAT_ERROR = "every pixel has the same color"
 
 
@@ -27,10 +51,7 @@ def encode_drawn_image(
     metadata: EmbeddedMetadata = NO_METADATA,
     sign: Callable[[bytes], bytes] | None = None,
 ) -> EncodedImage:
-    """Encode and hash one image.
-
-    An image of a single flat color is `blank`: no prompt asks for it.
-    """
+    """Encode and hash one image. One of a single flat color is `blank`."""
     image = mark_flat(image)
     if image.rgb is None or image.status != "ok":
         return EncodedImage(image.index_in_part, image.status, image.error)
@@ -48,7 +69,7 @@ def encode_drawn_image(
 
 
 def mark_flat(image: DrawnImage) -> DrawnImage:
-    """The image; where it is of a single color, which a pass might hide, as a blank one."""
+    """Mark an image of a single color, which a pass might hide, as blank."""
     rgb = image.rgb
     if rgb is None or image.status != "ok" or not (rgb == rgb[0, 0]).all():
         return image
@@ -59,10 +80,7 @@ class OutputEncoder:
     """Encodes and judges images as a plan asks. May be called from several threads at once."""
 
     def __init__(self, plan: Plan, forgotten: Iterable[str] = ()) -> None:
-        """`forgotten` are the ids of images that were taken down: of them, nothing is stored.
-
-        Raises BadInput where the signer's files or a user's check cannot be loaded.
-        """
+        """Prepare the plan's encoding and checks. Nothing of `forgotten` image ids is stored."""
         job = plan.job
         self._encoding = job.encoding
         self._metadata = job.metadata
@@ -93,12 +111,106 @@ class OutputEncoder:
 def build_image_metadata(
     row: ImageRow, model: ModelLabel, encoding: Encoding, level: MetadataLevel
 ) -> EmbeddedMetadata:
-    """What the file of this row says of itself.
-
-    A JPEG cuts prompts too long for its one segment.
-    """
+    """Build the metadata of a row's file. A JPEG cuts prompts too long for its segment."""
     text = None
     if level == "all":
         max_units = MAX_COMMENT_UNITS if encoding.kind == "jpeg" else None
         text = format_parameters(row.parameters, model, max_units)
     return EmbeddedMetadata(text, None if level == "none" else AI_XMP_PACKET)
+
+
+class QualityGates:
+    """The gates that look at one image at a time. May be called from several threads."""
+
+    def __init__(self, gates: GateSettings) -> None:
+        """Import the user's checks. Raises BadInput if one cannot be imported."""
+        self._gates = gates
+        self._checks = [UserCheck(check) for check in gates.checks]
+
+    def __call__(
+        self, rgb: ImageArray, row: ImageRow, score_marks: Mapping[str, str] | None = None
+    ) -> ImageQuality:
+        """Judge RGB uint8 (height, width, 3), which scores have marked for these reasons."""
+        measures = measure_image(rgb)
+        height, width = rgb.shape[:2]  # passes may have changed them after the row was drawn
+        spec = replace(to_image_spec(row), width=width, height=height)
+        verdicts = {check.name: check(rgb, spec) for check in self._checks}
+        bad = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
+
+        for name, mark in (score_marks or {}).items():
+            bad[name] = Verdict(False, mark)
+
+        reason = "; ".join(format_verdict(name, verdict) for name, verdict in bad.items())
+        return ImageQuality((*self._failed_measures(measures), *bad), reason or None, measures)
+
+    def _failed_measures(self, measures: ImageMeasures) -> list[str]:
+        failed = []
+        if measures.contrast < self._gates.low_contrast.below:
+            failed.append(LOW_CONTRAST)
+        if measures.saturation > MAX_SATURATION:
+            failed.append(OVER_SATURATED)
+        return failed
+
+
+class UserCheck:
+    """One check of the user's, called by one thread at a time. Always gives a Verdict."""
+
+    def __init__(self, check: UserCheckGate) -> None:
+        """Import the function. Raises BadInput if that fails."""
+        self.name = check.name
+        self._function = import_check(check)
+        self._lock = Lock()
+
+    def __call__(self, image: ImageArray, spec: ImageSpec) -> Verdict:
+        """Judge RGB uint8 (height, width, 3). Raises as `explain_device`."""
+        read_only = image.view()
+        read_only.flags.writeable = False
+        try:
+            with self._lock:
+                return _to_verdict(self._function(read_only, spec))
+        except SystemExit:  # it would end the process as if all were made
+            return Verdict(False, "the check failed: it called exit()")
+        except Exception as error:  # a user's code may raise anything
+            # Imported only here: torch takes seconds.
+            from imagekiln.steps.generate.diffusion.device import explain_device
+
+            if failure := explain_device(f"the check {self.name}", error):
+                raise failure from error
+            return Verdict(False, f"the check failed: {type(error).__name__}: {error}")
+
+
+def marking_scores(
+    values: Mapping[str, ScoreValue], scores: Mapping[str, AnyScore]
+) -> dict[str, str]:
+    """The scores that mark an image, with the reason."""
+    marks = {}
+    for name, score in values.items():
+        if score.value is None:
+            marks[name] = score.reason or ""
+        elif scores[name].marks(score.value):
+            marks[name] = f"{score.value:g}"
+    return marks
+
+
+def format_verdict(name: str, verdict: Verdict) -> str:
+    """A verdict as it is stored: shortened, and without lone surrogates, which Parquet refuses."""
+    reason = str(verdict.reason)[:MAX_REASON_CHARS].encode(errors="replace").decode()
+    return f"{name}: {reason}" if reason else name
+
+
+def _to_verdict(result: object) -> Verdict:
+    match result:
+        case Verdict():
+            return result
+        case None:
+            return Verdict(True)
+        case bool() | np.bool():
+            return Verdict(bool(result))
+        case _:
+            raise TypeError(f"it returned {type(result).__name__}, not Verdict, bool or None")
+
+
+def to_image_spec(row: ImageRow) -> ImageSpec:
+    """The image row in the form that checks receive."""
+    parameters = {name: getattr(row.parameters, name) for name in ImageParameters.__slots__}
+    return ImageSpec(image_id=row.image_id, id=row.id, image_index=row.image_index, **parameters)

@@ -1,8 +1,4 @@
-"""The meter of an attempt: what its devices take is written about once a minute.
-
-A process that is killed leaves what it wrote before. If the budget of the run is spent, the attempt
-ends after its current part.
-"""
+"""Write about once a minute what an attempt spends, and end it when the budget is spent."""
 
 import threading
 import time
@@ -47,10 +43,8 @@ def meter_attempt(
 ) -> Iterator["Meter"]:
     """Meter what the block spends on so many devices, in a process that is `age` seconds old.
 
-    `plan` is that of the run or of one of its retries, of which it makes `shards`, by default all.
-    `stop` is requested if the budget of the run is spent. Raises BudgetSpent if it was spent
-    before, or ended the block, and parts of the shards are missing: if none is, there is nothing
-    left to spend on, and the block ends well.
+    `plan` is that of the run or of a retry; by default it makes all `shards`. Raises BudgetSpent if
+    the budget was spent before or during the block, unless no part is missing.
     """
     if shards is None:
         shards = range(len(plan.shards))
@@ -79,10 +73,9 @@ def _lacks_parts(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
 
 
 class Meter:
-    """What one attempt has spent, and what is known of the other attempts at its run.
+    """The spending of one attempt, beside that of the other attempts at its run.
 
-    `excess` says how far the budget is spent, once it is. `progress` is to be told of images in
-    place of that which the meter was given.
+    `excess` says how far the budget is spent, once it is. `progress` replaces the given one.
     """
 
     def __init__(
@@ -113,7 +106,7 @@ class Meter:
         self._thread: threading.Thread | None = None
 
     def look_at_budget(self) -> str | None:
-        """How far the budget is spent by others, as a clause; None if some of it is left."""
+        """Say how far others have spent the budget, as a clause; None if some of it is left."""
         if not self._terms.budget.is_limited:
             return None
         attempts = self._others.read()
@@ -184,7 +177,7 @@ class Meter:
             self._attempt.write(spent, end)
 
     def _measure(self, *, is_complete: bool = False, ended: int = 0) -> Spent:
-        """What this attempt has spent so far. If it is complete, all of it was of use."""
+        """Measure this attempt so far. If it is complete, all of it was of use."""
         elapsed = self._elapsed()
         useful = elapsed if is_complete else min(elapsed, self._last_commit)
         seconds = elapsed * self._devices

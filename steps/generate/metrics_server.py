@@ -1,13 +1,12 @@
-"""Serves the metrics of this process, or of the worker processes that it starts, at /metrics.
+"""Serve the metrics of this process, or of its worker processes, at /metrics.
 
-Where several processes work in one pod, each keeps its values in a file of its own, as
-prometheus-client's multiprocess mode does it: the values of a process that was killed stay, and one
-endpoint adds up all. Only here is prometheus-client imported, and only if a port is set.
+Several processes of a pod keep their values in files, in prometheus-client's multiprocess mode, so
+those of a killed process stay. prometheus-client is imported only if a port is set.
 """
 
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,6 @@ from imagekiln.steps.runtime.machine import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.metrics import (
     METRICS,
     SHARD_INFO,
-    Counter,
-    Gauge,
-    SecondsHistogram,
 )
 from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.storage.local import temporary_folder
@@ -34,7 +30,6 @@ ALL_SHARDS = "all"
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 # Set in pods: what the workflow knows of them.
 PROFILE_VARIABLE = "IMAGEKILN_PROFILE"
-AnyMetric = Counter | Gauge | SecondsHistogram
 
 
 @contextmanager
@@ -43,14 +38,14 @@ def serve_metrics(
 ) -> Iterator[Mapping[str, str]]:
     """Serve the metrics of this process, or of its workers, if a port is set.
 
-    Yields the variables that workers need. A port that is taken is reported, and the work continues
-    without metrics. Raises BadInput if the setting is no port.
+    Yields the variables that workers need. Raises BadInput if the setting is no port. One that is
+    taken is only reported.
     """
     port = metrics_port(os.environ)
     if port is None:
         yield {}
         return
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, disable_created_metrics
     from prometheus_client.multiprocess import MultiProcessCollector
 
     registry = CollectorRegistry()
@@ -61,8 +56,11 @@ def serve_metrics(
             folder = stack.enter_context(temporary_folder("imagekiln-metrics-"))
             MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
             variables[FOLDER_VARIABLE] = folder
-        _turn_on(own_metrics, registry)
-        stack.callback(_turn_off, own_metrics)
+        # They would be a third more series, which nobody asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        for metric in own_metrics:
+            metric.turn_on(registry)
+            stack.callback(setattr, metric, "series", None)
         _start_server(port, registry, progress, stack)
         _set_info(plan, shard)
         yield variables
@@ -72,13 +70,17 @@ def count_in_worker() -> None:
     """In a worker process: keep values in the folder of the process that serves them, if any."""
     if not os.environ.get(FOLDER_VARIABLE) or metrics_port(os.environ) is None:
         return
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, disable_created_metrics
 
-    _turn_on([metric for metric in METRICS if metric.per_process], CollectorRegistry())
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    for metric in METRICS:
+        if metric.per_process:
+            metric.turn_on(registry)
 
 
 def forget_worker(environment: Mapping[str, str], process: int) -> None:
-    """A worker has ended: its gauges, such as the memory that it used, are no more."""
+    """Drop the gauges of a worker that has ended."""
     folder = environment.get(FOLDER_VARIABLE)
     if folder is not None:
         from prometheus_client.multiprocess import mark_process_dead
@@ -87,7 +89,7 @@ def forget_worker(environment: Mapping[str, str], process: int) -> None:
 
 
 def metrics_port(environment: Mapping[str, str]) -> int | None:
-    """The port to serve metrics on; None where they are off. Raises BadInput."""
+    """The port to serve metrics on; None if they are off. Raises BadInput."""
     text = environment.get(PORT_VARIABLE, "").strip()
     if text in ("", "0"):
         return None
@@ -105,7 +107,9 @@ def _start_server(
     from prometheus_client import start_http_server
 
     try:
-        server, thread = start_http_server(port, _any_address(), registry)
+        # A cluster's pods may have IPv6 alone.
+        address = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104  # scraped from elsewhere
+        server, thread = start_http_server(port, address, registry)
     except OSError as error:
         reason = error.strerror or str(error)
         sentence = (
@@ -118,11 +122,6 @@ def _start_server(
         stack.callback(end)
 
 
-def _any_address() -> str:
-    """All addresses of this machine: a cluster's pods may have IPv6 alone."""
-    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104  # scraped from elsewhere
-
-
 def _set_info(plan: Plan, shard: str) -> None:
     SHARD_INFO.set(
         1,
@@ -133,29 +132,3 @@ def _set_info(plan: Plan, shard: str) -> None:
         model=plan.job.model.id,
         profile=os.environ.get(PROFILE_VARIABLE, ""),
     )
-
-
-def _turn_on(metrics: Sequence[AnyMetric], registry: "CollectorRegistry") -> None:
-    import prometheus_client as prometheus
-
-    # They would be a third more series, which nobody asks for.
-    prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
-    for metric in metrics:
-        description = (metric.full_name, metric.meaning, metric.labels)
-        if isinstance(metric, Counter):
-            metric.series = prometheus.Counter(*description, registry=registry)
-        elif isinstance(metric, Gauge):
-            metric.series = prometheus.Gauge(
-                *description, registry=registry, multiprocess_mode="livesum"
-            )
-        else:
-            metric.series = prometheus.Histogram(
-                *description, registry=registry, buckets=metric.buckets
-            )
-        for value in metric.values:
-            metric.series.labels(value)
-
-
-def _turn_off(metrics: Sequence[AnyMetric]) -> None:
-    for metric in metrics:
-        metric.series = None

@@ -1,8 +1,7 @@
-"""Passes over images that were drawn and chosen: enlarged, drawn over, described.
+"""Passes over chosen images: upscale, refine, caption.
 
-They run in the thread that draws, since a pass of diffusion may use the model that draws. An image
-comes out the same whatever its neighbors: batches are padded to the size that the plan gives. One
-at which a pass fails is `failed`.
+They run in the drawing thread, since a pass may use its model. Batches are padded to the planned
+size, so that an image does not depend on its neighbors.
 """
 
 import hashlib
@@ -68,10 +67,9 @@ class ImagePass:
     def __call__(
         self, images: Images, rows: Sequence[ImageRow], check: Check
     ) -> dict[int, DrawnImage]:
-        """The images that are ok after this pass, by their indexes in the part.
+        """Return the images that are ok after this pass, by their indexes in the part.
 
-        `rows` have the size that the pass gives. `check` may raise to give up. Raises TryAgain
-        where the device failed, or has no room for a single image.
+        `rows` have the size that the pass gives. `check` may raise to give up.
         """
         self._check = check
         self._pixels = {image.index_in_part: image.rgb for image in images if image.rgb is not None}
@@ -89,7 +87,7 @@ class ImagePass:
 
 
 class ImagePasses:
-    """All passes of a job, one after another."""
+    """The passes of a job, one after another."""
 
     def __init__(
         self, plan: Plan, passes: Sequence[ImagePass], denoisers: Sequence[Denoiser] = ()
@@ -102,10 +100,7 @@ class ImagePasses:
     def __call__(
         self, images: Images, rows: Sequence[ImageRow], check: Check = lambda: None
     ) -> PassedImages:
-        """The images after all passes; those that are not ok stay as they are.
-
-        `check` may raise to give up. Raises as each pass does.
-        """
+        """Return the images after all passes; those that are not ok stay as they are."""
         results = {image.index_in_part: mark_flat(image) for image in images}
         seconds: dict[str, float] = {}
         for position, image_pass in enumerate(self._passes):
@@ -140,10 +135,9 @@ def load_passes(
     device: torch.device,
     denoiser: Denoiser,
 ) -> ImagePasses:
-    """The passes of a run or a retry in `store`, with their models on the device.
+    """Load the passes of a run or retry in `store`.
 
-    `denoiser` has the model that draws, which a pass of the kind refine needs unless it has one of
-    its own. Raises BadInput where a model does not load or is another by now, Missing, TryAgain.
+    A pass of the kind refine uses `denoiser` unless it has a model of its own.
     """
     own_denoisers = _load_denoisers(plan, store)
     passes = []
@@ -158,11 +152,7 @@ def load_passes(
 
 
 def _load_denoisers(plan: Plan, store: Store) -> dict[str, Denoiser]:
-    """The diffusion models that passes bring, by the pass's name.
-
-    They share nothing with the job's own model: neither schedulers nor texts nor LoRAs. Passes by
-    the same model have one in common.
-    """
+    """Load the diffusion models that passes bring; those with the same model share it."""
     denoisers: dict[str, Denoiser] = {}
     loaded: dict[tuple[str, str], Denoiser] = {}
     for name, pass_plan in iter_pass_plans(plan):
@@ -242,7 +232,7 @@ def _caption_with(name: str, describe: Describe) -> RunBatch:
 
 
 def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -> ImageParameters:
-    """What a pass of diffusion draws: the row's prompt over its own image."""
+    """Return the parameters of a refine pass: the row's prompt over its own image."""
     if settings.model is not None:
         # LoRAs and adapters belong to the job's own model.
         parameters = replace(parameters, loras=None, control_image=None, reference_image=None)
@@ -263,7 +253,7 @@ def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -
 
 
 def _planned_size(plan: Plan, settings: AnyPass, row: ImageRow) -> int:
-    """How many images a batch has: as many pixels as a batch that is drawn.
+    """Return the size of a batch: as many pixels as a batch that is drawn.
 
     The models of captions scale images to a size of their own.
     """
@@ -286,6 +276,6 @@ def _require_size(rgb: RGB, parameters: ImageParameters) -> None:
 
 
 def _join(before: DrawnImage, after: DrawnImage) -> DrawnImage:
-    """What a pass made of an image, with what was known of it before."""
+    """Merge the result of a pass into what was known of an image."""
     captions = {**before.captions, **after.captions} if after.status == "ok" else {}
     return replace(before, rgb=after.rgb, status=after.status, error=after.error, captions=captions)

@@ -1,8 +1,7 @@
-"""Scores of drawn images, in batches on the device, and which of several candidates remains.
+"""Score images in batches on the device, and choose among candidates.
 
-A scorer that runs out of memory goes on in smaller batches. An image that a scorer cannot judge is
-marked and has no score. The candidates of a prompt are neighbors in one part, so that whoever makes
-the part decides among them, once.
+An image that a scorer cannot judge is marked and has no score. The candidates of a prompt are
+neighbors in one part, so one process decides among them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,8 +17,7 @@ from imagekiln.steps.generate.diffusion.scorers import (
     Scorer,
     load_model_scorer,
 )
-from imagekiln.steps.generate.encoder import mark_flat
-from imagekiln.steps.generate.quality import marking_scores, to_image_spec
+from imagekiln.steps.generate.encoder import mark_flat, marking_scores, to_image_spec
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.measures import measure_sharpness
 from imagekiln.steps.job.job import Job
@@ -40,10 +38,7 @@ Scorers = Mapping[str, BoundScorer]
 
 
 def load_own_scorer(setting: str, entry: str, device: str) -> Scorer:
-    """The user's own score: a function, or a class that is made once with the device's name.
-
-    Raises BadInput if it cannot be imported or made, TryAgain if the device fails.
-    """
+    """Load the user's own score: a function, or a class that is made with the device's name."""
     function = import_score(setting, entry)
     if isinstance(function, type):
         try:
@@ -72,10 +67,7 @@ def score_sharpness(images: Sequence[RGB], _: Sequence[ImageRow], __: int) -> Se
 
 
 def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:
-    """The scorers of a plan, by the names of their scores.
-
-    Raises BadInput where one does not load, Missing, TryAgain.
-    """
+    """Load the scorers of a plan, by the names of their scores."""
     if not plan.job.scores:
         return {}
     with loading("scores"):
@@ -94,7 +86,7 @@ def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:
 
 
 def images_scored_at_once(plan: Plan) -> int:
-    """How many images of a part are scored at once: a batch, or more where candidates need it."""
+    """Return how many images are scored at once: a batch, in whole groups of candidates."""
     candidates = plan.job.candidates
     return -(-plan.max_batch_size // candidates) * candidates
 
@@ -106,9 +98,9 @@ def score_and_rank(
     rows: Sequence[ImageRow],
     left_out: Collection[str] = (),
 ) -> list[DrawnImage]:
-    """The images with their scores and, where candidates compete, with their ranks.
+    """Return the images with their scores and the ranks of candidates.
 
-    Those with the ids `left_out` do not compete. Raises as the scorers do.
+    Those with the ids `left_out` do not compete.
     """
     images = [
         replace(image, rgb=None, status=FORGOTTEN_STATUS) if row.image_id in left_out else image
@@ -143,10 +135,10 @@ def score_images(
 def rank_candidates(
     images: Sequence[DrawnImage], scores: Mapping[str, AnyScore], keep: KeepSettings
 ) -> list[DrawnImage]:
-    """The candidates of prompts, neighbors in groups of `keep.of`, with their ranks.
+    """Rank the candidates of each prompt, neighbors in groups of `keep.of`.
 
-    Those within the bounds of all scores go first, and of these the one with the highest score. Of
-    equal ones, the first. Images that are not ok have no rank, and lose where another wins.
+    Those within the bounds of all scores go first, then the highest score, then the first. Images
+    that are not ok have no rank.
     """
     ranked: list[DrawnImage] = []
     for start in range(0, len(images), keep.of):
@@ -174,10 +166,9 @@ def _rank_key(
 def settle_candidates(
     images: Sequence[EncodedImage], keep: KeepSettings | None
 ) -> Sequence[EncodedImage]:
-    """The images of a part as they are stored, where losers are stored too.
+    """Correct ranks in a part that stores all candidates.
 
-    If the best one failed in a pass or in encoding, the best that is stored has won, so that no
-    retry makes again what is stored.
+    If the best one failed in a pass or in encoding, the best stored one becomes the first.
     """
     if keep is None or keep.losers == "drop":
         return images
@@ -197,7 +188,7 @@ def settle_candidates(
 
 
 def _with_rank(image: DrawnImage, rank: int | None, keep: KeepSettings) -> DrawnImage:
-    """A candidate where another or itself has won. One that is not ok keeps its error."""
+    """Set a candidate's rank. One that is not kept has no pixels, but its error."""
     if rank == 1 or (rank is not None and keep.losers == "keep"):
         return replace(image, candidate_rank=rank)
     return replace(image, candidate_rank=rank, rgb=None, status=OUTSCORED_STATUS)

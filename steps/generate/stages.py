@@ -1,7 +1,4 @@
-"""The three stages of a shard as plain iterators: draw, encode, commit.
-
-`step` joins them by queues.
-"""
+"""The three stages of a shard as plain iterators: draw, encode, commit."""
 
 import math
 import time
@@ -35,12 +32,12 @@ EncodeImage = Callable[[DrawnImage, ImageRow], EncodedImage]
 ScoreImages = Callable[[Sequence[DrawnImage], Sequence[ImageRow]], Sequence[DrawnImage]]
 RunPasses = Callable[[Sequence[DrawnImage], Sequence[ImageRow]], PassedImages]
 OnUpcoming = Callable[[Sequence[ImageRow]], None]
-IsMissing = Callable[["Batch"], bool]
+IsMissing = Callable[[Part], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Image rows of one part and one shape that are to be drawn at once, where memory allows."""
+    """Image rows of one part and one shape that are to be drawn at once, if memory allows."""
 
     part: Part
     rows: Sequence[ImageRow]
@@ -50,7 +47,7 @@ class Batch:
 class DrawnBatch:
     """Drawn images and their rows, of one part. The device may still be working on them.
 
-    `seconds` has the time for scores and passes, and of waiting for the device before them.
+    `seconds` has the time of scores, of passes, and of waiting for the device before them.
     """
 
     part: Part
@@ -70,10 +67,7 @@ class EncodedPart:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPart:
-    """A part that is in the store, and the time spent on it after it was drawn.
-
-    `was_first` is False where another process had committed it: what was drawn here is dropped.
-    """
+    """A part in the store. If not `was_first`, another process committed it."""
 
     part: Part
     seconds: StageSeconds
@@ -81,10 +75,7 @@ class CommittedPart:
 
 
 def split_into_batches(part: Part, batch_size: Callable[[ImageRow], int]) -> list[Batch]:
-    """The batches of a part.
-
-    `batch_size` gives the size of a batch with rows of this one's shape.
-    """
+    """Split a part into batches. `batch_size` gives the size for a row's shape."""
     batches: list[Batch] = []
     for rows in group_by_shape(image_rows(part.rows)):
         size = batch_size(rows[0])
@@ -93,43 +84,39 @@ def split_into_batches(part: Part, batch_size: Callable[[ImageRow], int]) -> lis
 
 
 @dataclass(slots=True)
-class PassRate:
-    """How long it takes from drawing images to the end of their passes."""
+class Pace:
+    """Seconds an image takes to be drawn and passed on, to tell when a part will be done.
 
-    images: int = 0
-    seconds: float = 0.0
+    `pending` images are queued on the device.
+    """
 
-    def seconds_for(self, images: int) -> float:
-        """Seconds for so many images; 0 before the first."""
-        return images * self.seconds / self.images if self.images else 0.0
-
-    def add(self, images: int, seconds: float) -> None:
-        """Count some images, those among them that have no passes, too."""
-        self.images += images
-        self.seconds += seconds
-
-
-@dataclass(slots=True)
-class _DrawRate:
-    """How long an image takes. `pending` images were queued on the device and may not be done."""
-
-    images: int = 0
+    drawn: int = 0
     pending: int = 0
-    seconds: float = 0.0
-    passes: PassRate = field(default_factory=PassRate)
+    draw_seconds: float = 0.0
+    passed: int = 0
+    pass_seconds: float = 0.0
 
-    def seconds_for(self, images: int) -> float:
-        """Seconds until pending images and this many more are drawn; 0 before the first batch."""
-        if self.images == 0:
-            return 0.0
-        return (images + self.pending) * self.seconds / self.images
-
-    def add(self, images: Sequence[DrawnImage], seconds: float) -> None:
+    def add_drawn(self, images: Sequence[DrawnImage], seconds: float) -> None:
         """Count a batch. If it is still pending, the seconds were those of the batch before it."""
-        self.seconds += seconds
-        self.images += self.pending + len(images)
+        self.draw_seconds += seconds
+        self.drawn += self.pending + len(images)
         self.pending = count_pending(images)
-        self.images -= self.pending
+        self.drawn -= self.pending
+
+    def add_passed(self, images: int, seconds: float) -> None:
+        """Count images after their passes."""
+        self.passed += images
+        self.pass_seconds += seconds
+
+    def seconds_to_finish(self, part: Part, row: ImageRow) -> float:
+        """Seconds until the part is committed if this row is drawn next."""
+        if row.index_in_part == 0:
+            return math.inf  # no new part is begun after a request to stop
+        images: int = part.rows.num_rows
+        left = images - row.index_in_part + self.pending
+        drawing = left * self.draw_seconds / max(1, self.drawn)
+        passing = images * self.pass_seconds / max(1, self.passed)
+        return COMMIT_RESERVE_SECONDS + drawing + passing
 
 
 def draw_batches(
@@ -138,57 +125,44 @@ def draw_batches(
     stop: Stop,
     on_upcoming: OnUpcoming = lambda _: None,
     is_missing: IsMissing = lambda _: True,
-    pass_rate: "PassRate | None" = None,
+    pace: Pace | None = None,
 ) -> Iterator[DrawnBatch]:
-    """Draw batch after batch. Raises Stopped where the part at hand cannot be finished in time.
+    """Draw batch after batch. Raises Stopped if the part at hand cannot be finished in time.
 
-    `on_upcoming` is called before each batch with the rows of the batch after it. A batch is
-    skipped where the part of it is not missing any more. `pass_rate` says what follows drawing.
+    `on_upcoming` is called before each batch with the rows of the next one. Batches of a part that
+    is not missing any more are skipped.
     """
-    rate = _DrawRate(passes=pass_rate or PassRate())
+    pace = pace or Pace()
+    is_wanted = True
     for index, batch in enumerate(batches):
-        if not is_missing(batch):
+        if batch.rows[0].index_in_part == 0:
+            is_wanted = is_missing(batch.part)
+        if not is_wanted:
             continue
         for upcoming in batches[index + 1 : index + 2]:
             on_upcoming(upcoming.rows)
-        yield from _draw_batch(batch, recovery, stop, rate)
+        yield from _draw_batch(batch, recovery, stop, pace)
 
 
 def _draw_batch(
-    batch: Batch, recovery: BatchRecovery, stop: Stop, rate: _DrawRate
+    batch: Batch, recovery: BatchRecovery, stop: Stop, pace: Pace
 ) -> Iterator[DrawnBatch]:
-    """Draw a batch at once or, where memory runs out, in several smaller ones."""
+    """Draw a batch at once or, if memory runs out, in several smaller ones."""
     rows = batch.rows
     while rows:
-        stop.raise_if_due(_seconds_to_finish(batch.part, rows[0], rate))
+        stop.raise_if_due(pace.seconds_to_finish(batch.part, rows[0]))
         started = time.perf_counter()
         images = recovery.draw_prefix(rows)
-        rate.add(images, time.perf_counter() - started)
+        pace.add_drawn(images, time.perf_counter() - started)
 
         yield DrawnBatch(batch.part, images, rows[: len(images)])
         rows = rows[len(images) :]
 
 
-def _seconds_to_finish(part: Part, row: ImageRow, rate: _DrawRate) -> float:
-    """Seconds until the part is committed if this row is drawn next."""
-    if row.index_in_part == 0:
-        return math.inf  # no new part is begun after a request to stop
-    of_passes = rate.passes.seconds_for(part.rows.num_rows)
-    return (
-        COMMIT_RESERVE_SECONDS
-        + of_passes
-        + rate.seconds_for(part.rows.num_rows - row.index_in_part)
-    )
-
-
 def score_batches(
     drawn: Iterator[DrawnBatch], score: ScoreImages, images_at_once: int
 ) -> Iterator[DrawnBatch]:
-    """Score the images of each part, so many at once from its first to its last.
-
-    So they are scored together in the same way however memory cut the batches that they were drawn
-    in.
-    """
+    """Score the images of each part, so many at once, however memory cut their batches."""
     for batch in _regroup_batches(drawn, images_at_once):
         began = time.perf_counter()
         scored = score(batch.images, batch.rows)
@@ -197,7 +171,7 @@ def score_batches(
 
 
 def pass_batches(
-    drawn: Iterator[DrawnBatch], run_passes: RunPasses, images_at_once: int, rate: PassRate
+    drawn: Iterator[DrawnBatch], run_passes: RunPasses, images_at_once: int, pace: Pace
 ) -> Iterator[DrawnBatch]:
     """Run the passes over the images of each part, so many at once."""
     for batch in _regroup_batches(drawn, images_at_once):
@@ -205,7 +179,7 @@ def pass_batches(
         # Waiting for a batch here, and not at the next, leaves drawing no time to be measured by.
         seconds = batch.seconds + StageSeconds(passes=dict(passed.seconds))
         taken = seconds.encode_waits + seconds.score + sum(passed.seconds.values())
-        rate.add(len(batch.rows), taken)
+        pace.add_passed(len(batch.rows), taken)
         yield replace(batch, images=passed.images, seconds=seconds)
 
 
@@ -215,8 +189,6 @@ def _regroup_batches(drawn: Iterator[DrawnBatch], images_at_once: int) -> Iterat
     rows: list[ImageRow] = []
     seconds = StageSeconds()
     for batch in drawn:
-        if batch.rows[0].index_in_part == 0:
-            images, rows = [], []  # of a part that was given up
         began_waiting = time.perf_counter()
         images += batch.images
         rows += batch.rows
@@ -243,8 +215,6 @@ def encode_parts(
     seconds = StageSeconds()
     with thread_pool(ENCODER_THREADS) as pool:
         for batch in drawn:
-            if batch.rows[0].index_in_part == 0:
-                encoded = []  # of a part that was given up, since another process committed it
             began_waiting = time.perf_counter()
             images = list(batch.images)
             began_encoding = time.perf_counter()

@@ -22,9 +22,9 @@ GENERATION_LIBRARIES = ("torch", "diffusers", "transformers")
 
 
 def require_libraries(job: Job | None = None) -> None:
-    """Raise NotInstalled where this installation cannot generate images, or those of this job.
+    """Raise NotInstalled if this installation cannot generate images, or those of this job.
 
-    Where it can, prepare the process for them.
+    Otherwise prepare the process for them.
     """
     require_extra("generate", GENERATION_LIBRARIES, "to generate images")
     limit_spinning()
@@ -37,7 +37,7 @@ def require_libraries(job: Job | None = None) -> None:
 
 
 def require_extra(extra: str, libraries: Sequence[str], purpose: str) -> None:
-    """Raise NotInstalled where one of the extra's libraries is missing."""
+    """Raise NotInstalled if one of the extra's libraries is missing."""
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
         raise NotInstalled(
@@ -55,14 +55,13 @@ def generate(
     process_clock: StartClock | None = None,
     helps: bool = False,
 ) -> ShardStats | None:
-    """Make what is missing of one shard of the run at `uri`; None where nothing was missing.
+    """Make what is missing of one shard of the run at `uri`; return None if nothing was.
 
-    The model's files are hashed while PyTorch is imported. With `process_clock`, which began with
-    the process, its start is in the log and in the statistics. With `helps`, and where the job
-    allows it, it then makes parts of shards that other processes are late with.
+    With `process_clock`, the start of the process is logged and in the statistics. With `helps`, it
+    then helps late shards, if the job allows it.
 
-    Raises BadInput where run, shard or model are not as planned, BudgetSpent where the run has
-    spent its budget, TryAgain where the step was stopped or storage failed.
+    Raises BadInput if run, shard or model are not as planned, BudgetSpent if the run has spent its
+    budget, TryAgain if the step was stopped or storage failed.
     """
     require_libraries()
     run = open_run(uri)
@@ -81,8 +80,5 @@ def generate(
         with startup.clock.phase("imports"):
             from imagekiln.steps.generate.step import LazyDenoiser, generate_and_help
 
-        timed_startup = startup if process_clock is not None else None
         with closing(LazyDenoiser(store, plan, startup, meter.note_device)) as open_denoiser:
-            return generate_and_help(
-                store, plan, number, open_denoiser, meter, stop, timed_startup, helps=helps
-            )
+            return generate_and_help(store, plan, number, open_denoiser, meter, stop, helps=helps)

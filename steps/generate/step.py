@@ -1,12 +1,9 @@
 """The generate step: the missing parts of one shard are drawn, encoded and committed."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import replace
 
-from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.attempt import (
-    PartWatch,
     Work,
     draw_parts,
     encode_for,
@@ -17,19 +14,15 @@ from imagekiln.steps.generate.attempt import (
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import describe_device, free_memory
 from imagekiln.steps.generate.diffusion.startup import Startup
-from imagekiln.steps.generate.late_shards import (
-    find_late_shards,
-    parts_to_help_with,
-)
+from imagekiln.steps.generate.late_shards import help_late_shards
 from imagekiln.steps.generate.meter import Meter
 from imagekiln.steps.generate.passes import load_passes
 from imagekiln.steps.generate.scores import load_scorers
 from imagekiln.steps.job.user_checks import import_entries
-from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard
 from imagekiln.steps.runs.stats import ShardStats
-from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
+from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
 
@@ -46,10 +39,7 @@ class LazyDenoiser:
         startup: Startup | None = None,
         note_device: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Load nothing yet. `startup` is what a new process began.
-
-        `note_device` is called with the name of the device once the model is loaded.
-        """
+        """Load nothing yet. `note_device` is called with the device's name after loading."""
         self._store = store
         self._plan = plan
         self._startup = startup
@@ -75,10 +65,7 @@ class LazyDenoiser:
         return self._denoiser
 
     def close(self) -> None:
-        """End the denoiser's threads and free its memory, where it was loaded.
-
-        A model is in reference cycles: the next one in this process would come on top of it.
-        """
+        """End the denoiser's threads and free its memory, which reference cycles hold."""
         if self._denoiser is not None:
             self._denoiser.close()
             self._denoiser = None
@@ -92,15 +79,13 @@ def generate_shard(
     open_denoiser: Callable[[], Denoiser],
     progress: Progress,
     stop: Stop,
-    startup: Startup | None = None,
     *,
     record: Callable[[ShardStats], None] = lambda _: None,
     parts: slice = ALL_PARTS,
 ) -> ShardStats | None:
     """Make what is missing of one shard with a model that several shards may share.
 
-    With `startup`, which a new process began, its start is logged and in the statistics, which
-    `record` is called with. `parts` are those to consider, by default all.
+    `record` is called with the statistics. `parts` are those to consider.
     """
     shard = read_shard(store, plan, number)[parts]
     missing = missing_parts(store, shard)
@@ -114,8 +99,8 @@ def generate_shard(
     finish = encode_for(store, plan, progress)
     denoiser, load_seconds = load_model(open_denoiser, missing)
 
-    work = Work(store, plan, denoiser, finish, progress, stop, startup)
-    attempt = draw_parts(work, missing, PartWatch(store, progress))
+    work = Work(store, plan, denoiser, finish, progress, stop)
+    attempt = draw_parts(work, missing)
     stats = shard_stats(work, number, load_seconds, attempt)
     record(stats)
     if attempt.stopped:
@@ -142,14 +127,13 @@ def generate_and_help(
     open_denoiser: Callable[[], Denoiser],
     meter: Meter,
     stop: Stop,
-    startup: Startup | None = None,
     *,
     helps: bool = True,
 ) -> ShardStats | None:
-    """Make what is missing of one shard, then parts of shards that other processes are late with.
+    """Make what is missing of one shard, then help late shards if `helps`.
 
-    The latter only with `helps`, if no shard waits for a device, and the model is loaded. Returns
-    the statistics of the shard itself.
+    It helps only if no shard is pending and the model is loaded. Returns the shard's own
+    statistics.
     """
     stats = generate_shard(
         store,
@@ -158,53 +142,10 @@ def generate_and_help(
         open_denoiser,
         meter.progress,
         stop,
-        startup,
         record=meter.add_stats,
     )
     meter.note_done(number)
     if helps and len(plan.shards) > 1 and stats is not None:  # else no model is loaded
         with stop.deferred():  # the shard is done: a request to stop is no failure
-            _help_late_shards(store, plan, number, open_denoiser(), meter, stop, startup)
+            help_late_shards(store, plan, number, open_denoiser(), meter, stop)
     return stats
-
-
-def _help_late_shards(
-    store: Store,
-    plan: Plan,
-    own: int,
-    denoiser: Denoiser,
-    meter: Meter,
-    stop: Stop,
-    startup: Startup | None,
-) -> None:
-    """Make parts of late shards with the model of shard `own`, in whose statistics they count.
-
-    What goes wrong with them is only reported: the processes of those shards will meet it too.
-    """
-    try:
-        late_shards = find_late_shards(store, plan, own)
-        if not late_shards:
-            return
-        # The images of late shards are in the count of their own processes.
-        uncounted = NoProgress()
-        finish = encode_for(store, plan, uncounted)
-        work = Work(store, plan, denoiser, finish, uncounted, stop, startup)
-        for late in late_shards:
-            if stop.requested_at is not None:
-                return
-            parts = parts_to_help_with(store, plan, late, own)
-            if parts:
-                sentence = f"Shard {own} is done. Its process helps with shard {late}."
-                meter.progress.show_event(Event("help", {}, sentence))
-                meter.add_stats(_make_late_parts(work, own, parts))
-    except KilnError as error:
-        meter.progress.show_event(Event("help_failed", {}, f"Helps no other shard: {error}"))
-
-
-def _make_late_parts(work: Work, own: int, parts: Sequence[Part]) -> ShardStats:
-    """Make parts of a late shard that nobody has made; the statistics for shard `own`."""
-    _, load_seconds = load_model(lambda: work.denoiser, parts)
-    watch = PartWatch(work.store, work.progress, lambda: work.stop.requested_at is None)
-    attempt = draw_parts(work, parts, watch)
-    stats = shard_stats(work, own, load_seconds, attempt)
-    return replace(stats, attempts=0, helped_images=stats.images)

@@ -1,4 +1,4 @@
-"""Tuning: the best batch size for each size of a job's images, measured on this device.
+"""Find the best batch size for each image size of a job, measured on this device.
 
 Batches are doubled until throughput saturates or memory is full, each timed by a few steps.
 """
@@ -13,6 +13,7 @@ from functools import cached_property
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import (
+    choose_device,
     describe_device,
     device_memory,
     explain_machine,
@@ -21,7 +22,6 @@ from imagekiln.steps.generate.diffusion.device import (
     reset_peak,
     synchronized_time,
 )
-from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.job.columns import MAX_IMAGE_PIXELS
 from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES
@@ -80,15 +80,14 @@ def tune(
     *,
     minutes: float = 15.0,
     again: bool = False,
-    told: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
     max_batch: int = MAX_BATCH_IMAGES,
 ) -> TuningResult:
-    """Find the batch size for each size in pixels, or for the default size, and add it to `file`.
+    """Find the batch size for each size in pixels, or the default size, and add it to `file`.
 
-    An entry that the file has is measured anew only with `again`. After `minutes` for a size, what
-    has been measured decides. `told` is called with a line on each measurement; no batch is larger
-    than `max_batch`. Raises BadInput where model, size or file are unusable, TryAgain where the
-    device is missing or too full.
+    Existing entries are measured anew only with `again`. After `minutes` for a size, what was
+    measured decides. `report` is called with a line on each measurement. Raises BadInput if model,
+    size or file are unusable, TryAgain if the device is missing or too full.
     """
     bench = _TuningBench(job)
     entries: dict[TuningKey, TuningEntry] = {}
@@ -99,7 +98,7 @@ def tune(
     if missing:
         require_writable_tuning_file(file)
     for key in missing:
-        entries[key] = bench.make_entry((key[5], key[6]), minutes, max_batch, told)
+        entries[key] = bench.make_entry((key[5], key[6]), minutes, max_batch, report)
         add_tuning_entry(file, entries[key])
     return TuningResult(file, tuple(entries[key] for key in dict.fromkeys(keys)), len(missing))
 
@@ -143,7 +142,7 @@ class _TuningBench:
         return tuning_entry_key(digest, model.dtype, speed, gpu, gib, width, height, self._guided)
 
     def make_entry(
-        self, size: ImageSize, minutes: float, max_batch: int, told: Callable[[str], None]
+        self, size: ImageSize, minutes: float, max_batch: int, report: Callable[[str], None]
     ) -> TuningEntry:
         """Measure growing batches of a size, and choose one."""
         family = family_of(self.facts.pipeline)
@@ -152,7 +151,7 @@ class _TuningBench:
 
         def measure(images: int) -> BatchRate | None:
             rate = measure_batch(self._denoiser, parameters, images)
-            told(f"{_format_size(size)}, {images} at once: {_format_rate(rate)}")
+            report(f"{_format_size(size)}, {images} at once: {_format_rate(rate)}")
             return rate
 
         rates, stopped = search_batch_size(
@@ -191,10 +190,10 @@ class _TuningBench:
 def search_batch_size(
     measure: Callable[[int], BatchRate | None], memory_gib: float, max_size: int, deadline: float
 ) -> tuple[list[BatchRate], StopReason]:
-    """Measure batches of 1, 2, 4... up to `max_size`; the rates of those that fit, and the reason.
+    """Measure batches of 1, 2, 4... up to `max_size`; return the rates and why it ended.
 
-    `measure` returns None for a batch that does not fit. A batch that takes more than `memory_gib`
-    is left out, unless it is a single image. `deadline` is a time of `time.monotonic`.
+    `measure` returns None for a batch that does not fit. One that takes more than `memory_gib` is
+    left out, unless it is a single image. `deadline` is a time of `time.monotonic`.
     """
     rates: list[BatchRate] = []
     size = 1
@@ -220,10 +219,7 @@ def choose_batch(rates: Sequence[BatchRate]) -> BatchRate:
 
 
 def measure_batch(denoiser: Denoiser, parameters: ImageParameters, images: int) -> BatchRate | None:
-    """The rate of a batch with all its steps; None if it does not fit in memory.
-
-    Raises BadInput if the model cannot draw it, TryAgain if the machine failed.
-    """
+    """The rate of a batch with all its steps; None if it does not fit in memory."""
     few, many = (min(steps, parameters.steps) for steps in TRIAL_STEPS)
     try:
         reset_peak(denoiser.device)

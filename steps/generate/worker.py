@@ -1,6 +1,6 @@
-"""A worker process: takes units of a run from the process that started it, and makes them.
+"""A worker process: makes units of a run for the process that started it.
 
-It ends when it is told to, when it fails, or when the process that started it is gone.
+It ends when it is told to, when it fails, or when that process is gone.
 """
 
 import os
@@ -17,7 +17,6 @@ from typing import Literal
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.metrics_server import count_in_worker
-from imagekiln.steps.generate.work_queue import WorkUnit
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.machine import silence_libraries
@@ -29,18 +28,31 @@ PARENT_CHECK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class WorkUnit:
+    """Parts of one shard, from `first_part` to before `end_part`."""
+
+    shard: int
+    first_part: int
+    end_part: int
+
+    @property
+    def parts(self) -> slice:
+        """The parts as a slice of all parts of the shard."""
+        return slice(self.first_part, self.end_part)
+
+
+@dataclass(frozen=True, slots=True)
 class Images:
-    """So many more images are on disk already, drawn or committed."""
+    """A report of images that exist, or of more that are drawn or committed."""
 
     state: Literal["existing", "drawn", "committed"]
     images: int
 
 
 def main(file_descriptor: int) -> None:
-    """Work until there is nothing left, over the connection that was inherited.
+    """Work over the inherited connection until there is nothing left.
 
-    First comes the run, then unit after unit. A finished unit is sent back, and so is the error by
-    which the worker ends.
+    The run comes first, then unit after unit. Finished units and a fatal error are sent back.
     """
     os.set_inheritable(file_descriptor, False)
     silence_libraries()
@@ -92,7 +104,6 @@ def _work(connection: Connection, reports: "_Reports", stop: Stop) -> None:
                     open_denoiser,
                     reports,
                     stop,
-                    startup,
                     parts=unit.parts,
                     record=reports.send,
                 )

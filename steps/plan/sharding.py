@@ -11,8 +11,7 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES, MAX_SHARD_IMAGES
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import TuningEntry, forward_pixels, read_tuning_file
-from imagekiln.steps.models.facts import ModelFacts, default_image_size
-from imagekiln.steps.models.facts import default_guidance
+from imagekiln.steps.models.facts import ModelFacts, default_guidance, default_image_size
 from imagekiln.steps.models.performance import TimeFigure, floor_power_of_two
 from imagekiln.steps.plan.catalog import ImageGroup
 from imagekiln.steps.plan.input_files import InputFile

@@ -12,8 +12,7 @@ from imagekiln.steps.job.execution import JobLimits
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import find_untried_entries, hash_entries
 from imagekiln.steps.models.performance import require_room
-from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
-from imagekiln.steps.models.resolve import NamedRevision
+from imagekiln.steps.models.resolve import NamedRevision, ResolvedModel, resolve_model
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns, input_fingerprint
@@ -38,9 +37,8 @@ from imagekiln.steps.runs.terms import Terms, terms_of
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.local import local_path, temporary_folder
+from imagekiln.steps.storage.local import is_remote_uri, local_path, temporary_folder
 from imagekiln.steps.storage.store import Store
-from imagekiln.steps.storage.local import is_remote_uri
 
 # A run may be resumed with other values of these: no image depends on them.
 UNNAMED_SETTINGS: dict[str, IncEx | bool] = {

@@ -19,11 +19,11 @@ from transformers.models.auto import modeling_auto
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain, first_line
 from imagekiln.steps.generate.diffusion.device import (
+    choose_device,
     explain_machine,
     free_memory,
     is_out_of_memory,
 )
-from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from imagekiln.steps.generate.diffusion.loading import load_network
 from imagekiln.steps.job.rewrite import RewriteSettings
 from imagekiln.steps.models.hub import loading_from_cache

@@ -13,9 +13,8 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.start import require_extra
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.rewrite import RewriteSettings
-from imagekiln.steps.models.hub import is_hub_id
 from imagekiln.steps.models.component_files import weights_digest
-from imagekiln.steps.models.hub import is_commit, resolve_commit
+from imagekiln.steps.models.hub import is_commit, is_hub_id, resolve_commit
 from imagekiln.steps.plan.rewriting import (
     FrozenModel,
     PromptRewriter,

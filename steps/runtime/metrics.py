@@ -4,14 +4,13 @@ They are off unless `metrics_server` turns them on: then every call here compare
 None. What they mean to users is in docs/monitoring.md, which a test compares with `METRICS`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    import prometheus_client as prometheus
+    from prometheus_client import CollectorRegistry
 
-MetricType = Literal["counter", "gauge", "histogram"]
 PREFIX = "imagekiln_"
 # From a batch's copy to the CPU, a few milliseconds, to the loading of a large model. Each bucket
 # is a series for each stage of each pod: three for a power of ten would double them.
@@ -20,90 +19,79 @@ SECONDS_BUCKETS = (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 @dataclass(slots=True)
 class Metric:
-    """A metric. `values` are those of its one label that are 0 from the start.
+    """A metric, with a series of prometheus-client while it is on.
 
-    A counter that first appears with its first event hides that event from rates.
+    `values` are those of its one label that are 0 from the start: a counter that first appears with
+    its first event hides that event from rates.
     """
 
+    type: Literal["counter", "gauge", "histogram"]
     name: str
     meaning: str
     labels: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     per_process: bool = True  # or of the pod, whose several processes do not report it
-    type: ClassVar[MetricType]
+    series: Any = field(default=None, repr=False)
 
     @property
     def full_name(self) -> str:
         """The name by which Prometheus knows it."""
         return PREFIX + self.name
 
+    def turn_on(self, registry: "CollectorRegistry") -> None:
+        """Keep values from now on, for this registry."""
+        import prometheus_client as prometheus
 
-@dataclass(slots=True)
-class Counter(Metric):
-    """A number that only grows."""
-
-    type: ClassVar[MetricType] = "counter"
-    series: "prometheus.Counter | None" = field(default=None, repr=False)
+        if self.type == "counter":
+            metric_class: Any = prometheus.Counter
+            options: dict[str, Any] = {}
+        elif self.type == "gauge":
+            metric_class = prometheus.Gauge
+            options = {"multiprocess_mode": "livesum"}
+        else:
+            metric_class = prometheus.Histogram
+            options = {"buckets": SECONDS_BUCKETS}
+        description = (self.full_name, self.meaning, self.labels)
+        self.series = metric_class(*description, registry=registry, **options)
+        for value in self.values:
+            self.series.labels(value)
 
     def add(self, amount: float = 1, **labels: str) -> None:
-        """Count."""
+        """Add to a counter or a gauge."""
         if self.series is not None:
-            series = self.series.labels(**labels) if labels else self.series
-            series.inc(amount)
-
-
-@dataclass(slots=True)
-class Gauge(Metric):
-    """A number that goes up and down."""
-
-    type: ClassVar[MetricType] = "gauge"
-    series: "prometheus.Gauge | None" = field(default=None, repr=False)
-
-    @property
-    def is_on(self) -> bool:
-        """Return whether a value would be served: for values that cost something."""
-        return self.series is not None
+            self._with_labels(labels).inc(amount)
 
     def set(self, value: float, **labels: str) -> None:
-        """Take the value of now."""
+        """Set a gauge."""
         if self.series is not None:
-            series = self.series.labels(**labels) if labels else self.series
-            series.set(value)
-
-    def add(self, amount: float) -> None:
-        """Add to the value; for gauges without labels."""
-        if self.series is not None:
-            self.series.inc(amount)
-
-
-@dataclass(slots=True)
-class SecondsHistogram(Metric):
-    """Observations: their count, their sum, and the count in each bucket."""
-
-    type: ClassVar[MetricType] = "histogram"
-    buckets: Sequence[float] = SECONDS_BUCKETS
-    series: "prometheus.Histogram | None" = field(default=None, repr=False)
+            self._with_labels(labels).set(value)
 
     def observe(self, value: float, **labels: str) -> None:
-        """Add an observation."""
+        """Add an observation to a histogram."""
         if self.series is not None:
-            self.series.labels(**labels).observe(value)
+            self._with_labels(labels).observe(value)
+
+    def _with_labels(self, labels: Mapping[str, str]) -> Any:  # noqa: ANN401  # of three classes
+        return self.series.labels(**labels) if labels else self.series
 
 
-IMAGES = Counter(
+IMAGES = Metric(
+    "counter",
     "images_total",
     "Images that the pod made, by status, counted once they are in the store.",
     labels=("status",),
     values=("ok", "blank", "filtered", "failed"),
 )
-STAGE_SECONDS = SecondsHistogram(
+STAGE_SECONDS = Metric(
+    "histogram",
     "stage_seconds",
     "Seconds of one execution of a stage. `text`, `denoise`, `decode` and `copy` are the device's, "
     "of a batch, as is `compile`; `safety` is of a batch too; `encode` and `write` are of a part, "
     "`load` of a process.",
     labels=("stage",),
 )
-QUEUE_ITEMS = Gauge(
+QUEUE_ITEMS = Metric(
+    "gauge",
     "queue_items",
     "What waits between two stages: batches in `drawn`, 2 at most for each GPU, and parts in "
     "`encoded`, 1 at most. Where both are full, storage is the limit; where only `drawn` is, "
@@ -111,56 +99,60 @@ QUEUE_ITEMS = Gauge(
     labels=("queue",),
     values=("drawn", "encoded"),
 )
-DEVICE_BUSY_SECONDS = Counter(
+DEVICE_BUSY_SECONDS = Metric(
+    "counter",
     "device_busy_seconds_total",
     "Seconds in which the device computed, added at the end of each batch. Its rate is the share "
     "of time that the device was busy.",
     labels=("device",),
 )
-DEVICE_MEMORY_BYTES = Gauge(
+DEVICE_MEMORY_BYTES = Metric(
+    "gauge",
     "device_memory_bytes",
     "Memory of the GPU after a batch: `allocated` to tensors, `reserved` by PyTorch, and the "
     "`limit`, all that the GPU or the slice has.",
     labels=("device", "kind"),
 )
-PARTS = Counter(
+PARTS = Metric(
+    "counter",
     "parts_total",
     "Parts that were `committed`, or were `already_there` when this pod came to write them.",
     labels=("result",),
     values=("committed", "already_there"),
 )
-STORAGE_RETRIES = Counter(
-    "storage_retries_total", "Requests to the object store that were repeated."
+STORAGE_RETRIES = Metric(
+    "counter", "storage_retries_total", "Requests to the object store that were repeated."
 )
-STORAGE_ERRORS = Counter(
+STORAGE_ERRORS = Metric(
+    "counter",
     "storage_errors_total",
     "Operations on storage that failed after all retries.",
     labels=("operation",),
     values=("read", "write", "list", "remove"),
 )
-OOM_HALVINGS = Counter(
-    "oom_halvings_total", "Times that the device's memory ran out and the batch was halved."
+OOM_HALVINGS = Metric(
+    "counter",
+    "oom_halvings_total",
+    "Times that the device's memory ran out and the batch was halved.",
 )
-SHARD_IMAGES_PLANNED = Gauge(
-    "shard_images_planned", "Images that the pod is to have made.", per_process=False
+SHARD_IMAGES_PLANNED = Metric(
+    "gauge", "shard_images_planned", "Images that the pod is to have made.", per_process=False
 )
-SHARD_IMAGES_DONE = Gauge(
+SHARD_IMAGES_DONE = Metric(
+    "gauge",
     "shard_images_done",
     "Images of those that are committed, by earlier attempts or this one.",
     per_process=False,
 )
-SHARD_INFO = Gauge(
+SHARD_INFO = Metric(
+    "gauge",
     "shard_info",
     "Always 1. What the pod is working on: `shard` is the `--shard` of its command, `all` on one "
     "machine; `attempt` counts from 0.",
     labels=("run", "job", "shard", "attempt", "model", "profile"),
     per_process=False,
 )
-METRICS = tuple(
-    value
-    for value in list(globals().values())
-    if isinstance(value, Counter | Gauge | SecondsHistogram)
-)
+METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
 
 def count_images(statuses: Mapping[str, int]) -> None:

@@ -13,8 +13,7 @@ import torch
 import transformers
 
 from imagekiln.steps.generate.diffusion.compile import MAX_GRAPHS, CompiledBlocks
-from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
-from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8
+from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, quantize_to_fp8
 from imagekiln.steps.generate.diffusion.vae import VaeDecoder
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job

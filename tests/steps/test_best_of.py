@@ -9,8 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import imagekiln
-from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.report.sweep_grid import SweepSheet, swept_settings
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.dataset.runs import open_source
 from imagekiln.steps.errors import BadInput
@@ -18,7 +16,6 @@ from imagekiln.steps.gallery.index import index_columns
 from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
-from imagekiln.steps.maintain.diff import diff
 from imagekiln.steps.maintain.retry import announce_retry
 from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.maintain.verify import verify
@@ -148,53 +145,6 @@ def test_the_seeds_and_ids_of_candidates_are_those_of_so_many_images(tmp_path: P
     assert tables[0] == tables[1]
 
 
-def test_winners_are_compared_with_winners_whatever_their_index(tmp_path: Path) -> None:
-    rows = [
-        {"prompt": "a kettle", "seed": seed, "guidance": guidance}
-        for seed in (1001, 2016)  # of four seeds the fourth one wins, or the second
-        for guidance in (2.0, 4.0)
-    ]
-    uris = []
-    for name, keep in {
-        "four": BEST,
-        "stored": {**BEST, "keep": {"of": 4, "by": "seeds", "losers": "keep"}},
-        "two": {**BEST, "keep": "best 1 of 2 by seeds"},
-        "plain": {},
-    }.items():
-        result = planned(tmp_path / name, str(tmp_path / name / "out"), rows, **keep)
-        make(result.uri, result)
-        aggregate(result.uri)
-        uris.append(result.uri)
-    for other, equal in zip(uris, (4, 4, 2, 0), strict=True):
-        compared = diff(uris[0], other, str(tmp_path / "page"))
-        assert (compared.both, compared.only_first, compared.only_second) == (4, 0, 0)
-        assert (compared.sampled, compared.pixels_equal, compared.changes) == (4, equal, ())
-
-
-@pytest.mark.slow
-def test_losers_may_be_stored_too(tmp_path: Path) -> None:
-    keep = {"of": 4, "by": "seeds", "losers": "keep"}
-    plan = plan_best(tmp_path, keep=keep)
-    make(plan.uri, plan)
-    assert aggregate(plan.uri).ok == 20
-    ranks = manifest_of(plan.uri, len(plan.plan.shards))["candidate_rank"].to_pylist()
-    assert Counter(ranks) == dict.fromkeys((1, 2, 3, 4), PROMPT_COUNT)
-
-
-def test_a_run_that_is_made_piece_by_piece_has_the_same_winners(tmp_path: Path) -> None:
-    whole = plan_best(tmp_path / "whole")
-    make(whole.uri, whole)
-    aggregate(whole.uri)
-    pieces = plan_best(tmp_path / "pieces", shard={"images": 12}, batch={"images": 2})
-    make(pieces.uri, pieces, parts=slice(1, 2))  # as if a process had ended between parts
-    make(pieces.uri, pieces)
-    make(pieces.uri, pieces)  # nothing is left to do
-    aggregate(pieces.uri)
-    assert winners(manifest_of(whole.uri, len(whole.plan.shards))) == winners(
-        manifest_of(pieces.uri, len(pieces.plan.shards))
-    )
-
-
 @pytest.mark.slow
 def test_killed_processes_leave_one_winner_for_each_prompt(tmp_path: Path) -> None:
     by_clip = {
@@ -304,28 +254,3 @@ def test_rows_that_share_some_candidates_are_refused_with_their_place(tmp_path: 
         "Rows are counted from 0, without a header. Leave the seed empty and give each row an id, "
         "or set seeds at least 4 apart."
     )
-
-
-def test_each_prompt_of_a_template_has_candidates(tmp_path: Path) -> None:
-    template = {"template": "a {red|blue} circle", "sweep": {"guidance": [2.0, 4.0]}}
-    plain = small_settings(tmp_path / "none", str(tmp_path / "out"), **BEST)
-    settings = validate_job(plain | {"prompts": template})
-    result = run(settings, NoProgress(), Stop())
-    assert (result.summary.images, result.summary.ok, result.summary.outscored) == (16, 4, 12)
-
-    rows = manifest_of(result.uri, 2).to_pylist()
-    best = {row["input_row"]: row for row in rows if row["status"] == "ok"}
-    assert {(row["prompt"], row["guidance"]) for row in best.values()} == {
-        (f"a {color} circle", guidance) for color in ("red", "blue") for guidance in (2.0, 4.0)
-    }
-    assert {row["prompt_template"] for row in rows} == {"a {red|blue} circle"}
-    for row in rows:
-        assert row["seeds"] <= best[row["input_row"]]["seeds"]
-
-    sheet = SweepSheet(swept_settings(settings), settings.candidates)
-    reconciler = RunReconciler(open_run(result.uri))
-    for number in range(2):
-        sheet.add(reconciler.reconcile(number))
-    grid = sheet.build(4)
-    assert grid is not None
-    assert {image.image_id for image in grid.samples} == {row["image_id"] for row in best.values()}

@@ -17,7 +17,6 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan import rules
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.plan import plan_to_json
 from imagekiln.steps.runs.readback import read_image_bytes, read_image_pixels
 from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.runtime.progress import NoProgress
@@ -92,36 +91,6 @@ def test_what_is_stored_is_what_passes_made(tmp_path: Path) -> None:
     imagekiln.export(result.uri, tmp_path / "export")
 
 
-def test_the_drawn_image_has_the_seed_of_a_job_without_passes(tmp_path: Path) -> None:
-    with_passes, without, captioned = (
-        planned(tmp_path / name, str(tmp_path / name / "out"), ROWS, passes=passes)
-        for name, passes in (("with", ALL), ("without", {}), ("captioned", {"words": WORDS}))
-    )
-    tables = [
-        read_shard_rows(open_store(result.uri), result.plan, 0)
-        for result in (with_passes, without, captioned)
-    ]
-    assert tables[0]["seed"] == tables[1]["seed"] == tables[2]["seed"]
-    ids = [set(table["image_id"].to_pylist()) for table in tables]
-    assert len(set.union(*ids)) == 3 * len(ROWS)
-    assert tables[1].column_names == tables[2].column_names
-    assert tables[0].column_names == [*tables[1].column_names, "drawn_width", "drawn_height"]
-    assert "passes" not in plan_to_json(without.plan).decode()
-
-
-@pytest.mark.slow
-def test_a_run_that_is_made_in_pieces_is_the_same(tmp_path: Path) -> None:
-    whole = make_plan(job_with(tmp_path / "whole"))
-    make(whole)
-    aggregate(whole.uri)
-    pieces = make_plan(job_with(tmp_path / "pieces", part={"images": 4}))
-    make(pieces, slice(1, 2))  # as if a process had ended between parts
-    make(pieces)
-    aggregate(pieces.uri)
-    columns = ["image_id", "pixels_sha256", "words", "status"]
-    assert manifest_of(whole.uri).select(columns) == manifest_of(pieces.uri).select(columns)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings(DIFFUSERS_WARNS)
 def test_a_second_pass_by_another_model_is_stored_resumed_and_drawn_again(tmp_path: Path) -> None:
@@ -167,15 +136,6 @@ def test_only_winners_have_passes(tmp_path: Path) -> None:
         assert (row["words"] is not None) == is_winner
         assert row["seeds"] == row["seed"] % 1009
         assert (row["width"], row["drawn_width"]) == (2 * SIDE, SIDE)
-
-
-@pytest.mark.slow
-def test_losers_that_are_stored_have_passes_too(tmp_path: Path) -> None:
-    keep = {"of": 2, "by": "seeds", "losers": "keep"}
-    settings = job_with(tmp_path, scores=SEEDS, keep=keep, passes={"big": BIG})
-    result = run(settings, NoProgress(), Stop())
-    assert result.summary.ok == 2 * len(ROWS)
-    assert verify(result.uri).images == 2 * len(ROWS)
 
 
 def test_an_image_whose_pass_failed_is_retried(tmp_path: Path) -> None:

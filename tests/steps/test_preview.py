@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.aggregate.preview import judge_first_shard
-from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.local import preview, run
-from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import SUCCESS_KEY, part_key
 from imagekiln.steps.storage import open_store
-from tests.runs import PROMPTS, begin_retry, fill, job, not_ok, write_prompts
+from tests.runs import PROMPTS, fill, job, not_ok, write_prompts
 
 
 def test_a_preview_is_the_first_part_of_the_run_and_nothing_is_made_twice(tmp_path: Path) -> None:
@@ -47,17 +46,6 @@ def test_a_preview_of_failures_says_what_failed_and_where_to_see_it(tmp_path: Pa
     page = f"{planned.uri}/preview/report/index.html"
     assert page in message
     assert "a fault" in Path(page).read_text()
-
-
-def test_a_sample_that_a_retry_mended_is_as_the_job_asks(tmp_path: Path) -> None:
-    prompts = write_prompts(tmp_path / "prompts.parquet")
-    planned = make_plan(job(prompts, str(tmp_path / "out")), sample_images=8)
-    fill(planned, {2: not_ok(2), 12: not_ok(12)})
-    with pytest.raises(Incomplete):
-        aggregate(planned.uri)
-
-    fill(PlanResult(begin_retry(planned), planned.uri, adopted=False))
-    assert judge_first_shard(planned.uri).summary.ok == 8
 
 
 def test_gates_judge_a_preview(tmp_path: Path) -> None:

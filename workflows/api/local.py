@@ -344,4 +344,4 @@ def tune(
     require_libraries(tuned_job)
     from imagekiln.steps.generate.tune import tune as tune_job
 
-    return tune_job(tuned_job, fspath(file), sizes, minutes=minutes, again=again, told=report)
+    return tune_job(tuned_job, fspath(file), sizes, minutes=minutes, again=again, report=report)

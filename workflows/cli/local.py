@@ -332,7 +332,7 @@ def tune(
         # Imported only now: torch takes seconds.
         from imagekiln.steps.generate.tune import tune as tune_job
 
-        result = tune_job(tuned_job, path, sizes, minutes=minutes, again=again, told=print_note)
+        result = tune_job(tuned_job, path, sizes, minutes=minutes, again=again, report=print_note)
     except Stopped as stopped:
         raise TryAgain(
             "Stopped. The same command starts again with the first size that is not in "

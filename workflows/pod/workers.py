@@ -5,8 +5,7 @@ import os
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.metrics_server import serve_metrics
 from imagekiln.steps.generate.start import require_libraries
-from imagekiln.steps.generate.worker_environments import gpu_environments
-from imagekiln.steps.generate.worker_pool import make_shards
+from imagekiln.steps.generate.workers import gpu_environments, make_shards
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runtime.machine import visible_gpus
 from imagekiln.steps.runtime.progress import Progress

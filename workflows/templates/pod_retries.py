@@ -8,7 +8,7 @@ what is retried:
    retried while `asInt(retries) < 2`.
 2. Change the comment above it, which gives the reason for each exit code.
 3. A pod of several GPUs ends with 75 where so many of its workers were lost that images are
-   missing: `make_shards` (`steps/generate/worker_pool.py`) raises what gives Argo the code.
+   missing: `make_shards` (`steps/generate/workers.py`) raises what gives Argo the code.
 4. If memory is concerned, see `memory_expression` and the profiles' `most_memory`. With a `limit`
    of n retries, memory grows to `memory` times 1 + n / 2 at most: a larger `most_memory` is never
    reached.

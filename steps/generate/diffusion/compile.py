@@ -26,7 +26,6 @@ from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.models.families import CallSignature, family_of, known_call_of
 from imagekiln.steps.models.loras import lora_weights
 from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape
-from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.steps.storage.failures import translate_errors
 
@@ -57,7 +56,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CompileClock:
-    """How often the process compiled while the clock ran, and the seconds that this took."""
+    """The number of compilations while the clock ran, and their seconds."""
 
     count: int = 0
     seconds: float = 0.0
@@ -80,8 +79,7 @@ class CompileClock:
 class CompiledPipeline:
     """A pipeline whose blocks are compiled at the first batch of each shape.
 
-    `clock` counts what compiling takes. `compiling_now`: such a first batch is being drawn. PyTorch
-    then patches state that all threads share, so nothing else may run beside it.
+    While `compiling_now`, nothing may run beside it: PyTorch patches state that all threads share.
     """
 
     def __init__(
@@ -89,12 +87,10 @@ class CompiledPipeline:
         pipe: diffusers.DiffusionPipeline,
         speed: SpeedSettings,
         other_denoisers: Sequence[Network] = (),
-        start_clock: StartClock | None = None,
     ) -> None:
-        """Set up what the settings, the device and the family ask for; nothing is compiled yet.
+        """Set up what settings, device and family ask for; nothing is compiled yet.
 
-        `start_clock` times how long the compiler takes to be imported. `other_denoisers` run at
-        each step too.
+        `other_denoisers` run at each step too.
         """
         self.clock = CompileClock()
         self.compiling_now = False
@@ -102,22 +98,20 @@ class CompiledPipeline:
         self._call = known_call_of(type(pipe).__name__)
         self._limits_guidance = speed.guidance_interval is not None
         compiles = family.compiles and _should_compile(speed, pipe.device)
-        with (start_clock or StartClock()).phase("imports"):  # PyTorch's compiler, when it is used
-            self._blocks = CompiledBlocks(pipe, other_denoisers if compiles else None)
+        self._blocks = CompiledBlocks(pipe, other_denoisers if compiles else None)
         self._drawn: set[str] = set()
 
     @property
     def mode(self) -> CompileMode:
-        """Whether blocks are compiled."""
+        """`regional` if blocks are compiled."""
         return self._blocks.mode
 
     def draw(
         self, batch: Sequence[ImageRow], call: Callable[[], T], tokens: int | None = None
     ) -> T:
-        """Return what `call` returns. If it fails because of compiling, call it again without.
+        """Return what `call` returns; call it again without compiling if that failed.
 
-        `tokens` is the length of the batch's texts, if code depends on it. Raises what `call`
-        raises otherwise.
+        `tokens` is the length of the batch's texts, if code depends on it.
         """
         if self.mode == "none":
             return call()
@@ -171,7 +165,7 @@ class CompiledPipeline:
 def code_shape(
     call: CallSignature, shape: BatchShape, images: int, tokens: int | None = None
 ) -> str:
-    """What of a batch decides its code: size and shape, length of texts, LoRAs, guidance or not."""
+    """Name everything of a batch that decides its code."""
     guided = call.is_guided(shape.guidance)
     loras = ",".join(lora_weights(shape.loras)) or None
     plain_shape = replace(
@@ -183,8 +177,7 @@ def code_shape(
 class CompiledBlocks:
     """The repeated blocks of a pipeline's denoisers and its decoder, compiled at their first call.
 
-    Blocks of one class share their code, so compiling takes a sixth of the time that whole networks
-    take, and they run as fast.
+    Blocks of a class share code: compiling takes a sixth of the time of whole networks.
     """
 
     def __init__(
@@ -229,32 +222,13 @@ def blocks_of(denoiser: Network) -> list[Network]:
 
 
 def _should_compile(speed: SpeedSettings, device: torch.device) -> bool:
-    if speed.compile == "off" or (speed.compile == "auto" and device.type != "cuda"):
-        return False
-    _leave_read_only_cache()
-    return True
-
-
-def _leave_read_only_cache() -> None:
-    """Have PyTorch keep code on this machine alone if the folder for it cannot be written."""
-    folder = os.environ.get(PYTORCH_CACHE_VARIABLE)
-    if not folder:
-        return
-    try:
-        create_code_folder()
-        if os.access(folder, os.W_OK):
-            return
-    except KilnError:
-        pass
-    log.warning("%s: cannot be written. Compiled code is not kept.", folder)
-    del os.environ[PYTORCH_CACHE_VARIABLE]
+    return speed.compile == "on" or (speed.compile == "auto" and device.type == "cuda")
 
 
 def create_code_folder() -> None:
-    """Create the folder in which PyTorch keeps compiled code, if the environment names one.
+    """Create the folder for compiled code that the environment names, if any.
 
-    Pods may mount the cache of models read-only and this folder alone for writing; it must exist by
-    then. Raises BadInput, TryAgain.
+    Pods may mount this folder alone for writing.
     """
     folder = os.environ.get(PYTORCH_CACHE_VARIABLE)
     if folder:

@@ -26,8 +26,7 @@ from imagekiln.steps.generate.diffusion.patches import step_noise_from, step_on_
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
-from imagekiln.steps.generate.diffusion.safety import ACCEPTED, SafetyChecker
-from imagekiln.steps.generate.diffusion.scorers import BoundScorer
+from imagekiln.steps.generate.diffusion.scorers import ACCEPTED, BoundScorer, SafetyChecker
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
@@ -49,7 +48,6 @@ from imagekiln.steps.runs.image import (
     batch_shape,
 )
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.storage.store import Store
 
@@ -57,7 +55,7 @@ GUIDER_NAMES = ("guider", "ocr_guider")  # HunyuanImage's
 
 
 class RunPasses(Protocol):
-    """What runs over images that were drawn."""
+    """Passes over generated images."""
 
     def __call__(
         self, images: Sequence[DrawnImage], rows: Sequence[ImageRow], check: Callable[[], None]
@@ -71,10 +69,8 @@ class RunPasses(Protocol):
 class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once.
 
-    `scorers` are what images are scored by where its job has scores, which another thread may use,
-    and `passes` what runs over images that were drawn, in the thread that draws.
-
-    Until `close`, it has threads that work ahead, for texts, noise and input images.
+    Its scorers may be used in another thread, its passes in the drawing thread. Until `close`, it
+    has threads that prepare texts, noise and input images ahead.
     """
 
     def __init__(
@@ -85,17 +81,16 @@ class Denoiser:
         adapters: LoadedAdapters | None = None,
         *,
         planned_size: PlannedSize | None = None,
-        start_clock: StartClock | None = None,
     ) -> None:
         """Take a pipeline on its device, in eval mode, and what belongs to it.
 
-        Images are decoded as in a batch of `planned_size`; without it, of the size at hand.
-        `start_clock` times importing the compiler. Raises BadInput.
+        Images are decoded as in a batch of `planned_size`, by default of the size at hand.
         """
         speed = speed or SpeedSettings()
         self.device: torch.device = pipe.device
         self.scorers: Mapping[str, BoundScorer] = {}
         self.passes: RunPasses | None = None
+        self.startup: Startup | None = None  # of a new process, until the first step ends it
         self._speed = speed
         self._loras = loras
         self._adapters = adapters
@@ -105,7 +100,7 @@ class Denoiser:
         other_denoisers = []
         if adapters is not None and adapters.controlnet is not None:
             other_denoisers.append(adapters.controlnet)
-        self.compiled_pipeline = CompiledPipeline(pipe, speed, other_denoisers, start_clock)
+        self.compiled_pipeline = CompiledPipeline(pipe, speed, other_denoisers)
         self.vae_decoder = VaeDecoder(pipe, speed.vae, planned_size, self._prepare_recompilation)
         clock = self.compiled_pipeline.clock
         self._profiler = PipelineProfiler(pipe, texts=not self._inputs.encodes_texts, clock=clock)
@@ -121,15 +116,11 @@ class Denoiser:
     def draw(
         self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
     ) -> Sequence[DrawnImage]:
-        """Draw rows of one shape in a batch padded to `size`, or one by one.
+        """Draw rows of one shape in a batch padded to `size`, or one by one if neighbors matter.
 
-        The latter in families where the neighbors of an image would affect its pixels.
-
-        Returns one image a row, `blank` where it is not finite. `check` is called after each step
-        and may raise to give up. On CUDA the device may still be drawing the images: this returns
-        once the batch before is done, so that at most one more is queued. Raises what the pipeline
-        raises, ValueError where it drew another size, and TryAgain where the device failed at the
-        batch before.
+        Returns one image a row, `blank` if it is not finite. `check` is called after each step and
+        may raise. On CUDA, this returns once the batch before is done, so at most one more is
+        queued. Raises TryAgain if the device failed at the batch before.
         """
         return self._draw_batch(rows, size, check)
 
@@ -140,10 +131,7 @@ class Denoiser:
         size: int,
         check: Callable[[], None],
     ) -> Sequence[DrawnImage]:
-        """Draw over images of these rows, of the size of the rows, by their index in the part.
-
-        Of the time that it takes, only the safety checker's is in `pop_times`. Otherwise as `draw`.
-        """
+        """Draw over images of these rows, given by their index in the part. See `draw`."""
         return self._draw_batch(rows, size, check, images)
 
     def _draw_batch(
@@ -176,7 +164,7 @@ class Denoiser:
         return PendingBatch(len(rows), done_event, read)
 
     def _code_tokens(self, batch: Sequence[ImageRow]) -> int | None:
-        """The length of a batch's texts, where compiled code depends on it."""
+        """The length of a batch's texts, if compiled code depends on it."""
         if self.compiled_pipeline.mode == "none":
             return None
         self._text_prefetcher.wait()  # for the caches
@@ -190,10 +178,7 @@ class Denoiser:
         self._upcoming = rows
 
     def finish_texts(self) -> None:
-        """Wait for texts that are encoded ahead: nothing may run beside a model that is compiled.
-
-        To be called before another model draws, which may be compiled then.
-        """
+        """Wait for texts that are encoded ahead: nothing may run while another model compiles."""
         self._text_prefetcher.wait()
 
     def prefetch_images(self, rows: Iterable[ImageRow]) -> None:
@@ -202,15 +187,12 @@ class Denoiser:
             self._adapters.image_prefetcher.set_upcoming(rows)
 
     def load_loras(self, names: Iterable[str]) -> None:
-        """Load these LoRAs now, not when a batch first uses them.
-
-        Raises BadInput, Missing, TryAgain.
-        """
+        """Load these LoRAs now, not when a batch first uses them."""
         if self._loras is not None:
             self._loras.load(names)
 
     def pop_times(self) -> StageSeconds:
-        """What the batches took whose images were read since the previous call."""
+        """Return the times of batches whose images were read since the previous call."""
         self._text_prefetcher.wait()
         return self._profiler.pop_times()
 
@@ -242,7 +224,8 @@ class Denoiser:
             self._prefetch_upcoming(batch[0], next_batch)
             images = None
             if own_images is not None:
-                images = [own_images[row.index_in_part] for row in batch]
+                indexes = [row.index_in_part for row in batch]
+                images = [own_images[index] for index in indexes]
             kwargs |= self._variants.image_kwargs(batch, images)
             with ExitStack() as stack:
                 stack.enter_context(step_shortcuts(variant.pipe, self._speed, len(batch)))
@@ -327,15 +310,13 @@ def load_denoiser(
     *,
     startup: Startup | None = None,
 ) -> Denoiser:
-    """The denoiser of a plan; of a run or a retry in `store`, with its adapters.
+    """Load the denoiser of a plan, with adapters if `store` has the run.
 
-    Without `store`, for batches of any size: each is decoded as if the plan had its size. With
-    `startup`, it takes what a new process began. Raises BadInput where the model does not load,
-    TryAgain where its device is missing, has no room for it, or fails.
+    Without `store`, each batch is decoded as if the plan had its size. Raises BadInput if the model
+    does not load, TryAgain if its device is missing, full, or fails.
     """
     name = plan.job.model.id
     with startup or Startup(plan) as begun, loading(name):
-        clock = begun.clock
         pipe = load_pipeline(plan, begun)
 
     speed = plan.job.speed
@@ -346,6 +327,6 @@ def load_denoiser(
         if store is None:
             return Denoiser(pipe, speed, loras)
         adapters = load_adapters(pipe, plan, store)
-        return Denoiser(
-            pipe, speed, loras, adapters, planned_size=plan.batch_size, start_clock=clock
-        )
+        denoiser = Denoiser(pipe, speed, loras, adapters, planned_size=plan.batch_size)
+        denoiser.startup = startup
+        return denoiser

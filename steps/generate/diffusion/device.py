@@ -1,7 +1,8 @@
-"""The device at work: its name, its clock, its memory and its failures."""
+"""The device: its choice, its name, its clock, its memory and its failures."""
 
 import gc
 import os
+import re
 import resource
 import sys
 import time
@@ -14,7 +15,7 @@ import torch
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain, explained_by, first_line
 from imagekiln.steps.generate.diffusion.patches import keep_shared_tensors
 from imagekiln.steps.models.performance import GIB
-from imagekiln.steps.runtime.machine import visible_gpus
+from imagekiln.steps.runtime.machine import VISIBLE_DEVICES_VARIABLE, find_nvidia_gpu, visible_gpus
 from imagekiln.steps.runtime.metrics import DEVICE_MEMORY_BYTES
 from imagekiln.steps.storage.failures import error_reason
 
@@ -32,6 +33,11 @@ RUN_AGAIN = "Run the command again."
 LARGER_GPU = "Choose a larger GPU, a smaller model, or fewer adapters, passes and scores."
 MAX_CONTEXT_BYTES = 2 * GIB  # of CUDA itself and its code, in each process and on no account of it
 NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU
+# PyTorch has one error class for all that CUDA lacks, and these messages of it.
+OLD_DRIVER_MESSAGE = "is too old"
+ABSENCE_MESSAGE = re.compile("Found no NVIDIA driver|No (CUDA|HIP) GPUs are available")
+CUDA_ERROR = re.compile(r"Error \d+: .*")  # behind a question about the order of calls
+NO_CODE_MESSAGE = "no kernel image is available"
 
 
 def describe_device(device: torch.device) -> str:
@@ -55,7 +61,7 @@ def find_gpus() -> list[str]:
 
 def report_memory(device: torch.device, label: str) -> None:
     """Report what is used of the memory of a GPU, if metrics are on; other devices have none."""
-    if device.type != "cuda" or not DEVICE_MEMORY_BYTES.is_on:
+    if device.type != "cuda" or DEVICE_MEMORY_BYTES.series is None:
         return
     for kind, size in (
         ("allocated", torch.cuda.memory_allocated(device)),
@@ -66,7 +72,7 @@ def report_memory(device: torch.device, label: str) -> None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a smaller batch may succeed where this one did not."""
+    """Return whether a smaller batch may succeed."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error)
@@ -76,10 +82,9 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def is_device_lost(error: Exception) -> bool:
-    """Whether the device itself failed, so that it can compute nothing more for this process.
+    """Return whether the device failed and can compute nothing more for this process.
 
-    On CUDA, asks the device: the first to notice may be cuDNN, cuBLAS or Triton, whose errors are
-    like those of a bad prompt, or like those of memory that ran out.
+    Asks CUDA: cuDNN, cuBLAS or Triton may notice first, by errors like those of a bad prompt.
     """
     if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
         return True
@@ -97,7 +102,7 @@ class DeviceShared(TryAgain):
 
 
 def device_error(error: Exception) -> TryAgain:
-    """The failure to report for a device that failed. To be made where it is first noticed."""
+    """Return the failure to report for a device that failed, when it is first noticed."""
     keep_shared_tensors()
     return TryAgain(
         f"the device{on_node()} failed ({first_line(str(error))}). {RUN_AGAIN}{node_advice()}"
@@ -105,9 +110,9 @@ def device_error(error: Exception) -> TryAgain:
 
 
 def finish_device_work(device: torch.device) -> None:
-    """Wait for the device before a model is freed. Where it failed, whoever uses it next is told.
+    """Wait for the device before a model is freed, once all images are read.
 
-    To be called once all images are read, which nothing can spoil any more.
+    If the device failed, its next user will report it.
     """
     if device.type != "cuda":
         return
@@ -118,14 +123,14 @@ def finish_device_work(device: torch.device) -> None:
 
 
 def explain_machine(error: Exception) -> TryAgain | None:
-    """The failure to report where an error is the machine's, whatever was drawn; else None."""
+    """Return the failure to report if an error is the machine's; else None."""
     return device_error(error) if is_device_lost(error) else None
 
 
 def explain_device(subject: str, error: Exception) -> KilnError | None:
-    """The failure to report where the device is why this did not get there; None where it is not.
+    """Return the failure to report if the device caused this error, else None.
 
-    `subject` is the setting or the model that is at hand.
+    `subject` is the setting or model at hand.
     """
     if failure := explain_machine(error):
         return failure
@@ -135,9 +140,9 @@ def explain_device(subject: str, error: Exception) -> KilnError | None:
 
 
 def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> KilnError:
-    """The failure to report where memory ran out. On a GPU without neighbours it always will.
+    """Return the failure to report if memory ran out: for good if the GPU has no other process.
 
-    `problem` is the beginning of the sentence, `remedy` the sentence that helps there.
+    `problem` begins the sentence; `remedy` ends it in that case.
     """
     problem = f"{problem} ({first_line(reason).rstrip('.')})"
     free = total = 0
@@ -158,11 +163,18 @@ def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> Kiln
 
 
 def loading(subject: str) -> AbstractContextManager[None]:
-    """Report where the device has no room for what the block loads, or fails.
-
-    Raises TryAgain, and BadInput where it never will have the room.
-    """
+    """Report that the device has no room for the block's model, or fails."""
     return explained_by(partial(explain_device, subject))
+
+
+def explained(subject: str, problem: str, remedy: str) -> AbstractContextManager[None]:
+    """Report any error of libraries about a user's files: the device's, or this problem."""
+    return explained_by(
+        lambda error: (
+            explain_device(subject, error)
+            or BadInput(f"{problem} ({error_reason(error)}). {remedy}")
+        )
+    )
 
 
 def on_node() -> str:
@@ -172,15 +184,15 @@ def on_node() -> str:
 
 
 def node_advice() -> str:
-    """What to do with a node that fails again, as a sentence; empty elsewhere."""
+    """Advice for a node that fails again, as a sentence; empty outside a pod."""
     node = os.environ.get(NODE_VARIABLE)
     return f" If this node fails again: kubectl cordon {node}" if node else ""
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A stream for work beside the batches; None on devices that have none and work in order.
+    """A stream for work beside the batches; None if the device has none.
 
-    Its small kernels go first: behind those of a batch, each would wait for a free place.
+    Its small kernels go first: behind those of a batch, each would wait.
     """
     if device.type != "cuda":
         return None
@@ -202,7 +214,7 @@ class DeviceEvent(Protocol):
 
 
 def wait_for_event(event: DeviceEvent) -> None:
-    """Wait for the device. Raises TryAgain where it failed."""
+    """Wait for the device. Raises TryAgain if it failed."""
     try:
         event.synchronize()
     except Exception as error:  # whatever it was, what was queued before it is lost
@@ -222,14 +234,14 @@ def free_memory() -> None:
     """Return what nothing uses to the device: after a batch that did not fit, or with a model."""
     gc.collect()  # tensors in reference cycles, such as those of tracebacks
     if torch.cuda.is_available():
-        with suppress(torch.AcceleratorError):  # a lost device has failed where it was used
+        with suppress(torch.AcceleratorError):  # a lost device has been reported
             torch.cuda.empty_cache()
     if torch.backends.mps.is_available():
         torch.mps.empty_cache()
 
 
 def device_memory(device: torch.device) -> int | None:
-    """Bytes of the device or of this process's slice; None where it has the machine's memory."""
+    """Bytes of the device or of this process's slice; None if it has the machine's memory."""
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
@@ -246,3 +258,114 @@ def process_peak_bytes(device: torch.device) -> int:
         return int(torch.cuda.max_memory_allocated(device))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak  # Linux counts in KiB
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of the job's `device`; `auto` takes the best one.
+
+    Raises BadInput if this PyTorch has no code for it, TryAgain if it does not answer.
+    """
+    device = torch.device(choose_kind(name))
+    if device.type == "cuda":
+        _require_kernels(device)
+    return device
+
+
+def choose_kind(name: str) -> str:
+    """Return the kind of the job's `device`; `auto` is the CPU only without a GPU.
+
+    Raises TryAgain if the device is missing or broken, BadInput if PyTorch can never use it.
+    """
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        kind = next(kind for kind, is_available in available.items() if is_available)
+        if kind == "cpu" and (failure := _find_unusable_gpu()):
+            raise failure
+        return kind
+    if not available[name]:
+        raise _missing_device(name)
+    return name
+
+
+def _missing_device(name: str) -> KilnError:
+    """The failure to report for a device that is not available, with the reason that CUDA gives."""
+    if not _is_built_for(name):
+        return _missing_build(name, f"device {name!r}")
+    explanation = ""
+    if name == "cuda":
+        if failure := _find_unusable_gpu():
+            return failure
+        explanation = f" ({_cuda_failure()})"
+    return TryAgain(
+        f"device {name!r} is not there{on_node()}{explanation}. Run where it is, or set device: "
+        f"auto.{node_advice()}"
+    )
+
+
+def _find_unusable_gpu() -> KilnError | None:
+    """Return the failure to report if there is an unusable GPU; None if there is none."""
+    gpu = find_nvidia_gpu() if visible_gpus(os.environ, 1) else None  # unless they are hidden
+    if not _is_built_for("cuda"):
+        return _missing_build("cuda", gpu) if gpu else None
+    reason = _cuda_failure()
+    if OLD_DRIVER_MESSAGE in reason:
+        return BadInput(
+            f"the GPU's driver{on_node()} is too old for this PyTorch, which is built for CUDA "
+            f"{torch.version.cuda}: {reason}. Update the driver (CUDA 13 needs 580 or later) or "
+            "run on nodes that have it. Data-center GPUs with driver 535, 550 or 570 need an image "
+            "with NVIDIA's compatibility libraries: docs/gpus.md. Or set device: cpu."
+        )
+    if gpu is None and ABSENCE_MESSAGE.search(reason):
+        return None
+    return TryAgain(  # another node may have one in order
+        f"{gpu or 'a GPU'} is here{on_node()}, and PyTorch cannot use it ({reason}). See what "
+        "nvidia-smi and dmesg say of its driver; this user must have the right to open "
+        "/dev/nvidia*, and a container needs NVIDIA's container toolkit. Or set device: "
+        f"cpu.{node_advice()}"
+    )
+
+
+def _missing_build(name: str, subject: str) -> BadInput:
+    return BadInput(
+        f"{subject} cannot be used{on_node()}: this PyTorch ({torch.__version__}) is built without "
+        f"{name.upper()}. Install a PyTorch with {name.upper()}, or set device: cpu."
+    )
+
+
+def _is_built_for(name: str) -> bool:
+    """Return whether this PyTorch has code for a device. ROCm goes by the name of CUDA."""
+    if name == "mps":
+        return torch.backends.mps.is_built()
+    return torch.version.cuda is not None or torch.version.hip is not None
+
+
+def _cuda_failure() -> str:
+    """Why CUDA does not start, as the end of a clause."""
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except Exception as error:  # noqa: BLE001  # its class depends on the cause
+        code = CUDA_ERROR.search(str(error))
+        reason, *_ = str(error).partition(" Please ")  # install something from somewhere
+        reason = first_line(code[0] if code else reason).rstrip(".")
+    else:
+        reason = "it finds none"
+    visible = os.environ.get(VISIBLE_DEVICES_VARIABLE)
+    return reason if visible is None else f'{reason}; {VISIBLE_DEVICES_VARIABLE} is "{visible}"'
+
+
+def _require_kernels(device: torch.device) -> None:
+    """Raise BadInput if this PyTorch contains no code for the GPU."""
+    try:
+        torch.ones(1, device=device).sum().item()
+    except Exception as error:
+        if NO_CODE_MESSAGE not in str(error):
+            raise explain_device("PyTorch", error) or device_error(error) from error
+        raise BadInput(
+            f"{describe_device(device)}{on_node()}: this PyTorch ({torch.__version__}) "
+            "has no code for it. Use another GPU: docs/gpus.md lists those that the image runs on. "
+            "Or set device: cpu."
+        ) from error

@@ -38,10 +38,7 @@ class ImagePrefetcher:
     def __init__(
         self, store: Store, preprocess: Callable[[Pillow.Image], Preprocessed] | None = None
     ) -> None:
-        """Take the run's folder, and what prepares a reference image.
-
-        Reference images have any size: only what `preprocess` returns of them is kept in memory.
-        """
+        """Take the run's folder, and the function that prepares reference images."""
         self._store = store
         self._preprocess = preprocess
         self._pool = ThreadPoolExecutor(READER_THREADS)
@@ -66,11 +63,7 @@ class ImagePrefetcher:
             self._prefetch()
 
     def get_image(self, row: ImageRow, column: str) -> Pillow.Image:
-        """The row's image in RGB, or its mask in gray, in the size of the image to draw.
-
-        Raises Missing, BadInput where the file is not the planned one, TryAgain, and what decoding
-        raises.
-        """
+        """The row's image in RGB, or its mask in gray, in the size of the image to draw."""
         image: Pillow.Image = self.get_preprocessed(image_request(row, column))
         return image
 

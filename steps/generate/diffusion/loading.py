@@ -1,7 +1,6 @@
-"""Networks of diffusers and transformers, loaded from safetensors: all that is there, and no more.
+"""Load networks from safetensors completely: a missing or unused tensor is an error.
 
-The libraries fill in what files lack, at random or not at all, and drop what has no place in the
-network. Either draws another picture than the files say.
+The libraries fill in missing tensors at random and drop unknown ones, which gives other pictures.
 """
 
 import inspect
@@ -50,11 +49,7 @@ DENOISER = "model.diffusion_model."  # a file of a transformer alone may have no
 
 
 def load_network(network_class: Untyped, folder: Path, **options: object) -> Untyped:
-    """The network in a folder, of a class that has `from_pretrained`.
-
-    Raises ValueError if files lack a tensor of it, or have one that it has no place for, and
-    whatever loading raises.
-    """
+    """Load a network from a folder. Raises ValueError if a tensor is missing or has no place."""
     network, info = network_class.from_pretrained(
         folder, use_safetensors=True, local_files_only=True, output_loading_info=True, **options
     )
@@ -87,20 +82,25 @@ def require_loaded(network: torch.nn.Module) -> None:
 
 
 def require_applied(file: Path, parts: Iterable[object], start: Starts = "") -> None:
-    """Raise ValueError if a file holds more numbers than the parts that were made of it.
+    """Raise ValueError if a file holds more numbers than the parts made of it.
 
-    For loaders that say nothing of what they leave out. Parts that are no networks hold none.
+    For loaders that do not report unused tensors.
     """
-    networks = [part for part in parts if isinstance(part, torch.nn.Module)]
-    loaded = [each for network in networks for each in network.state_dict().values()]
+    loaded: list[torch.Tensor] = []
+    for part in parts:
+        if isinstance(part, torch.nn.Module):
+            loaded += part.state_dict().values()
+    held = sum(tensor.numel() for tensor in loaded)
     with safe_open(file, framework="pt") as tensors:
         names = [name for name in tensors.keys() if name.startswith(start)]  # noqa: SIM118
         harmless = list(filter(HARMLESS.search, names))
         unused = lost_names(harmless, tensors.get_tensor, loaded)
         names = [name for name in names if name not in unused]
-        shapes = [tensors.get_slice(name).get_shape() for name in names]
-        numbers = sum(map(math.prod, shapes))
-        if numbers > sum(map(torch.numel, loaded)):
+        numbers = 0
+        for name in names:
+            shape = tensors.get_slice(name).get_shape()
+            numbers += math.prod(shape)
+        if numbers > held:
             lost = lost_names(names, tensors.get_tensor, loaded)
             require_placed(lost or names)
 
@@ -137,9 +137,9 @@ def _beginning(tensor: torch.Tensor) -> tuple[float, ...]:
 def load_networks(
     folder: Path, index: Config, variant: str | None, dtype: torch.dtype
 ) -> dict[str, Untyped]:
-    """The networks of a pipeline, by the name of the component. Raises as `load_network`.
+    """Load the networks of a pipeline, by component name.
 
-    What is no network, or is not in a folder of its own, is left to the pipeline.
+    Everything else is left to the pipeline.
     """
     networks = {}
     for name, (library, class_name) in class_references(index):
@@ -170,15 +170,12 @@ def _network_class(library: str, name: str) -> Untyped:
 def load_checkpoint(
     file: Path, folder: Path, pipeline: str, dtype: torch.dtype
 ) -> diffusers.DiffusionPipeline:
-    """The pipeline of a model in one file, with the configuration in a folder.
-
-    Raises ValueError if the file lacks a tensor, or has one that became a part of no network, and
-    whatever loading raises.
-    """
+    """Load a model in one file, with the configuration in a folder."""
     names = tensor_names(file, str(file))
-    held = tuple(
-        kind for kind, starts in STARTS.items() if any(name.startswith(starts) for name in names)
-    )
+    held: tuple[str, ...] = ()
+    for kind, starts in STARTS.items():
+        if any(name.startswith(starts) for name in names):
+            held += (kind,)
     index = read_model_index(folder, str(folder))
     separate: Config = {
         name: index[name]
@@ -193,7 +190,9 @@ def load_checkpoint(
             str(file), config=str(folder), dtype=dtype, local_files_only=True, **beside
         )
     # Converters of text encoders keep the names that they do not know, the others drop them.
-    prefix = DENOISER if any(name.startswith(DENOISER) for name in names) else ""
+    prefix = ""
+    if any(name.startswith(DENOISER) for name in names):
+        prefix = DENOISER
     denoiser = pipe.components.get("unet") or pipe.components["transformer"]
     require_applied(file, [denoiser], prefix)
     require_applied(file, [pipe.components.get("vae")], STARTS["Autoencoder"])

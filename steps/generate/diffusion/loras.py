@@ -1,8 +1,6 @@
-"""A pipeline's LoRAs: fused where all rows share them, else active for the rows that ask for them.
+"""LoRAs of a pipeline: fused if all rows share them, else active for the rows that ask for them.
 
-The latter are each loaded once and never fused: adding to weights and subtracting again would leave
-a different model behind. So a LoRA that is not active costs memory but no time, and no image
-depends on those before it. Fused ones cost neither.
+Only shared ones are fused, since subtracting them again would leave other weights behind.
 """
 
 import json
@@ -21,7 +19,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import safe_open
 
 from imagekiln.steps.errors import BadInput, KilnError, explained_by
-from imagekiln.steps.generate.diffusion.device import explain_device
+from imagekiln.steps.generate.diffusion.device import explain_device, explained
 from imagekiln.steps.generate.diffusion.loading import list_names, lost_names
 from imagekiln.steps.generate.diffusion.patches import (
     Untyped,
@@ -54,8 +52,7 @@ REDUNDANT = re.compile(r"attention[._](?:qkv|out)[._]lora")
 class LoraLayers:
     """The LoRAs of one pipeline.
 
-    The text encoders and the rest may have different ones active, so that texts can be encoded
-    ahead of the batch that needs them.
+    Text encoders and the rest may have different ones active, so texts can be encoded ahead.
     """
 
     def __init__(
@@ -72,18 +69,14 @@ class LoraLayers:
         self._active: dict[bool, str | None] = {}  # by whether in the text encoders
 
     def load(self, names: Iterable[str]) -> None:
-        """Load the LoRAs that are not loaded.
-
-        Raises BadInput where one does not fit, Missing, TryAgain.
-        """
+        """Load the LoRAs that are not loaded."""
         for name in sorted(set(names) - self._adapters.keys()):
             self._load_lora(name)
 
     def activate(self, loras: str | None, *, texts: bool) -> str | None:
         """Activate exactly these LoRAs in the text encoders, or in all other components.
 
-        `loras` is canonical text. Loads those that are not loaded. Returns the canonical text of
-        the LoRAs that change something there.
+        Loads missing ones. Returns those that change something there. Both are canonical text.
         """
         weights = lora_weights(loras)
         self.load(weights)
@@ -153,14 +146,15 @@ def fuse_loras(
     planned: Mapping[str, LoraFacts],
     loras: str,
 ) -> None:
-    """Make LoRAs a part of a pipeline's weights, for good. No layers of theirs are left.
-
-    `loras` is canonical text. Raises BadInput where one does not fit, Missing, TryAgain.
-    """
+    """Merge LoRAs, given as canonical text, into a pipeline's weights for good."""
     layers = LoraLayers(pipe, settings, planned)
     for texts in (True, False):
         layers.activate(loras, texts=texts)
-    with explained_by(partial(_explain_unfusable, loras)):
+    with explained(
+        "defaults.loras",
+        f"defaults.loras is {loras}, which cannot be added to the model's weights",
+        "Choose other LoRAs or weights, or write them in a column loras.",
+    ):
         for component in lora_components(pipe).values():
             for layer in component.modules():
                 if isinstance(layer, BaseTunerLayer):
@@ -179,15 +173,8 @@ def _merge(layer: Untyped) -> None:
         raise ValueError("a sum is not finite")
 
 
-def _explain_unfusable(loras: str, error: Exception) -> KilnError:
-    return explain_device("defaults.loras", error) or BadInput(
-        f"defaults.loras is {loras}, which cannot be added to the model's weights "
-        f"({error_reason(error)}). Choose other LoRAs or weights, or write them in a column loras."
-    )
-
-
 def _explain_misfit(setting: str, path: Path, error: Exception) -> KilnError:
-    """What a user's file makes of the libraries' errors, which may be any."""
+    """Explain an error of the libraries about a user's file."""
     if isinstance(error, KeyError) and isinstance(error.__context__, Exception):
         error = error.__context__  # diffusers' own clean-up failed after the real error
     kind = file_kind(tensor_names(path, setting))
@@ -198,11 +185,11 @@ def _explain_misfit(setting: str, path: Path, error: Exception) -> KilnError:
 
 
 def _read_scaled_tensors(path: Path) -> Tensors:
-    """The tensors of a LoRA's file in float32, with each layer's own scale multiplied in.
+    """Read a LoRA in float32, with each layer's scale multiplied in.
 
-    A file states it as an alpha, which is divided by the layer's rank, in a tensor or in the
-    metadata that diffusers writes. diffusers hands alphas on by names that match no layer in some
-    families, so none is left for it: loaders/peft.py, utils/peft_utils.py, `get_peft_kwargs`.
+    Files state it as an alpha over the rank, in a tensor or in diffusers' metadata. In some
+    families diffusers hands alphas on by names that match no layer, so none is left for it:
+    loaders/peft.py, utils/peft_utils.py, `get_peft_kwargs`.
     """
     with safe_open(path, framework="pt") as file:
         names = file.keys()
@@ -235,12 +222,13 @@ def _read_scaled_tensors(path: Path) -> Tensors:
 def _require_all_layers(
     tensors: Tensors, components: Iterable[torch.nn.Module], adapter: str
 ) -> None:
-    """Raise ValueError if a LoRA has a layer that became no part of the components.
+    """Raise ValueError if a layer of a LoRA became no part of the components.
 
-    A layer that is split keeps the beginning of its first factor, whatever its name. Factors of a
-    LoKr are counted.
+    A split layer keeps the beginning of its first factor. Factors of a LoKr are counted.
     """
-    parameters = [item for component in components for item in component.named_parameters()]
+    parameters: list[tuple[str, torch.nn.Parameter]] = []
+    for component in components:
+        parameters += component.named_parameters()
     lokr = sum(".lokr_" in name for name in tensors)
     own_names = [name for name, _ in parameters if f".{adapter}" in name]
     lost_factors = lokr - sum("lokr_" in name for name in own_names)

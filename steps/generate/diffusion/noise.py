@@ -1,6 +1,6 @@
-"""Noise that a thread draws before it is needed: of the next batch, and of the next step.
+"""Draw the noise of the next batch and the next step ahead, in a thread, on the CPU.
 
-It is drawn on the CPU. At the last moment, it would be copied by a wait for all that is queued.
+At the last moment, copying it would wait for all that is queued on the device.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ StepNoise = tuple[torch.Tensor, Generators]  # and the generators after it
 
 
 class DrawnAhead(Generic[T]):
-    """What a thread draws for an expected request."""
+    """A value that a thread prepares for an expected request."""
 
     def __init__(self) -> None:
         """Start without a thread."""
@@ -32,7 +32,7 @@ class DrawnAhead(Generic[T]):
         self._expected = request, self._worker.submit(draw)
 
     def take(self, request: object) -> T | None:
-        """What was drawn for exactly this request, once; None if nothing was."""
+        """Return what was drawn for exactly this request, once; None if nothing was."""
         if self._expected is None:
             return None
         expected, pending = self._expected

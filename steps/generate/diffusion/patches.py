@@ -1,7 +1,7 @@
-"""Every private part of torch, diffusers or peft that is used, and every method replaced.
+"""Private parts of torch, diffusers and peft in use, and methods that are replaced.
 
-Each says why, and names the upstream source that it depends on. tests/.../test_patches.py fails
-when one of these parts changes. Versions: torch 2.15, diffusers 0.42, peft 0.21.
+Each names its reason and upstream source. test_patches.py fails when one of them changes. Versions:
+torch 2.15, diffusers 0.42, peft 0.21.
 """
 
 import ctypes
@@ -29,11 +29,10 @@ AnyFunction = Callable[..., Any]
 
 @contextmanager
 def replaced_method(owner: object, name: str, function: Untyped) -> Iterator[None]:
-    """Put a function, or a value, in the place of an object's own while the block runs.
+    """Replace a method or value of an object while the block runs.
 
-    Written into the object's `__dict__`: `torch.nn.Module.__setattr__` is slow, and wrappers of
-    modules pass an attribute on to what they wrap. A forward hook would not do in its place: it
-    becomes a part of what is compiled (`torch.nn.Module._call_impl`).
+    Written into `__dict__`: `torch.nn.Module.__setattr__` is slow, and wrappers pass attributes on.
+    A forward hook would become a part of compiled code (`torch.nn.Module._call_impl`).
     """
     attributes = vars(owner)
     own = {name: attributes[name]} if name in attributes else {}
@@ -54,8 +53,7 @@ def compile_callbacks(
 ) -> Iterator[None]:
     """Call the functions at the start and the end of each compilation while the block runs.
 
-    No public interface says when, or how long, a call compiles. A compilation within another does
-    not count. Source: torch/_dynamo/callback.py, `CompilationCallbackHandler`.
+    Source: torch/_dynamo/callback.py, `CompilationCallbackHandler`.
     """
     callback_handler.register_start_callback(on_start)
     callback_handler.register_end_callback(on_end)
@@ -70,8 +68,7 @@ def compile_callbacks(
 def graph_limit(graphs: int) -> Iterator[None]:
     """Have PyTorch compile up to so many graphs of a function while the block runs.
 
-    At its own limits, 8 a function and 256 in all, it stops without a word. 2.11 has no argument of
-    `torch.compile` for it, and settings count only in the thread that sets them. Source:
+    At its own limits, 8 a function and 256 in all, it stops silently. Source:
     torch/_dynamo/config.py, `recompile_limit` and `accumulated_recompile_limit`.
     """
     with torch._dynamo.config.patch(recompile_limit=graphs, accumulated_recompile_limit=graphs):
@@ -79,24 +76,24 @@ def graph_limit(graphs: int) -> Iterator[None]:
 
 
 def compiled_call(module: torch.nn.Module) -> AnyFunction:
-    """What a module runs since `torch.nn.Module.compile`. Source: as of `set_compiled_call`."""
+    """Return what a module runs since `torch.nn.Module.compile`."""
     return cast("AnyFunction", module._compiled_call_impl)
 
 
 def set_compiled_call(module: torch.nn.Module, call: AnyFunction | None) -> None:
-    """Have a module run this when it is called, or with None its own code again.
+    """Have a module run this when it is called, or its own code for None.
 
-    `torch.nn.Module.compile` sets it and has no way back. Source: torch/nn/modules/module.py,
+    `torch.nn.Module.compile` has no way back. Source: torch/nn/modules/module.py,
     `Module._wrapped_call_impl`.
     """
     module._compiled_call_impl = call
 
 
 def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
-    """The classes of the blocks that a denoiser repeats; empty where diffusers does not name them.
+    """The classes of the blocks that a denoiser repeats; empty if diffusers names none.
 
-    diffusers' `compile_repeated_blocks` compiles these, but returns nothing by which that could be
-    turned off. Source: diffusers/models/modeling_utils.py, `ModelMixin._repeated_blocks`.
+    `compile_repeated_blocks` cannot be turned off. Source: diffusers/models/modeling_utils.py,
+    `ModelMixin._repeated_blocks`.
     """
     return frozenset(getattr(denoiser, "_repeated_blocks", None) or ())
 
@@ -113,9 +110,8 @@ WAITING_SCHEDULERS = (
 def step_on_host(scheduler: Untyped) -> None:
     """Have a scheduler of a text-to-image call take its timesteps from the host.
 
-    Otherwise each step waits until the device has done all that is queued, and the device then
-    waits for the next step to be queued. The bytes are equal. Source: `alphas_cumprod[timestep]`
-    and `self.timesteps` in diffusers/schedulers/scheduling_ddim.py, scheduling_ddpm.py,
+    Else each step waits for the device. The bytes are equal. Source: `alphas_cumprod[timestep]` and
+    `self.timesteps` in diffusers/schedulers/scheduling_ddim.py, scheduling_ddpm.py,
     scheduling_lcm.py and scheduling_pndm.py.
     """
     if not isinstance(scheduler, WAITING_SCHEDULERS):
@@ -146,7 +142,7 @@ def step_on_host(scheduler: Untyped) -> None:
 def step_noise_from(scheduler: Untyped, draw: AnyFunction) -> AbstractContextManager[None]:
     """Have a scheduler take the noise of its steps from `draw` while the block runs.
 
-    Its own draws on the CPU, and waits to copy that to the device. Source: `randn_tensor` of
+    Its own is drawn on the CPU and waits to be copied. Source: `randn_tensor` of
     diffusers/utils/torch_utils.py, a name in each scheduler's module.
     """
     return replaced_method(sys.modules[type(scheduler).__module__], "randn_tensor", draw)
@@ -156,11 +152,10 @@ def step_noise_from(scheduler: Untyped, draw: AnyFunction) -> AbstractContextMan
 
 
 def pack_latents(pipe: diffusers.DiffusionPipeline, latents: torch.Tensor) -> torch.Tensor:
-    """Latents (batch, channels, height, width) as the sequence that a pipeline's `latents` takes.
+    """Pack latents (batch, channels, height, width) as a pipeline's `latents` takes them.
 
-    Pipelines with packed latents pack only the noise that they draw themselves. Source:
-    diffusers/pipelines/flux/pipeline_flux.py, `FluxPipeline._pack_latents`; Chroma and Qwen-Image
-    have the same.
+    Source: diffusers/pipelines/flux/pipeline_flux.py, `FluxPipeline._pack_latents`; Chroma and
+    Qwen-Image have the same.
     """
     packed: torch.Tensor = pipe._pack_latents(latents, *latents.shape)
     return packed
@@ -172,9 +167,9 @@ def per_image_control_noise(
 ) -> Iterator[None]:
     """Have the pipeline encode control images by the generators of their images, in the block.
 
-    SD 3's ControlNet pipeline samples their latents without a generator, so the images would not
-    follow from their seeds. Source: diffusers/pipelines/controlnet_sd3/
-    pipeline_stable_diffusion_3_controlnet.py, `vae.encode(control_image).latent_dist.sample()`.
+    SD 3's ControlNet pipeline samples latents without a generator. Source:
+    diffusers/pipelines/controlnet_sd3/pipeline_stable_diffusion_3_controlnet.py,
+    `vae.encode(control_image).latent_dist.sample()`.
     """
     affected = isinstance(pipe, diffusers.StableDiffusion3ControlNetPipeline)
     if not affected or not isinstance(generators, list):
@@ -201,9 +196,8 @@ def _sampling_by(generators: Sequence[torch.Generator], encode: AnyFunction) -> 
 def restored_vae_dtype(pipe: diffusers.DiffusionPipeline) -> Iterator[None]:
     """Return the VAE to its dtype after the block.
 
-    SDXL's pipelines encode and decode float16 models in float32. They return to float16 only after
-    a success, and inpainting with a ControlNet to its picture's dtype, float32, so that it would
-    change or fail every later image. Source: `needs_upcasting` and `_encode_vae_image` of
+    SDXL's pipelines use float32 for float16 models and return only after a success; inpainting with
+    a ControlNet never does. Source: `needs_upcasting` and `_encode_vae_image` of
     diffusers/pipelines/stable_diffusion_xl/pipeline_stable_diffusion_xl.py and
     controlnet/pipeline_controlnet_inpaint_sd_xl.py.
     """
@@ -217,12 +211,11 @@ def restored_vae_dtype(pipe: diffusers.DiffusionPipeline) -> Iterator[None]:
 
 
 def accept_batch_embeds(pipe: diffusers.DiffusionPipeline) -> None:
-    """Have the pipeline take `ip_adapter_image_embeds` that hold a row for each image of the batch.
+    """Have the pipeline take `ip_adapter_image_embeds` with a row for each image of the batch.
 
-    Its own method repeats the embeddings of one picture for the whole batch. Source:
-    `prepare_ip_adapter_image_embeds` of diffusers/pipelines/stable_diffusion/
-    pipeline_stable_diffusion.py, stable_diffusion_3/pipeline_stable_diffusion_3.py and
-    flux/pipeline_flux.py.
+    Its own method repeats those of one picture. Source: `prepare_ip_adapter_image_embeds` of
+    diffusers/pipelines/stable_diffusion/pipeline_stable_diffusion.py,
+    stable_diffusion_3/pipeline_stable_diffusion_3.py and flux/pipeline_flux.py.
     """
     prepare: AnyFunction = _embeds_as_list
     if isinstance(pipe, SD3IPAdapterMixin):
@@ -254,8 +247,8 @@ def _embeds_as_tensor(
 def checked_conversion(check: Callable[[Untyped, Untyped], None]) -> Iterator[None]:
     """Call a function with each network that `from_single_file` fills, and its tensors by name.
 
-    Later it casts the network, which fails without a name if a tensor is missing. Source:
-    diffusers/loaders/single_file_model.py and single_file_utils.py, `load_model_dict_into_meta`.
+    Source: diffusers/loaders/single_file_model.py and single_file_utils.py,
+    `load_model_dict_into_meta`.
     """
     load: AnyFunction = single_file_model.load_model_dict_into_meta
 
@@ -294,8 +287,8 @@ def lora_components(pipe: diffusers.DiffusionPipeline) -> dict[str, torch.nn.Mod
 def lora_scales_to_tensors(component: torch.nn.Module) -> None:
     """Hold the weights of LoRAs as tensors without axes.
 
-    As numbers they become constants of compiled code, and each other weight would compile anew.
-    Source: peft/tuners/tuners_utils.py and lora/layer.py, `scaling`.
+    Numbers become constants of compiled code. Source: peft/tuners/tuners_utils.py and
+    lora/layer.py, `scaling`.
     """
     for layer in component.modules():
         if isinstance(layer, BaseTunerLayer):
@@ -305,9 +298,9 @@ def lora_scales_to_tensors(component: torch.nn.Module) -> None:
 
 
 def set_own_scales(component: torch.nn.Module, adapter: str) -> None:
-    """Give each layer of a LoRA whose weights hold its scale the scale 1, before any weight.
+    """Set the scale of each layer of a LoRA to 1, if its weights hold its scale.
 
-    Source: peft/tuners/lora/layer.py, `LoraLayer.set_scale`, which reads the dictionaries.
+    Source: peft/tuners/lora/layer.py, `LoraLayer.set_scale`.
     """
     for layer in component.modules():
         if isinstance(layer, LoraLayer) and adapter in layer.scaling:
@@ -321,11 +314,10 @@ _shared_tensors: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary() 
 
 
 def mark_shared(tensor: torch.Tensor) -> torch.Tensor:
-    """Register a tensor that work on two streams uses; returns it.
+    """Register a tensor that work on two streams uses; return it.
 
-    To free its memory, PyTorch asks the device for an event. A lost device refuses, so a destructor
-    throws, and the process ends by SIGABRT before anybody has read why. Source:
-    c10/cuda/CUDACachingAllocator.cpp, `insert_events`.
+    Its destructor asks the device for an event. A lost device refuses, and the process ends by
+    SIGABRT before anybody has read why. Source: c10/cuda/CUDACachingAllocator.cpp, `insert_events`.
     """
     _shared_tensors[id(tensor)] = tensor
     return tensor

@@ -1,10 +1,12 @@
 """Loading a diffusers pipeline: safetensors only, no remote code, in the plan's dtype."""
 
-import copy
 import inspect
 import os
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import diffusers
@@ -14,17 +16,15 @@ import transformers
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, in_setting
 from imagekiln.steps.generate.diffusion.compile import create_code_folder
 from imagekiln.steps.generate.diffusion.device import (
+    choose_device,
     describe_device,
     device_memory,
     explain_device,
 )
-from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_networks
 from imagekiln.steps.generate.diffusion.loras import fuse_loras
-from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
-from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
 from imagekiln.steps.models.checkpoints import checkpoint_file, scheduler_changes
 from imagekiln.steps.models.component_files import (
@@ -53,10 +53,19 @@ from imagekiln.steps.storage.uri import resolve_path
 
 MAX_CUDA_THREADS = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Of float8:
+MIN_CAPABILITY = (8, 9)  # NVIDIA's Ada; Hopper is 9.0
+SIDE_MULTIPLE = 16  # both sides of a product in float8 must be multiples of this
+# The repeated blocks, by any family's name for them. The first and last projections lie outside.
+BLOCK_PATTERN = re.compile(r"(blocks|^layers|^noise_refiner|^context_refiner)\.\d")
+# Modulation layers see one row an image: too little to gain.
+MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
+# SDXL's empty negative prompt is all zeros; divided by a scale of 0 it would not be finite.
+ACTIVATION_LOWER_BOUND = 1e-12
 
 
 def load_pipeline(plan: Plan, startup: Startup | None = None) -> diffusers.DiffusionPipeline:
-    """The plan's pipeline, ready to run; in a process that just started, with what it began.
+    """Load the plan's pipeline, ready to run; `startup` is what a new process began.
 
     Raises BadInput if the model does not load, TryAgain without its device.
     """
@@ -68,16 +77,13 @@ def load_pipeline(plan: Plan, startup: Startup | None = None) -> diffusers.Diffu
         fuse_loras(pipe, plan.job.model.loras, plan.loras, plan.fused_loras)
     if plan.job.speed.quantization == "fp8":
         quantize_to_fp8(denoiser_network(pipe))
-    if pipe.device.type == "cuda":  # where convolutions are fastest so
+    if pipe.device.type == "cuda":  # convolutions are fastest so
         denoiser_network(pipe).to(memory_format=torch.channels_last)
     return pipe
 
 
 def open_device(plan: Plan, clock: StartClock) -> torch.device:
-    """The plan's device, set up for its job. The classes of its pipeline are then imported.
-
-    Raises BadInput where the job cannot run on it, TryAgain where it is missing.
-    """
+    """The plan's device, set up for its job. The classes of its pipeline are then imported."""
     with clock.phase("device"):
         device = choose_device(plan.job.device)
         # Compiled code calls convolutions through PyTorch, which reads this at each call.
@@ -98,11 +104,9 @@ def open_device(plan: Plan, clock: StartClock) -> torch.device:
 def load_pretrained(
     model: ModelSettings, device: torch.device, startup: Startup, pipeline: str
 ) -> diffusers.DiffusionPipeline:
-    """A model on its device, in eval mode, once its files are known to be the planned ones.
+    """Load a model on its device, in eval mode, and check its files against the plan.
 
     `pipeline` is the name of its class, which a model in one file does not state.
-
-    Raises BadInput where it does not load or is another, and what fetching it raises.
     """
     folder = fetch_model(model, startup)
     _silence_libraries()
@@ -175,7 +179,7 @@ def _limit_threads(device: torch.device) -> None:
 
 
 def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
-    """Raise BadInput where a GPU would emulate the plan's dtype, many times slower than another."""
+    """Raise BadInput if a GPU would emulate the plan's dtype, many times slower than another."""
     model = plan.job.model
     if device.type != "cuda" or model.dtype != "bfloat16":
         return
@@ -188,7 +192,7 @@ def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
 
 
 def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> None:
-    """Raise BadInput where a pipeline takes no text, or needs more than a text."""
+    """Raise BadInput if a pipeline takes no text, or needs more than a text."""
     parameters = inspect.signature(pipe.__call__).parameters
     required = [
         name
@@ -202,51 +206,6 @@ def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> Non
             f"{model_id}: is a {type(pipe).__name__}, which draws from {inputs}. "
             "Choose one that draws from texts."
         )
-
-
-def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.SchedulerMixin:
-    """A scheduler by the sampler's name, with the configuration of the model's own scheduler.
-
-    `own` is always the one that the model came with: any other brings settings of its sampler.
-    Raises ValueError where it does not fit the model: only the images that asked for it fail.
-    """
-    if sampler == "default":
-        return own
-    spec = SCHEDULERS[sampler]
-    scheduler_class = getattr(diffusers, spec.class_name)
-    own_class = type(own)
-    compatible = {own_class, *own.compatibles}
-    # LCM's scheduler lists no compatible ones, but runs on what DDIM's runs on.
-    fits_as_lcm = sampler == "lcm" and diffusers.DDIMScheduler in compatible
-    if scheduler_class not in compatible and not fits_as_lcm:
-        raise ValueError(
-            f"sampler {sampler!r} does not fit this model, which came with {own_class.__name__}"
-        )
-    try:
-        return scheduler_class.from_config(own.config, **spec.config)
-    except (ImportError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"sampler {sampler!r} does not fit this model ({str(error).strip()})"
-        ) from error
-
-
-class Schedulers:
-    """The schedulers of one pipeline by the sampler's name, a new one for each batch.
-
-    diffusers' schedulers change as they run, and not all of that is undone at the next batch:
-    `DPMSolverSinglestepScheduler.set_timesteps` rewrites its configuration for an odd number of
-    steps.
-    """
-
-    def __init__(self, own: diffusers.SchedulerMixin) -> None:
-        """Take the scheduler that the pipeline came with, before it has run."""
-        self._unused = {"default": copy.deepcopy(own)}
-
-    def new(self, sampler: str) -> diffusers.SchedulerMixin:
-        """A scheduler that has not run. Raises ValueError where it does not fit the model."""
-        if sampler not in self._unused:
-            self._unused[sampler] = make_scheduler(self._unused["default"], sampler)
-        return copy.deepcopy(self._unused[sampler])
 
 
 def _explain_load_error(name: str, error: Exception) -> KilnError:
@@ -276,10 +235,9 @@ def library_versions(job: Job) -> dict[str, str]:
 
 
 def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
-    """The folder of a model on this machine, downloaded if need be.
+    """Return the folder of a model, or of a single file's configuration; download it if need be.
 
-    For a model in one file, it is that of its configuration. A local folder may still
-    be in the check. Raises BadInput, Missing, TryAgain.
+    A local folder may still be in the check.
     """
     if checkpoint_file(model) is not None:
         return configuration_folder(model)
@@ -302,10 +260,9 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
 
 
 def fetch_run_models(uri: str) -> str:
-    """Download a planned run's model and all that belongs to it; returns the model's folder.
+    """Download a planned run's model and all that belongs to it; return the model's folder.
 
-    Also creates the folder in which pods share compiled code, beside the models. Raises BadInput,
-    Missing and TryAgain as fetching raises them.
+    Also creates the folder for compiled code. Raises as fetching does.
     """
     create_code_folder()
     plan = open_run(uri).plan
@@ -330,3 +287,55 @@ def _fetch_planned_model(plan: Plan) -> Path:
         folder = fetch_model(plan.job.model, weights)
         weights.require_planned()
     return folder
+
+
+def require_fp8_support(device: torch.device) -> None:
+    """Raise BadInput if this installation or this device cannot compute in float8."""
+    if find_spec("torchao") is None:
+        raise BadInput(
+            "speed.quantization is fp8, which needs an extra. "
+            "Type: pip install 'imagekiln[fp8]', or write none."
+        )
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
+        major, minor = MIN_CAPABILITY
+        raise BadInput(
+            f"speed.quantization is fp8, which takes a GPU of compute capability {major}.{minor} "
+            f"or more, and this is {describe_device(device)}. Run it on such a GPU, or write none."
+        )
+
+
+def quantize_to_fp8(denoiser: diffusers.ModelMixin) -> None:
+    """Convert the linear layers of the repeated blocks to float8, before anything is compiled.
+
+    Torchao scales it by row of weights and by token, so no image depends on its neighbors.
+    """
+    from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
+    from torchao.quantization.quantize_.common import KernelPreference
+
+    layers = set(quantizable_layers(denoiser))
+    if not layers:
+        raise BadInput(
+            "speed.quantization is fp8, and the denoiser has no layer that float8 can hold. "
+            "Write none."
+        )
+    config = Float8DynamicActivationFloat8WeightConfig(
+        granularity=PerRow(),
+        activation_value_lb=ACTIVATION_LOWER_BOUND,
+        kernel_preference=KernelPreference.TORCH,  # the same kernels whatever else is installed
+        set_inductor_config=False,
+    )
+    quantize_(denoiser, config, filter_fn=lambda _, name: name in layers)
+
+
+def quantizable_layers(denoiser: diffusers.ModelMixin) -> Iterator[str]:
+    """The names of the layers that are worth converting."""
+    for name, module in denoiser.named_modules():
+        is_repeated = BLOCK_PATTERN.search(name) and not MODULATION_PATTERN.search(name)
+        if is_repeated and isinstance(module, torch.nn.Linear) and _is_quantizable(module.weight):
+            yield name
+
+
+def _is_quantizable(weight: torch.Tensor) -> bool:
+    if any(side % SIDE_MULTIPLE for side in weight.shape):
+        return False
+    return bool(weight.any(dim=1).all())  # each row needs a scale other than 0

@@ -49,23 +49,23 @@ class PipelineInputs:
         return inputs
 
     def accepts(self, name: str) -> bool:
-        """Whether the pipeline takes an argument of this name."""
+        """Return whether the pipeline takes an argument of this name."""
         return name in self._accepts
 
     def split_batches(self, rows: Sequence[ImageRow], size: int) -> list[list[ImageRow]]:
-        """One call of `size` for rows of one shape, or one a row where neighbors affect pixels."""
+        """One call of `size` for rows of one shape, or one a row if neighbors affect pixels."""
         if self._family.one_at_a_time:
             return [[row] for row in rows]
         return [pad_rows(rows, size)]
 
     @property
     def output_type(self) -> str:
-        """Tensors where they are known to be in [0, 1], which they are in known families."""
+        """Tensors if they are known to be in [0, 1], as in known families."""
         return "pt" if self._family.positive_embeds else "np"
 
     @property
     def encodes_texts(self) -> bool:
-        """Whether texts are encoded here, and not by the pipeline's own call."""
+        """`True` if texts are encoded here, and not by the pipeline's own call."""
         return bool(self._family.positive_embeds)
 
     def uncached_texts(self, rows: Sequence[ImageRow]) -> list[TextRequest]:
@@ -95,7 +95,7 @@ class PipelineInputs:
             self._loras.activate(row.parameters.loras, texts=True)
 
     def text_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
-        """The prompts: as embeddings where the family is known, else as text."""
+        """The prompts: as embeddings if the family is known, else as text."""
         if not self._family.positive_embeds:
             return self._plain_text_kwargs(rows)
         kwargs: PipelineKwargs = {}
@@ -120,10 +120,12 @@ class PipelineInputs:
         longest = self._family.pad_to_tokens
         if longest is None or len(rows) > 1:
             return longest
-        loras = self._activate_text_loras(rows[0])
-        embeds = [self._prompts.get(rows[0].parameters.prompt, loras)]
-        if self._uses_negative_prompt(rows[0]):
-            embeds.append(self._negative_prompts.get(rows[0].parameters.negative_prompt, loras))
+        (row,) = rows
+        parameters = row.parameters
+        loras = self._activate_text_loras(row)
+        embeds = [self._prompts.get(parameters.prompt, loras)]
+        if self._uses_negative_prompt(row):
+            embeds.append(self._negative_prompts.get(parameters.negative_prompt, loras))
         lengths = [tensors[0].shape[1] for tensors in embeds]
         tokens = max(lengths)
         # More than the text has: without padding, diffusers drops the mask, and other kernels run.
@@ -141,7 +143,7 @@ class PipelineInputs:
     def batch_kwargs(
         self, rows: Sequence[ImageRow], after_step: StepCallback, noise: PipelineKwargs | None
     ) -> PipelineKwargs:
-        """All but the texts: settings, `noise` unless it is yet to be drawn, and the callback."""
+        """Everything but the texts: settings, the callback, and `noise` or newly drawn noise."""
         kwargs = noise or self.noise_kwargs(rows)
         latents = kwargs.get("latents")
         if isinstance(latents, torch.Tensor):
@@ -152,8 +154,8 @@ class PipelineInputs:
     def noise_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         """A generator on the CPU for each image, and initial noise drawn from it in float32.
 
-        So the noise depends on neither the device nor the dtype nor a neighbor. Any thread may call
-        this if texts are encoded here.
+        So noise does not depend on device, dtype or neighbors. Any thread may call this if texts
+        are encoded here.
         """
         if not self._family.positive_embeds:  # a single row
             # What the pipeline draws without a generator must follow from the row too.
@@ -181,9 +183,7 @@ class PipelineInputs:
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
         """The size, steps and guidance of a batch, by the pipeline's names for them.
 
-        What the pipeline does not accept is dropped, but for a guidance: ValueError. A setting that
-        changes what texts become is of no effect here: the texts of known families are encoded
-        before the call.
+        Others are dropped, but for a guidance: ValueError. Settings of texts have no effect here.
         """
         parameters = row.parameters
         kwargs: PipelineKwargs = {
@@ -208,7 +208,7 @@ class PipelineInputs:
         return {name: guidance, "guidance_schedule": None}
 
     def callback_kwargs(self, after_step: StepCallback) -> PipelineKwargs:
-        """The argument for the callback; none where the pipeline reports no steps."""
+        """The argument for the callback; none if the pipeline reports no steps."""
         if self.accepts("callback_on_step_end"):
             return {"callback_on_step_end": partial(_call_after_step, after_step)}
         if self.accepts("callback"):  # PixArt's
@@ -227,10 +227,7 @@ class PipelineInputs:
         return channels, height, width
 
     def _activate_text_loras(self, row: ImageRow) -> str | None:
-        """Activate the row's LoRAs in the text encoders.
-
-        Returns those that change something there.
-        """
+        """Activate the row's LoRAs in the text encoders; return those that change something."""
         if self._loras is None:
             return None
         return self._loras.activate(row.parameters.loras, texts=True)

@@ -1,4 +1,4 @@
-"""What drawing takes: each call of a pipeline is timed from outside, and the times are summed."""
+"""Time each call of a pipeline from outside, and sum the times."""
 
 import time
 from collections import defaultdict
@@ -29,7 +29,7 @@ SpanName = Literal["text", "decode", "copy", "whole"]
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What the device did between two moments; `compile_seconds` of that were spent compiling."""
+    """Work of the device between two moments, of which `compile_seconds` went into compiling."""
 
     name: SpanName
     begin: Moment
@@ -53,10 +53,7 @@ class Spans:
 
     @contextmanager
     def span(self, name: SpanName) -> Iterator[None]:
-        """Time what the block has the device do.
-
-        `text` and `decode` lie within the `whole`, whose rest is denoising.
-        """
+        """Time the block. `text` and `decode` lie within the `whole`, whose rest is denoising."""
         begin = current_moment(self._device)
         compile_began = self._clock.seconds
         yield
@@ -82,17 +79,14 @@ class Spans:
 
 
 def current_moment(device: torch.device) -> Moment:
-    """On CUDA the moment when the work queued so far on the current stream is done, else now."""
+    """The moment when all queued work is done on CUDA, else now."""
     if device.type != "cuda":
         return time.perf_counter()
     return record_event(timed=True)
 
 
 def elapsed_seconds(begin: Moment, end: Moment) -> float:
-    """Seconds between two moments of a device.
-
-    On CUDA, waits for the second, and raises TryAgain where the device failed.
-    """
+    """Seconds between two moments. On CUDA, waits; raises TryAgain if the device failed."""
     if isinstance(begin, float) or isinstance(end, float):
         return float(end) - float(begin)  # type: ignore[arg-type]  # both are of one kind
     try:
@@ -103,18 +97,12 @@ def elapsed_seconds(begin: Moment, end: Moment) -> float:
 
 
 class PipelineProfiler:
-    """Times the calls of a pipeline and sums their times.
-
-    All but `profile_call` may run in any thread.
-    """
+    """Time the calls of a pipeline. All but `profile_call` may run in any thread."""
 
     def __init__(
         self, pipe: diffusers.DiffusionPipeline, *, texts: bool, clock: CompileClock
     ) -> None:
-        """Take the pipeline. `texts`: its own call encodes its texts.
-
-        What the clock counts as compiling is not counted as drawing.
-        """
+        """Take the pipeline, whose own call encodes `texts` or not. Compiling is not drawing."""
         self._device: torch.device = pipe.device
         self._device_label = device_label(pipe.device)
         self._texts = texts
@@ -124,10 +112,7 @@ class PipelineProfiler:
 
     @contextmanager
     def profile_call(self, pipe: diffusers.DiffusionPipeline) -> Iterator[Spans]:
-        """Time what the pipeline, or one of its siblings, does in the block.
-
-        Its decoder and its text encoding are timed apart.
-        """
+        """Time the block, in which the pipeline or a sibling draws."""
         spans = Spans(self._device, self._clock)
         with ExitStack() as stack, spans.span("whole"):
             for owner, method, name in self._timed_methods(pipe):
@@ -160,7 +145,7 @@ class PipelineProfiler:
         self._add(StageSeconds(safety=seconds))
 
     def pop_times(self) -> StageSeconds:
-        """What was added since the previous call."""
+        """Return what was added since the previous call."""
         with self._lock:
             times = self._times
             self._times = StageSeconds()

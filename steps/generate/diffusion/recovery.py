@@ -25,17 +25,16 @@ DrawBatch = Callable[[Sequence[ImageRow], int], Sequence[DrawnImage]]
 
 @dataclass(frozen=True, slots=True)
 class _DrawFailure:
-    """What is kept of an error: the error itself would keep the tensors of its batch alive."""
+    """The message of an error: the error itself would keep the tensors of its batch alive."""
 
     message: str
     out_of_memory: bool
 
 
 class BatchRecovery:
-    """Draws every row, if need be in smaller batches, or as a failed image.
+    """Draw every row, if need be in smaller batches, or as a failed image.
 
-    `max_pixels` is how many pixels fit in memory at once; None until memory has run out. It only
-    ever shrinks. What failed at one size leaves the batches of smaller images as they are. An image
+    `max_pixels` is how many pixels fit in memory at once; None until memory has run out. An image
     that does not fit fails alone if it has more than `usual_pixels`, the job's own size, or another
     was drawn before, unless `all_must_fit`.
     """
@@ -49,9 +48,9 @@ class BatchRecovery:
         *,
         all_must_fit: bool = False,
     ) -> None:
-        """Take what draws a batch, and what gives the planned batch size for a row.
+        """Take the functions that draw a batch and give its planned size.
 
-        `setting` is that of a pass or score, which errors then name.
+        Errors name `setting`, that of a pass or score.
         """
         self.max_pixels: int | None = None
         self._setting = setting
@@ -73,10 +72,9 @@ class BatchRecovery:
             yield images
 
     def draw_prefix(self, rows: Sequence[ImageRow]) -> Sequence[DrawnImage]:
-        """The images of the first of these rows, as many as one batch holds.
+        """Return the images of the first of these rows, as many as one batch holds.
 
-        Raises TryAgain where the device failed, or other processes leave no room for an image, and
-        BadInput where there never is any.
+        Raises TryAgain if the device failed or is shared, BadInput if an image will never fit.
         """
         batch = rows[: self.batch_size(rows[0])]
         drawn = self._try_draw(batch)
@@ -114,10 +112,7 @@ class BatchRecovery:
     def _draw_one_by_one(
         self, rows: Sequence[ImageRow], failure: _DrawFailure
     ) -> Sequence[DrawnImage]:
-        """Find the row that fails.
-
-        Alone in a batch of the same shape, a row gives the same bytes.
-        """
+        """Find the row that fails. Alone in a batch, a row gives the same bytes."""
         if len(rows) == 1:
             return [DrawnImage(rows[0].index_in_part, None, "failed", failure.message)]
         return [image for row in rows for image in self.draw_prefix([row])]

@@ -1,19 +1,23 @@
-"""The models that score images, loaded by transformers: safetensors only, no remote code.
+"""Models that score images, and the safety checker: safetensors only, no remote code.
 
-They run in float32, on the pixels as they are stored. A batch is always padded to its full size, so
-that the score of an image does not depend on how many others are scored with it.
+They run in float32, on the pixels as they are stored. Batches are padded to their full size, so
+that a score does not depend on neighbors.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import diffusers
 import numpy as np
 import torch
 import transformers
 from safetensors.torch import load_file
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.diffusion.device import side_stream
 from imagekiln.steps.generate.diffusion.loading import list_names, load_network
 from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
@@ -39,7 +43,7 @@ from imagekiln.steps.runs.plan import Plan
 CLIP_SCORE_SCALE = 100.0
 WEIGHT_SUFFIX = ".weight"
 BIAS_SUFFIX = ".bias"
-MAX_REASON_CHARS = 500
+ACCEPTED = ScoreValue(0.0)  # by the safety checker
 # One number for each RGB uint8 (height, width, 3), of which there are at most as many as the last.
 Scorer = Callable[[Sequence[RGB], Sequence[ImageRow], int], Sequence[float]]
 # A value for each of any number of images.
@@ -90,10 +94,10 @@ class BatchScorer:
         self._recovery = BatchRecovery(self._score_rows, lambda _: size, setting, all_must_fit=True)
 
     def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
-        """The score of each RGB uint8 (height, width, 3).
+        """Score each RGB uint8 (height, width, 3).
 
-        Raises BadInput if the scorer gives anything but one number for each image, or fails at all
-        of the first images that it gets, TryAgain if the device failed or has no room.
+        Raises BadInput if the scorer does not give one number an image, or fails at the first
+        batch.
         """
         indexes = [row.index_in_part for row in rows]
         self._pixels = dict(zip(indexes, images, strict=True))
@@ -147,10 +151,7 @@ def to_score_value(number: float) -> ScoreValue:
 def load_model_scorer(
     plan: Plan, name: str, device: torch.device, stream: torch.cuda.Stream | None
 ) -> ModelScorer:
-    """The scorer of the plan's score with this name.
-
-    Raises BadInput where its files do not load or are not those of the plan, Missing, TryAgain.
-    """
+    """The scorer of the plan's score with this name."""
     score = plan.job.scores[name]
     setting = f"scores.{name}"
     if not isinstance(score, AnyModelScore):
@@ -240,7 +241,7 @@ def _embedding_score(model: Untyped, head: Sequence[Layer]) -> Compute:
 
 
 def _label_probability(model: Untyped, label: str) -> Compute:
-    """The probability of a label, among all or, where several may apply, by itself."""
+    """The probability of a label, among all or, if several may apply, by itself."""
     index = next(index for index, name in model.config.id2label.items() if name == label)
     is_multi_label = model.config.problem_type == "multi_label_classification"
 
@@ -272,8 +273,9 @@ def _load_head(setting: str, location: str, plan: Plan, device: torch.device) ->
         weight = tensors[f"{name}{WEIGHT_SUFFIX}"]
         bias = tensors.get(f"{name}{BIAS_SUFFIX}", weight.new_zeros(weight.shape[:1]))
         layers.append((weight, bias))
-    fits = all(before[0].shape[0] == after[0].shape[-1] for before, after in pairwise(layers))
-    if not layers or not fits or layers[-1][0].shape[0] != 1:
+    weights = [weight for weight, _ in layers]
+    fits = all(before.shape[0] == after.shape[-1] for before, after in pairwise(weights))
+    if not weights or not fits or weights[-1].shape[0] != 1:
         raise BadInput(
             f"{setting}: {location} is no chain of linear layers that ends in one number. "
             "Choose another file."
@@ -283,3 +285,37 @@ def _load_head(setting: str, location: str, plan: Plan, device: torch.device) ->
 
 def _natural_order(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
+
+
+class SafetyChecker:
+    """Judges images as the pipeline itself would: by the same pixels, in batches of that size."""
+
+    def __init__(
+        self, pipe: diffusers.DiffusionPipeline, on_checked: Callable[[float], None]
+    ) -> None:
+        """Take the checker from the pipeline, if it has one, so that its calls judge nothing."""
+        self._judge: ModelScorer | None = None
+        self._scorers: dict[int, BatchScorer] = {}  # by the size of the batch
+        self._on_checked = on_checked
+        if checker := getattr(pipe, "safety_checker", None):
+            stream = side_stream(pipe.device)
+            compute = partial(_find_refused, checker)
+            self._judge = ModelScorer(pipe.feature_extractor, compute, pipe.device, stream)
+            pipe.register_modules(safety_checker=None)
+
+    def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
+        """1 for each image of a batch that is refused, else 0. Raises as scores do."""
+        size = len(images)
+        if self._judge is None:
+            return [ACCEPTED] * size
+        started = time.perf_counter()
+        new = BatchScorer("the model's safety checker", self._judge, size)
+        verdicts = self._scorers.setdefault(size, new)(images, rows)
+        self._on_checked(time.perf_counter() - started)
+        return verdicts
+
+
+def _find_refused(checker: Untyped, pixels: torch.Tensor, _: Sequence[str]) -> torch.Tensor:
+    blackened = torch.zeros(len(pixels))  # in place of images
+    _, refused = checker(images=blackened, clip_input=pixels.to(checker.dtype))
+    return torch.tensor(refused)

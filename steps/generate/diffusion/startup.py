@@ -1,4 +1,4 @@
-"""What a process begins before it imports PyTorch, so that it is done beside the imports."""
+"""Work that a process begins before it imports PyTorch, to run beside the imports."""
 
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
@@ -8,7 +8,7 @@ from imagekiln.steps.runs.start_times import StartClock
 class Startup(WeightsCheck):
     """The check of the files of a plan's model, and the clock of the start.
 
-    Closed where the model is loaded, or is not needed after all.
+    Closed once the model is loaded, or is not needed after all.
     """
 
     def __init__(self, plan: Plan, clock: StartClock | None = None) -> None:

@@ -1,7 +1,7 @@
 """Steps at which a denoiser runs without the negative prompts, or does not run at all.
 
-The number of the step alone decides, and nothing outlasts a call of the pipeline, so no image
-depends on others. diffusers' caches hook blocks instead, which are then compiled step by step.
+Only the number of the step decides, so no image depends on others. diffusers' caches hook blocks
+instead, which are then compiled step by step.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,9 +38,8 @@ def step_shortcuts(pipe: Untyped, speed: SpeedSettings, images: int) -> Iterator
 class NetworkCalls:
     """The calls of one network while its pipeline draws a batch.
 
-    With guidance, the network is called once a step, with the negative prompts in the first half of
-    its rows, or twice with the same latents, the second time for the negative prompts.
-    `points` is from how many of its outputs later ones follow.
+    With guidance, a step is one call with the negative prompts in the first half of the rows, or
+    two calls with the same latents. Later outputs follow from the last `points` ones.
     """
 
     pipe: Untyped
@@ -95,10 +94,9 @@ class NetworkCalls:
 
 
 def extrapolate(computed: Points, step: int) -> Untyped:
-    """The output at a later step, on a line through the first and the last that were computed.
+    """Extrapolate the output at a later step from the first and the last computed ones.
 
-    That is TaylorSeer's first order (arXiv:2503.06923), applied to the last layer alone. It is in
-    float32, whatever the network's dtype.
+    That is TaylorSeer's first order (arXiv:2503.06923), on the last layer alone, in float32.
     """
     first_step, first = computed[0]
     last_step, last = computed[-1]

@@ -3,11 +3,10 @@
 import inspect
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import diffusers
 import torch
@@ -17,16 +16,16 @@ from imagekiln.steps.generate.diffusion.patches import mark_shared
 from imagekiln.steps.models.families import EmbeddingIndices, Family
 
 TEXT_THREAD = "texts"  # the name that its thread begins with
+PREFETCH_DEVICES = frozenset({"cuda"})  # on a CPU, texts and batches would share cores
 PromptEmbeds = tuple[torch.Tensor, ...]
 MAX_CACHED_TEXTS = 256  # images of one prompt are neighbors
 MAX_CACHE_BYTES = 256 << 20  # of the device's memory: SDXL takes 0.3 MB a text, FLUX.2 16 MB
 
 
 class TextCache:
-    """The embeddings of the latest texts.
+    """The embeddings of the latest texts, encoded one by one, so that a bad one harms no other.
 
-    Texts are encoded one by one, so a bad one harms no other. The key must hold everything that
-    changes an embedding: what it lacks is ignored for every row whose text is cached.
+    The key must hold everything that changes an embedding.
     """
 
     def __init__(self, encode: Callable[[str], PromptEmbeds]) -> None:
@@ -51,7 +50,7 @@ class TextCache:
         return uncached[: self._capacity() // 2]
 
     def _capacity(self) -> int:
-        """How many texts are cached: all texts of a family are about as large as the latest."""
+        """Return how many texts fit: those of a family are about as large as the latest."""
         latest = next(reversed(self._cache.values()), ())
         size = sum(tensor.nbytes for tensor in latest)
         if size == 0:
@@ -135,30 +134,23 @@ class TextRequest:
     loras: str | None
 
 
-class DeviceStream(Protocol):
-    """A queue of work of the device. What is queued on another stream may run beside it."""
-
-    def synchronize(self) -> None:
-        """Wait until all that is queued is done."""
-
-
 class TextPrefetcher:
-    """Encodes texts into their caches in a thread, one and the same until `close`.
+    """Encode texts into their caches in one thread, the same until `close`.
 
-    From `start` to `wait`, nothing else may use the caches or what encodes for them. A thread for
-    each batch would not do: cuDNN builds its attention plans anew in each, and never frees them.
+    From `start` to `wait`, nothing else may use the caches or the encoders. cuDNN builds attention
+    plans anew in each thread, and never frees them.
     """
 
     def __init__(self, device: torch.device, on_encoded: Callable[[float], None]) -> None:
-        """`on_encoded` is called, in the thread, with the seconds that each text took."""
+        """Call `on_encoded`, in the thread, with the seconds that each text took."""
         self._stream = side_stream(device)
-        self._enabled = supports_text_prefetch(device)
+        self._enabled = device.type in PREFETCH_DEVICES
         self._on_encoded = on_encoded
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=TEXT_THREAD)
         self._pending: list[Future[None]] = []
 
     def start(self, requests: Sequence[TextRequest], *, is_awaited: bool = False) -> None:
-        """Begin to encode these texts, where that helps or `wait` follows at once."""
+        """Begin to encode these texts, if that helps or `wait` follows at once."""
         if not self._enabled and not is_awaited:
             return
         reader = None
@@ -183,9 +175,12 @@ class TextPrefetcher:
         started = time.perf_counter()
         # An error is raised again where it becomes that of the image.
         with suppress(Exception), self._stream_context():
-            with synchronized(self._stream):
+            try:
                 embeds = request.cache.get(request.text, request.loras)
                 _keep_for(reader, embeds)
+            finally:  # a text may be in its cache even if this failed
+                if self._stream is not None:
+                    self._stream.synchronize()
             self._on_encoded(time.perf_counter() - started)
 
     def _stream_context(self) -> AbstractContextManager[object]:
@@ -197,24 +192,3 @@ def _keep_for(reader: torch.cuda.Stream | None, embeds: PromptEmbeds) -> None:
     for tensor in embeds:
         if reader is not None and tensor.is_cuda:
             mark_shared(tensor).record_stream(reader)
-
-
-@contextmanager
-def synchronized(stream: DeviceStream | None) -> Iterator[None]:
-    """Wait for what the block queues on a stream, even where the block fails.
-
-    A text may be in its cache by then, and nobody may read it before it is computed.
-    """
-    try:
-        yield
-    finally:
-        if stream is not None:
-            stream.synchronize()
-
-
-def supports_text_prefetch(device: torch.device) -> bool:
-    """Whether texts can be encoded beside a batch.
-
-    On a CPU both would compete for the same cores.
-    """
-    return device.type == "cuda"

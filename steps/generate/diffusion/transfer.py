@@ -25,7 +25,7 @@ FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 class HostCopy:
     """A batch on the CPU: RGB uint8 (batch, height, width, 3), and which are finite (batch,).
 
-    Neither may be read before `done_event`; None: both are complete. `source` keeps what is copied.
+    Neither may be read before `done_event`, if there is one. `source` keeps what is copied.
     """
 
     rgb: torch.Tensor
@@ -40,9 +40,9 @@ class HostCopy:
 
 
 class PendingBatch(Sequence[DrawnImage]):
-    """Images that the device may still be drawing: reading one waits for all.
+    """Images that the device may still be drawing.
 
-    Reading raises TryAgain where the device has failed. Any thread may read.
+    Reading one waits for all, and raises TryAgain if the device has failed. Any thread may read.
     """
 
     def __init__(
@@ -72,15 +72,12 @@ class PendingBatch(Sequence[DrawnImage]):
 
 
 def count_pending(images: Sequence[DrawnImage]) -> int:
-    """How many of these images, which have just been queued, the device may still be drawing."""
+    """Count the images that the device may still be drawing."""
     return len(images) if isinstance(images, PendingBatch) else 0
 
 
 def to_tensor(images: torch.Tensor | FloatArray, row: ImageRow) -> torch.Tensor:
-    """Images as float32 (batch, 3, height, width), from tensors or from arrays with channels last.
-
-    Raises ValueError where they have another size than the row.
-    """
+    """Return images as float32 (batch, 3, height, width); arrays have channels last."""
     if isinstance(images, torch.Tensor):
         tensor = images.float()
     else:
@@ -96,7 +93,7 @@ def to_tensor(images: torch.Tensor | FloatArray, row: ImageRow) -> torch.Tensor:
 def copy_to_host(images: torch.Tensor, stream: torch.cuda.Stream | None, spans: Spans) -> HostCopy:
     """Copy images in [0, 1], float32 (batch, 3, height, width), to the CPU as pixels.
 
-    On CUDA this returns at once: the copy goes to pinned memory on `stream`, beside the next batch.
+    On CUDA this returns at once; the copy runs on `stream`, beside the next batch.
     """
     with spans.span("copy"):
         rgb = to_uint8(images)

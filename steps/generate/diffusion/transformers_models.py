@@ -9,8 +9,7 @@ import numpy as np
 import torch
 import transformers
 
-from imagekiln.steps.errors import BadInput, KilnError, explained_by
-from imagekiln.steps.generate.diffusion.device import explain_device
+from imagekiln.steps.generate.diffusion.device import explained
 from imagekiln.steps.generate.diffusion.loading import load_network
 from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.generate.diffusion.transfer import to_uint8
@@ -18,7 +17,6 @@ from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.passes import CaptionPass, UpscalePass
 from imagekiln.steps.models.component_files import fetch_planned_files
 from imagekiln.steps.models.hub import loading_from_cache
-from imagekiln.steps.storage.failures import error_reason
 
 MAX_CAPTION_CHARS = 4000
 # From images and the size of a batch.
@@ -30,19 +28,9 @@ MODEL_OPTIONS: dict[str, Untyped] = {"trust_remote_code": False, "dtype": torch.
 
 
 def explained_loading(setting: str, model_id: str, kind: str) -> AbstractContextManager[None]:
-    """Report what loading a model raises in the block: a user's folder makes libraries raise all.
-
-    Raises BadInput where it does not load as what this kind needs, TryAgain where the device has no
-    room for it or failed.
-    """
+    """Explain errors of the libraries about a user's model."""
     subject = f"{setting}: {model_id}"
-
-    def explain(error: Exception) -> KilnError:
-        return explain_device(subject, error) or BadInput(
-            f"{subject} does not load as a {kind} ({error_reason(error)}). Choose another model."
-        )
-
-    return explained_by(explain)
+    return explained(subject, f"{subject} does not load as a {kind}", "Choose another model.")
 
 
 @contextmanager
@@ -66,9 +54,9 @@ def pad_batch(tensor: torch.Tensor, size: int) -> torch.Tensor:
 def _upscale(
     model: Untyped, device: torch.device, images: Sequence[RGB], size: int
 ) -> list[tuple[RGB, bool]]:
-    """Each RGB uint8 (height, width, 3) enlarged in float32, and whether its numbers were finite.
+    """Enlarge each RGB uint8 (height, width, 3) in float32; return whether it is finite, too.
 
-    All have one size. They are computed in a batch that is padded to `size`.
+    They are computed in a batch that is padded to `size`.
     """
     tensor = torch.from_numpy(np.stack(images))
     pixels = pad_batch(tensor, size).to(device)
@@ -83,10 +71,7 @@ def _upscale(
 def load_upscaler(
     setting: str, settings: UpscalePass, digest: str, device: torch.device
 ) -> Upscale:
-    """Load the upscaler of a pass.
-
-    Raises BadInput if its files do not load or are not those of the plan, Missing, TryAgain.
-    """
+    """Load the upscaler of a pass."""
     with _loading_pass(setting, settings, digest) as folder:
         model_class: Untyped = transformers.AutoModelForImageToImage
         model = load_network(model_class, folder, **MODEL_OPTIONS).to(device).eval()
@@ -101,9 +86,9 @@ def _describe(
     images: Sequence[RGB],
     size: int,
 ) -> list[str]:
-    """A caption of each RGB uint8 (height, width, 3), by the likeliest token each time.
+    """Caption each RGB uint8 (height, width, 3), by the likeliest token each time.
 
-    They are made in a batch that is padded to `size`. Raises what the model raises.
+    They are made in a batch that is padded to `size`.
     """
     pixels = processor(images=list(images), return_tensors="pt")["pixel_values"]
     pixels = pad_batch(pixels, size).to(model.device)
@@ -127,10 +112,7 @@ def clean_caption(text: str) -> str:
 def load_captioner(
     setting: str, settings: CaptionPass, digest: str, device: torch.device
 ) -> Describe:
-    """Load the captioner of a pass.
-
-    Raises BadInput if its files do not load or are not those of the plan, Missing, TryAgain.
-    """
+    """Load the captioner of a pass."""
     with _loading_pass(setting, settings, digest) as folder:
         processor = transformers.AutoImageProcessor.from_pretrained(folder, **LOAD_OPTIONS)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOAD_OPTIONS)

@@ -1,9 +1,7 @@
-"""How a pipeline's VAE decodes: some images at once, or in smaller pieces where memory runs out.
+"""Decode by a pipeline's VAE: some images at once, or in tiles once memory ran out.
 
-How many at once depends on their size in pixels and on the planned size of their batches, so that
-an image decodes alike in a smaller batch than planned, and one compiled decoder serves all of them.
-No estimate says what fits in memory,
-because drivers, other processes and fragmentation take some too. So the VAE tries.
+The number depends on their size and the planned batch, so that an image decodes alike in smaller
+batches, and one compiled decoder serves all. No estimate says what fits, so the VAE tries.
 """
 
 import logging
@@ -48,10 +46,10 @@ class VaeDecoder:
         planned_size: PlannedSize | None = None,
         on_switch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Set the mode; `auto` starts with whole images. Raises BadInput where the VAE lacks it.
+        """Set the mode; `auto` starts with whole images. Raises BadInput if the VAE lacks it.
 
         Without `planned_size`, each batch counts as planned. `on_switch` is called after memory ran
-        out, before anything is decoded in a smaller mode.
+        out.
         """
         self.mode: DecodeMode = "whole"
         self._planned_size = planned_size
@@ -135,8 +133,8 @@ class VaeDecoder:
 class MiddleAttention:
     """The attention of a VAE's middle block by two matrix products and a softmax.
 
-    PyTorch's fused kernels for GPUs from Hopper on take heads of at most 256 channels, and this one
-    has 512. Large images are left to them, since the scores would not fit.
+    PyTorch's fused kernels take heads of at most 256 channels, and this one has 512. Large images
+    are left to them, since the scores would not fit.
     """
 
     def __init__(self) -> None:
@@ -155,9 +153,9 @@ class MiddleAttention:
 
 
 def decode_chunk_size(height: int, width: int, batch_size: int) -> int:
-    """How many images of a size in pixels are decoded at once: a power of two.
+    """Return how many images of a size are decoded at once: a power of two.
 
-    It is at most the next one from the planned `batch_size` on: more would be padding.
+    At most the next one from the planned `batch_size` on: more would be padding.
     """
     size = min(MAX_DECODE_IMAGES, 1 << (batch_size - 1).bit_length())
     while size > 1 and size * height * width > MAX_DECODE_PIXELS:

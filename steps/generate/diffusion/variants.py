@@ -1,5 +1,6 @@
 """The pipelines that share one set of components: text to image, image to image, and inpainting."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,21 +8,60 @@ import diffusers
 from diffusers.utils import BaseOutput
 from PIL import Image as Pillow
 
-from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
-from imagekiln.steps.generate.diffusion.ip_adapter import ReferenceEmbeddings
+from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, ReferenceEmbeddings
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import (
     per_image_control_noise,
     restored_vae_dtype,
 )
-from imagekiln.steps.generate.diffusion.pipeline import Schedulers
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, PipelineKwargs
+from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.runs.image import ImageRow, batch_shape
 
 # Named, not imported: each brings all families, half a second that most pods need not spend.
 TEXT_TO_IMAGE = "AutoPipelineForText2Image"
 IMAGE_TO_IMAGE = "AutoPipelineForImage2Image"
 INPAINTING = "AutoPipelineForInpainting"
+
+
+def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.SchedulerMixin:
+    """Make a scheduler by the sampler's name, with the configuration of the model's own one."""
+    if sampler == "default":
+        return own
+    spec = SCHEDULERS[sampler]
+    scheduler_class = getattr(diffusers, spec.class_name)
+    own_class = type(own)
+    compatible = {own_class, *own.compatibles}
+    # LCM's scheduler lists no compatible ones, but runs on what DDIM's runs on.
+    fits_as_lcm = sampler == "lcm" and diffusers.DDIMScheduler in compatible
+    if scheduler_class not in compatible and not fits_as_lcm:
+        raise ValueError(
+            f"sampler {sampler!r} does not fit this model, which came with {own_class.__name__}"
+        )
+    try:
+        return scheduler_class.from_config(own.config, **spec.config)
+    except (ImportError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"sampler {sampler!r} does not fit this model ({str(error).strip()})"
+        ) from error
+
+
+class Schedulers:
+    """The schedulers of one pipeline by the sampler's name, a new one for each batch.
+
+    diffusers' schedulers change as they run: `DPMSolverSinglestepScheduler.set_timesteps` rewrites
+    its configuration for an odd number of steps.
+    """
+
+    def __init__(self, own: diffusers.SchedulerMixin) -> None:
+        """Take the scheduler that the pipeline came with, before it has run."""
+        self._unused = {"default": copy.deepcopy(own)}
+
+    def new(self, sampler: str) -> diffusers.SchedulerMixin:
+        """A scheduler that has not run. Raises ValueError if it does not fit the model."""
+        if sampler not in self._unused:
+            self._unused[sampler] = make_scheduler(self._unused["default"], sampler)
+        return copy.deepcopy(self._unused[sampler])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +126,9 @@ class PipelineVariants:
     def image_kwargs(
         self, rows: Sequence[ImageRow], own_images: Sequence[Pillow.Image] | None = None
     ) -> PipelineKwargs:
-        """The arguments that carry the input images of rows of one shape.
+        """The arguments for the input images of rows of one shape.
 
-        `own_images` are images of these rows that are drawn over, in place of their input images.
+        `own_images` are drawn over in their place.
         """
         if own_images is not None:
             return {"image": list(own_images), "strength": rows[0].parameters.strength}

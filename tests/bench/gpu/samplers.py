@@ -9,7 +9,7 @@ from diffusers.utils.torch_utils import randn_tensor
 
 from imagekiln.steps.generate.diffusion.noise import DrawnAhead, StepNoise, draw_step_noise
 from imagekiln.steps.generate.diffusion.patches import step_noise_from, step_on_host
-from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
+from imagekiln.steps.generate.diffusion.variants import make_scheduler
 from tests.bench import random_models
 from tests.bench.gpu.networks import Placement, Untyped, filled_network, is_unet
 from tests.bench.gpu.session import Session

@@ -7,7 +7,7 @@ import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete
-from imagekiln.steps.generate import quality
+from imagekiln.steps.generate import encoder
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY, commit_key, part_key
@@ -38,7 +38,7 @@ def _run(tmp_path: Path, **gates: object) -> Store:
 def test_each_gate_marks_the_images_of_a_real_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quality, "MAX_SATURATION", 0)
+    monkeypatch.setattr(encoder, "MAX_SATURATION", 0)
     store = _run(tmp_path, low_contrast={"below": 0.5}, checks=[EVEN])
     table = manifest(store)
     assert table["status"].to_pylist() == ["ok"] * 8

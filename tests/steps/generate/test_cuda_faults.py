@@ -153,22 +153,6 @@ def test_wherever_the_device_is_lost_the_shard_is_to_be_tried_again_and_what_is_
     assert _pixels(run) == pixels
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("moment", [0.2, 0.6])
-def test_row_alone_in_its_batch_and_part_is_not_blamed_for_a_device_that_a_library_lost(
-    moment: float,
-    tmp_path: Path,
-    undisturbed: tuple[Pixels, Cuda],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    single = {"images": 1}
-    run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:3], batch=single, part=single)
-    cuda = install(monkeypatch, LibraryLosesDevice(round(moment * undisturbed[1].last_wait)))
-    with pytest.raises(TryAgain, match="the device failed"):
-        _generate(run, cuda)
-    assert {status for status, _ in _pixels(run).values()} <= {"ok"}
-
-
 @pytest.mark.parametrize("fault", [None, DeviceLost(1)])
 def test_what_streams_share_outlives_the_model_only_where_the_device_is_lost_after_its_last_image(
     fault: Fault | None, monkeypatch: pytest.MonkeyPatch

@@ -2,39 +2,44 @@
 
 import hashlib
 import io
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
+import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.checks import ImageSpec, Verdict
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate import step
-from imagekiln.steps.generate.encoder import OutputEncoder, build_image_metadata, encode_drawn_image
+from imagekiln.steps.generate.encoder import (
+    OutputEncoder,
+    QualityGates,
+    UserCheck,
+    build_image_metadata,
+)
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.imaging.metadata import (
-    AI_XMP_PACKET,
     MAX_COMMENT_UNITS,
     TRAINED_ALGORITHMIC_MEDIA,
 )
+from imagekiln.steps.job.gates import GateSettings, UserCheckGate
 from imagekiln.steps.job.output import (
     Encoding,
     Jpeg,
     Png,
     Webp,
-    file_suffix,
     is_lossless,
     mime_type,
 )
-from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.image import DrawnImage, EncodedImage
+from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.webui_text import ELLIPSIS, GUARD, ModelLabel
 from imagekiln.steps.runtime.progress import NoProgress
@@ -46,7 +51,6 @@ from tests.encodings import KINDS, encoding_label
 from tests.faults import manifests
 from tests.notes import SOURCE, parse, read
 from tests.runs import image_row, picture
-from tests.smallest import SMALLEST
 from tests.texts import HOSTILE
 
 datasets = import_module(
@@ -92,13 +96,6 @@ def finished(
     return request.param, made(tmp_path_factory.mktemp(request.param.kind), request.param)
 
 
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The hashes of the pixels where nothing but pixels is stored."""
-    plain = made(tmp_path_factory.mktemp("plain"), Png(), metadata="none")
-    return [row["pixels_sha256"] for row, _ in files(plain)]
-
-
 @pytest.mark.quick_cases(2)
 def test_the_text_of_every_image_reads_back_as_its_row(finished: tuple[Encoding, str]) -> None:
     for row, content in files(finished[1]):
@@ -133,28 +130,6 @@ def test_hugging_face_datasets_decodes_the_images(
         same = hashlib.sha256(pixels.tobytes()).hexdigest() == row["pixels_sha256"]
         assert same or not is_lossless(encoding)
     assert loaded["prompt"] == PROMPTS
-
-
-def test_files_are_named_for_what_they_are(finished: tuple[Encoding, str]) -> None:
-    encoding, uri = finished
-    names = duckdb.execute(f"SELECT image_id, image.path FROM '{uri}/images/*.parquet'").fetchall()
-    assert names
-    assert all(path == name + file_suffix(encoding) for name, path in names)
-
-
-@pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)
-def test_with_the_mark_alone_no_prompt_seed_or_model_leaves(encoding: Encoding) -> None:
-    row, model = (
-        image_row("a secret prompt", 4711),
-        ModelLabel("secret/model", "secret/model@" + "ab" * 20),
-    )
-    job = validate_job({**SMALLEST, "encoding": encoding.model_dump()})
-    whole, mark, nothing = (
-        build_image_metadata(row, model, job.encoding, each) for each in ("all", "mark", "none")
-    )
-    assert (whole.parameters or "").startswith("a secret prompt\nSteps: 2")
-    assert (mark.parameters, mark.xmp) == (None, AI_XMP_PACKET)
-    assert (nothing.parameters, nothing.xmp) == (None, None)
 
 
 @pytest.mark.quick_cases(2)
@@ -226,24 +201,87 @@ def test_nothing_is_stored_of_a_forgotten_image(tmp_path: Path) -> None:
     assert encode(picture(4), other).status == "ok"
 
 
-def test_hashes_are_those_of_the_bytes_and_of_the_bare_pixels() -> None:
-    drawn = picture(3)
-    assert drawn.rgb is not None
-    found = encode_drawn_image(drawn, Png())
-    assert found.content is not None
-    assert found.sha256 == hashlib.sha256(found.content).hexdigest()
-    assert found.pixels_sha256 == hashlib.sha256(drawn.rgb.tobytes()).hexdigest()
+NOISE = np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+PALE = NOISE // 64 + 200
+VIVID = np.where(NOISE[..., :1] > 127, (255, 0, 0), (0, 0, 255)).astype(np.uint8)
 
 
-@pytest.mark.parametrize("colour", [(0, 0, 0), (255, 255, 255), (10, 200, 30)])
-def test_one_flat_colour_is_blank(colour: tuple[int, int, int]) -> None:
-    flat = np.full((8, 8, 3), colour, dtype=np.uint8)
-    assert encode_drawn_image(DrawnImage(4, flat), Png()) == EncodedImage(
-        4, "blank", "every pixel has the same color"
+@pytest.mark.parametrize(
+    ("rgb", "marks"), [(NOISE, ()), (PALE, ("low_contrast",)), (VIVID, ("over_saturated",))]
+)
+def test_what_is_measured_decides_the_marks(
+    rgb: npt.NDArray[np.uint8], marks: tuple[str, ...]
+) -> None:
+    found = QualityGates(GateSettings())(rgb, image_row())
+    assert found.failed_gates == marks
+    assert found.reason is None
+    assert found == QualityGates(GateSettings())(rgb.copy(), image_row())
+
+
+def test_checks_mark_after_measures_each_with_its_reason() -> None:
+    names = ("even", "silent", "raises", "dark")
+    checks = tuple(
+        UserCheckGate(name=f"my_{name}", entry=f"tests.own_checks:{name}") for name in names
+    )
+    found = QualityGates(GateSettings(checks=checks))(PALE, image_row("a circle", seed=3))
+    assert found.failed_gates == ("low_contrast", "my_even", "my_raises", "my_dark")
+    assert found.reason == (
+        "my_even: seed 3 is odd; "
+        "my_raises: the check failed: ValueError: no verdict on a circle ?; my_dark"
     )
 
 
-def test_what_the_denoiser_refused_keeps_its_status_and_error() -> None:
-    assert encode_drawn_image(
-        DrawnImage(2, None, "failed", "ValueError: no"), Png()
-    ) == EncodedImage(2, "failed", "ValueError: no")
+RGB = np.full((8, 8, 3), 200, np.uint8)
+
+
+def row(seed: int = 1, prompt: str = "a circle") -> ImageSpec:
+    return ImageSpec("0" * 32, None, 0, prompt, "", seed, 8, 8, 2, 3.0, "default")
+
+
+def _check(function: str) -> UserCheck:
+    return UserCheck(UserCheckGate(name="own", entry=f"tests.own_checks:{function}"))
+
+
+def test_a_check_cannot_change_the_image() -> None:
+    rgb = RGB.copy()
+    verdict = _check("changes")(rgb, row())
+    assert "read-only" in verdict.reason
+    assert (rgb == 200).all()
+    assert rgb.flags.writeable
+
+
+def test_a_check_without_memory_is_no_verdict_but_tried_again() -> None:
+    with pytest.raises(TryAgain, match=r"the check own: .* no room for it \(no room\)\. Run"):
+        _check("full")(RGB, row())
+
+
+def test_a_check_whose_device_failed_is_no_verdict_but_tried_again() -> None:
+    with pytest.raises(TryAgain, match=r"the device failed .*illegal memory access"):
+        _check("crashes")(RGB, row())
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("no_such_package.module:check", "does not import .ModuleNotFoundError: No module named"),
+        ("tests.own_checks:missing", "does not import .AttributeError"),
+        ("tests.own_checks:NOT_CALLABLE", "is not a function"),
+    ],
+)
+def test_a_check_that_is_not_there_is_bad_input(entry: str, said: str) -> None:
+    with pytest.raises(BadInput, match=f"gates.checks: own: {entry} {said}"):
+        UserCheck(UserCheckGate(name="own", entry=entry))
+
+
+def test_the_check_in_the_docs_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "quality.md").read_text()
+    shown = next(
+        text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def check" in text
+    )
+    (tmp_path / "shown_in_the_docs.py").write_text(shown)
+    monkeypatch.syspath_prepend(tmp_path)
+    check = UserCheck(UserCheckGate(name="own", entry="shown_in_the_docs:check"))
+    asked = row(prompt="a circle, white background")
+    assert check(RGB, asked) == Verdict(True, "brightness 0.78 at the top")
+    assert check(RGB // 4, asked) == Verdict(False, "brightness 0.20 at the top")
+    assert check(RGB // 4, row()).ok

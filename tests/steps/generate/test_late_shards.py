@@ -183,22 +183,6 @@ def test_no_device_is_kept_from_a_shard_that_waits_for_one(run: PlanResult) -> N
     assert set(device.drawn) == _images(run, 1)
 
 
-def test_what_two_helpers_make_is_stored_once(run: PlanResult) -> None:
-    for shard in range(SHARDS):
-        _begin(run, shard)
-    helpers = [Device(lambda: time.sleep(0.01)) for _ in range(2)]
-    threads = [
-        threading.Thread(target=_generate, args=(run, shard, helper))
-        for shard, helper in zip((1, 2), helpers, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(each.images for each in _stats(run).values()) == len(PROMPTS)
-    assert aggregate(run.uri).ok == len(PROMPTS)
-
-
 def test_a_helper_s_failure_is_not_its_shard_s(run: PlanResult) -> None:
     store = open_store(run.uri)
     _begin(run, 0)

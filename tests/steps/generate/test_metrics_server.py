@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -18,12 +17,7 @@ from imagekiln.steps.generate.metrics_server import (
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.local import run as run_job
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.image import ImageStatus
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds
-from imagekiln.steps.runtime.metrics import (
-    IMAGES,
-    PARTS,
-)
 from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
@@ -129,17 +123,6 @@ def _stage_sums(series: Series) -> dict[str, float]:
     }
 
 
-def test_every_series_of_known_labels_is_there_from_the_start(run: PlanResult, port: int) -> None:
-    with serve_metrics(NoProgress(), run.plan):
-        series = parse(scrape(port))
-    assert {(name, labels) for name, labels in series if name == PARTS.full_name} == {
-        (PARTS.full_name, (("result", "committed"),)),
-        (PARTS.full_name, (("result", "already_there"),)),
-    }
-    of_few_runs = {"outscored", "forgotten"}
-    assert set(IMAGES.values) == set(get_args(ImageStatus)) - of_few_runs
-
-
 def test_gauges_of_a_worker_that_ended_are_gone_and_its_counts_stay(
     run: PlanResult, port: int
 ) -> None:
@@ -180,14 +163,3 @@ def test_without_a_port_nothing_is_served(text: str) -> None:
 def test_what_is_no_port_is_a_mistake(text: str) -> None:
     with pytest.raises(BadInput, match="which is no port"):
         metrics_port({"IMAGEKILN_METRICS_PORT": text})
-
-
-def test_metrics_that_are_off_import_nothing_and_start_nothing() -> None:
-    code = (
-        "import sys, threading; "
-        "from imagekiln.steps.generate import metrics_server, worker_pool; "
-        "from imagekiln.steps.runtime.metrics import IMAGES; "
-        "metrics_server.count_in_worker(); IMAGES.add(status='ok'); "
-        "assert 'prometheus_client' not in sys.modules; assert threading.active_count() == 1"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,17 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image as Pillow
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate import passes
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.passes import pass_seed
 from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.runs.plan import Plan, iter_pass_plans
+from imagekiln.steps.runs.plan import iter_pass_plans
 from imagekiln.steps.storage import open_store
 from tests.models import DIFFUSERS_WARNS, Untyped, folder
 from tests.refiners import refiner_folder
@@ -79,17 +77,6 @@ def run_passes(denoiser: Denoiser) -> Callable[..., list[bytes]]:
     return run
 
 
-def test_an_image_is_the_same_whatever_its_neighbors(
-    run_passes: Callable[..., list[bytes]],
-) -> None:
-    rows = rows_of()
-    together = run_passes(PICTURES, rows)
-    assert run_passes(PICTURES[::-1], rows[::-1]) == together[::-1]
-    alone = [run_passes([image], [row])[0] for image, row in zip(PICTURES, rows, strict=True)]
-    assert alone == together
-    assert len(set(together)) == COUNT
-
-
 @pytest.mark.slow
 def test_an_image_is_the_same_whatever_was_drawn_before(
     run_passes: Callable[..., list[bytes]], denoiser: Denoiser
@@ -132,52 +119,6 @@ def test_a_pass_draws_as_its_model_does_alone(plan: PlanResult) -> None:
     with closing(load_denoiser(pass_plan, store)) as alone:
         (drawn,) = alone.draw_over([row], {0: Pillow.fromarray(image.rgb)}, 4, lambda: None)
     assert np.array_equal(drawn.rgb, refined.rgb)  # type: ignore[arg-type]  # both drawn
-
-
-@pytest.mark.slow
-def test_memory_that_runs_out_halves_the_batches_of_the_pass_alone(
-    plan: PlanResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    draw_over = Denoiser.draw_over
-
-    def draw_with_little_room(
-        self: Denoiser, rows: Untyped, images: Untyped, size: int, check: Untyped
-    ) -> Untyped:
-        sizes.append(size)
-        if len(sizes) == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return draw_over(self, rows, images, size, check)
-
-    with closing(LazyDenoiser(open_store(plan.uri), plan.plan)) as open_denoiser:
-        run = open_denoiser().passes
-        assert run is not None
-        monkeypatch.setattr(Denoiser, "draw_over", draw_with_little_room)
-        halved = pixels(run(PICTURES, rows_of(), lambda: None).images)
-        whole = pixels(run(PICTURES, rows_of(), lambda: None).images)
-    assert sizes[0] // 2 == sizes[1]
-    assert halved == whole
-
-
-def test_passes_by_the_same_model_load_it_once(
-    denoiser: Denoiser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    models = {"a": OTHER, "b": OTHER, "c": OTHER | {"dtype": "bfloat16"}, "d": REFINER}
-    chosen = {name: {**DETAIL, "model": model} for name, model in models.items()}
-    result = planned(tmp_path, str(tmp_path / "out"), [{"prompt": "x"}], passes=chosen)
-    loaded: list[str] = []
-
-    def load(pass_plan: Plan, *_: object, **__: object) -> Denoiser:
-        loaded.append(f"{pass_plan.model.pipeline} {pass_plan.job.model.dtype}")
-        return denoiser
-
-    monkeypatch.setattr(passes, "load_denoiser", load)
-    passes.load_passes(result.plan, open_store(result.uri), denoiser.device, denoiser)
-    assert loaded == [
-        "StableDiffusionXLPipeline float32",
-        "StableDiffusionXLPipeline bfloat16",
-        "StableDiffusionXLImg2ImgPipeline float32",
-    ]
 
 
 def test_a_model_that_was_changed_since_planning_is_refused(tmp_path: Path) -> None:

@@ -11,17 +11,18 @@ import transformers
 from PIL import Image as Pillow
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.generate import passes as passes_module
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.transformers_models import clean_caption
+from imagekiln.steps.generate.diffusion.transformers_models import load_captioner
 from imagekiln.steps.generate.passes import ImagePass, ImagePasses, load_passes, pass_seed
 from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.input_images import resize_to_cover
+from imagekiln.steps.job.passes import CaptionPass
+from imagekiln.steps.models.facts import weights_digest
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.storage import open_store
-from tests.image_models import captioner_folder, upscaler_folder
+from tests.image_models import CaptionKind, captioner_folder, upscaler_folder
 from tests.models import SIDE, Untyped
 from tests.runs import image_row, picture, planned
 
@@ -129,13 +130,6 @@ def test_a_second_pass_is_image_to_image_with_a_seed_of_its_own(
         assert np.array_equal(drawn.rgb, refined.rgb) == is_same  # type: ignore[arg-type]  # both drawn
 
 
-def test_seeds_of_passes_are_their_own() -> None:
-    seeds = {pass_seed(seed, position) for seed in range(50) for position in range(3)}
-    assert len(seeds) == 150
-    assert seeds.isdisjoint(range(100))
-    assert all(0 <= seed < 2**52 for seed in seeds)
-
-
 class Enlarger:
     """Stands for a model: doubles images, and has room for so many at once."""
 
@@ -194,18 +188,32 @@ def test_an_image_at_which_a_pass_fails_is_failed_alone(tmp_path: Path) -> None:
     assert images[2].error == "RuntimeError: no such thing ? (in passes.big)"
 
 
-def test_an_image_that_a_model_enlarges_to_another_size_than_planned_is_failed(
-    passes_of: Callable[..., ImagePasses], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def enlarge_nothing(images: Sequence[RGB], _size: int) -> list[tuple[RGB, bool]]:
-        return [(rgb, True) for rgb in images]
-
-    monkeypatch.setattr(passes_module, "load_upscaler", lambda *_: enlarge_nothing)
-    images = passes_of("big")(PICTURES, ROWS).images
-    assert [(image.status, image.rgb) for image in images] == [("failed", None)] * COUNT
-    assert f"the model gave {SIDE} x {SIDE} pixels and not" in str(images[0].error)
+def _images() -> list[RGB]:
+    rng = np.random.default_rng(5)
+    sizes = [(16, 16), (24, 40), (64, 8)]
+    return [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
 
 
-def test_captions_are_stored_on_one_line() -> None:
-    assert clean_caption(" a \n\0 cat\t\ud800 ") == "a cat ?"
-    assert len(clean_caption("x" * 10_000)) == 4000
+def _caption_of_the_library(kind: CaptionKind, image: RGB) -> str:
+    folder = captioner_folder(kind)
+    model_class: Untyped = transformers.AutoModelForImageTextToText
+    model = model_class.from_pretrained(folder).eval()
+    processor: Untyped = transformers.AutoImageProcessor.from_pretrained(folder)
+    tokenizer: Untyped = transformers.AutoTokenizer.from_pretrained(folder)
+    pixels = processor(images=[image], return_tensors="pt")["pixel_values"]
+    tokens = model.generate(pixel_values=pixels, max_new_tokens=8, do_sample=False)
+    (text,) = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    return str(text)
+
+
+@pytest.mark.parametrize("kind", ["blip", "git"])
+def test_captions_are_those_of_the_library_alone_and_in_a_batch(kind: CaptionKind) -> None:
+    settings = CaptionPass(id=str(captioner_folder(kind)), max_tokens=8)
+    describe = load_captioner(
+        "passes.words", settings, weights_digest(settings), torch.device("cpu")
+    )
+    images = _images()
+    alone = [describe([image], 4)[0] for image in images]
+    assert describe(images, 4) == alone
+    assert alone == [_caption_of_the_library(kind, image) for image in images]
+    assert all(alone)

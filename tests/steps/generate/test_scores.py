@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from shutil import copytree, rmtree
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,6 @@ from imagekiln.steps.generate.scores import (
     score_images,
     settle_candidates,
 )
-from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.scores import KeepSettings
@@ -33,7 +31,6 @@ from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, Score
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from tests.models import folder
 from tests.runs import image_row, job, manifest_of, picture, planned, write_prompts
 from tests.scorers import aesthetic_head, classifier_folder, clip_folder
 
@@ -115,15 +112,6 @@ def test_scores_do_not_depend_on_the_batch(plans: dict[int, PlanResult]) -> None
         assert scores[name] == pytest.approx(values, abs=TOLERANCE)
 
 
-def test_images_that_are_not_ok_have_no_scores(plans: dict[int, PlanResult]) -> None:
-    failed = DrawnImage(0, None, "failed", "RuntimeError: no")
-    flat = DrawnImage(1, np.zeros((24, 24, 3), dtype=np.uint8))
-    result = score_images(load_scorers(plans[4].plan, CPU), [failed, flat, PICTURES[2]], ROWS[:3])
-    assert [image.status for image in result] == ["failed", "blank", "ok"]
-    assert [len(image.scores) for image in result] == [0, 0, len(SCORES)]
-    assert score_images(load_scorers(plans[4].plan, CPU), [failed, flat], ROWS[:2]) == result[:2]
-
-
 def own(name: str, size: int = 4) -> BatchScorer:
     """A scorer of tests/scorers.py."""
     return BatchScorer(
@@ -166,20 +154,6 @@ def test_a_scorer_that_is_wrong_is_a_sentence(name: str, sentence: str) -> None:
         own(name)(pixels(), ROWS)
 
 
-def test_a_score_that_does_not_import_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    copytree(folder("sd"), model)
-    result = planned(
-        tmp_path,
-        str(tmp_path / "out"),
-        model={"id": str(model), "dtype": "float32"},
-        scores={"mine": {"kind": "own", "entry": "a_module_of_the_pods:score"}},
-    )
-    rmtree(model / "unet")
-    with pytest.raises(BadInput, match=r"scores\.mine: a_module_of_the_pods:score does not import"):
-        LazyDenoiser(open_store(result.uri), result.plan)()
-
-
 def limited(most: int) -> Callable[[Sequence[RGB], Sequence[ImageRow], int], list[float]]:
     """A scorer with memory for so many images."""
 
@@ -196,18 +170,6 @@ def test_a_scorer_out_of_memory_goes_on_in_smaller_batches() -> None:
     assert [score.value for score in scores] == [*range(COUNT)]
     with pytest.raises(TryAgain, match="not even one image fits"):
         BatchScorer("scores.mine", limited(0), 8)(pixels(), ROWS)
-
-
-def test_a_machine_that_fails_at_a_score_is_to_be_tried_again_and_no_image_is_marked() -> None:
-    fault = torch.AcceleratorError("CUDA error: unspecified launch failure")
-
-    def score(_: Sequence[RGB], rows: Sequence[ImageRow], size: int) -> list[float]:
-        if rows[0] != ROWS[0]:
-            raise fault
-        return [1.0] * size
-
-    with pytest.raises(TryAgain, match="the device failed"):
-        BatchScorer("scores.mine", score, 4)(pixels(), ROWS)
 
 
 def candidates(*values: float | None) -> list[DrawnImage]:
@@ -269,13 +231,6 @@ def test_stored_loser_wins_where_the_best_candidate_fails_after_scoring() -> Non
     assert settled[0].error == "no"
     both = [replace(image, status="failed") for image in images[:2]]
     assert [image.status for image in settle_candidates(both, keep)] == ["failed", "failed"]
-
-
-def test_candidate_without_a_score_loses_to_any_that_has_one() -> None:
-    unscored = replace(candidates(0.0)[0], scores={"s": ScoreValue(None, "the score failed")})
-    for group in ([unscored, *candidates(-9.0)], [*candidates(-9.0), unscored]):
-        ranks = [image.candidate_rank for image in ranked_images(group)]
-        assert ranks[group.index(unscored)] == 2
 
 
 def finished(folder: Path, **changes: object) -> tuple[str, pa.Table]:

@@ -10,7 +10,6 @@ import pytest
 
 from imagekiln.steps.generate.attempt import run_pipeline
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery, DrawBatch
-from imagekiln.steps.generate.diffusion.transfer import PendingBatch
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.generate.stages import (
     Batch,
@@ -18,12 +17,10 @@ from imagekiln.steps.generate.stages import (
     EncodedPart,
     commit_parts,
     draw_batches,
-    encode_parts,
-    score_batches,
     split_into_batches,
 )
 from imagekiln.steps.job.output import Png
-from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.part_file import PackedPart, pack_part
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.shard import read_shard
@@ -74,11 +71,6 @@ def _draw(
     return draw_batches(_batches(wanted, size), recovery, stop or Stop())
 
 
-def _encode(picture: DrawnImage, row: ImageRow) -> EncodedImage:
-    assert picture.index_in_part == row.index_in_part
-    return encode_drawn_image(picture, Png())
-
-
 def _names(drawn: Iterator[DrawnBatch]) -> list[tuple[str, list[int]]]:
     return [(batch.part.key, [each.index_in_part for each in batch.images]) for batch in drawn]
 
@@ -108,38 +100,6 @@ def test_a_part_at_hand_is_finished_where_the_time_suffices(wanted: tuple[Part, 
         next(drawn)
 
 
-def test_who_encodes_texts_is_told_of_each_row_once_a_batch_before_it_is_drawn(
-    wanted: tuple[Part, ...],
-) -> None:
-    batches: list[list[int]] = []
-    seeds = [row.parameters.seed for part in wanted for row in image_rows(part.rows)]
-
-    def expect(coming: Sequence[ImageRow]) -> None:
-        batches.append([row.parameters.seed for row in coming])
-
-    recovery = BatchRecovery(Model(), lambda _: 2)
-    list(draw_batches(_batches(wanted, 2), recovery, Stop(), expect))
-    assert len(seeds) == 14
-    assert [seed for batch in batches for seed in batch] == seeds[2:]
-    assert batches[0] == seeds[2:4]
-    assert batches[1] == seeds[4:6], "the next part's"
-
-
-def test_waiting_for_the_device_is_not_encoding(wanted: tuple[Part, ...]) -> None:
-    class Late:
-        def synchronize(self) -> None:
-            time.sleep(0.2)
-
-    rows = image_rows(wanted[0].rows)
-    drawing = PendingBatch(4, Late(), lambda: [picture(row.index_in_part) for row in rows])
-    drawn = iter([DrawnBatch(wanted[0], drawing, rows)])
-    started = time.perf_counter()
-    (encoded,) = encode_parts(drawn, _encode, NoProgress())
-    elapsed = time.perf_counter() - started
-    assert encoded.seconds.encode_waits >= 0.2
-    assert encoded.seconds.encode <= elapsed - 0.2
-
-
 def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(
     wanted: tuple[Part, ...],
 ) -> None:
@@ -152,49 +112,6 @@ def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(
     next(drawn)  # 3 images at 0.1 s are left, and 0.2 s
     with pytest.raises(Stopped):
         next(drawn)
-
-
-def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> None:
-    progress = RecordedProgress()
-    found = list(encode_parts(_draw(wanted, Model()), _encode, progress))
-    assert [each.packed.part.key for each in found] == [part.key for part in wanted]
-    assert sum(progress.images) == 14
-    assert progress.parts == [], "what is not committed is not kept"
-    for each in found:
-        part = each.packed.part
-        same = [encode_drawn_image(picture(place), Png()) for place in range(part.rows.num_rows)]
-        assert each.packed == pack_part(part, same)
-
-
-class RecordedProgress(NoProgress):
-    """Records the batches and the parts that are reported."""
-
-    def __init__(self) -> None:
-        self.images: list[int] = []
-        self.parts: list[int] = []
-
-    def add_drawn(self, images: int) -> None:
-        self.images.append(images)
-
-    def add_committed(self, images: int) -> None:
-        self.parts.append(images)
-
-
-def test_a_part_that_was_given_up_leaves_nothing_to_the_next_one(wanted: tuple[Part, ...]) -> None:
-    def broken() -> Iterator[DrawnBatch]:
-        yield next(_draw(wanted[:1], Model()))  # another process makes the rest of this part
-        yield from _draw(wanted[1:], Model())
-
-    def score(images: Sequence[DrawnImage], rows: Sequence[ImageRow]) -> Sequence[DrawnImage]:
-        assert [image.index_in_part for image in images] == [row.index_in_part for row in rows]
-        return images
-
-    scored = score_batches(broken(), score, 3)
-    found = list(encode_parts(scored, _encode, NoProgress()))
-    whole = list(encode_parts(_draw(wanted[1:], Model()), _encode, NoProgress()))
-    assert [each.packed for each in found] == [each.packed for each in whole]
-    unscored = list(encode_parts(broken(), _encode, NoProgress()))
-    assert [each.packed for each in unscored] == [each.packed for each in whole]
 
 
 def test_few_parts_are_in_memory_while_a_store_does_not_answer(
@@ -245,18 +162,6 @@ def _content(part: EncodedPart) -> bytes:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "run"))
-
-
-def test_a_part_is_yielded_once_it_is_there(wanted: tuple[Part, ...], store: Store) -> None:
-    finished = [_encoded(part, range(part.rows.num_rows)) for part in wanted]
-    progress = RecordedProgress()
-    for place, part in enumerate(commit_parts(iter(finished), store, progress)):
-        assert progress.parts == [4, 4, 4, 2][: place + 1]
-        assert part.part is wanted[place]
-        assert part.seconds.encode == 0.25
-        assert part.seconds.write > 0
-        assert store.read(part.part.key) == _content(finished[place])
-        assert not any(store.exists(later.key) for later in wanted[place + 1 :])
 
 
 def test_a_part_that_another_pod_made_first_is_left_as_it_is(

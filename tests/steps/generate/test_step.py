@@ -4,11 +4,13 @@ import io
 import json
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -35,11 +37,9 @@ from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
-from imagekiln.steps.storage.store import Store
-from tests import models
-from tests.devices import remove_gpu
+from tests import jobs, models
 from tests.faults import manifests
-from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, encoded, fill, planned, stats_of
+from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, fill, planned, stats_of
 from tests.threads import lasting_threads, threads
 from tests.tuned import entry, tuned_file
 
@@ -50,10 +50,6 @@ KEYS = [part_key(0, number) for number in range(3)]
 def there(tmp_path: Path) -> PlanResult:
     """A planned run of one shard with parts of 4, 4 and 2 images."""
     return planned(tmp_path, str(tmp_path / "out"), PROMPTS[:10], shard={"images": 100})
-
-
-def _no_model() -> Denoiser:
-    raise AssertionError("the model was loaded")
 
 
 def test_every_part_of_the_shard_is_made_with_the_pixels_that_the_model_draws(
@@ -148,33 +144,6 @@ def test_a_part_that_is_damaged_or_of_another_plan_is_never_taken_for_done(
         generate(there.uri, 0)
 
 
-def test_pixels_do_not_depend_on_how_a_run_is_cut_or_on_the_order_of_its_shards(
-    tmp_path: Path,
-) -> None:
-    one = planned(
-        tmp_path, str(tmp_path / "one"), PROMPTS[:10], shard={"images": 100}, part={"images": 100}
-    )
-    many = planned(
-        tmp_path, str(tmp_path / "many"), PROMPTS[:10], shard={"images": 4}, part={"images": 4}
-    )
-    generate(one.uri, 0)
-    for number in (2, 0, 1):
-        generate(many.uri, number)
-    keys = [part_key(number, 0) for number in range(3)]
-    assert _pixels(open_store(one.uri), [part_key(0, 0)]) == _pixels(open_store(many.uri), keys)
-
-
-def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
-    runs = [planned(tmp_path, str(tmp_path / name), PROMPTS[:6]) for name in ("one", "other")]
-    for each in runs:
-        generate(each.uri, 0)
-    one, other = (open_store(each.uri) for each in runs)
-    assert [one.read(part_key(0, number)) for number in (0, 1)] == [
-        other.read(KEYS[0]),
-        other.read(KEYS[1]),
-    ]
-
-
 def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(
     tmp_path: Path,
 ) -> None:
@@ -197,16 +166,6 @@ def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(
 def test_a_shard_that_the_plan_does_not_have_is_bad_input(number: int, there: PlanResult) -> None:
     with pytest.raises(BadInput, match=f"has shards 0 to 0, not {number}"):
         generate(there.uri, number)
-
-
-def test_a_device_that_is_not_there_makes_nothing_and_is_to_be_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remove_gpu(monkeypatch)
-    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], device="cuda")
-    with pytest.raises(TryAgain, match="device 'cuda' is not there"):
-        generate(there.uri, 0)
-    assert not open_store(there.uri).exists(KEYS[0])
 
 
 class Counting(NoProgress):
@@ -255,15 +214,6 @@ class Slow(Denoiser):
     ) -> Sequence[DrawnImage]:
         threading.Event().wait(0.3)
         return super().draw(rows, size, check)
-
-
-def test_who_is_asked_to_stop_before_the_model_is_loaded_does_not_load_it(
-    there: PlanResult,
-) -> None:
-    stop = Stop()
-    stop.request()
-    with pytest.raises(TryAgain, match="shard 0 was stopped with 3 parts left"):
-        generate_shard(open_store(there.uri), there.plan, 0, _no_model, NoProgress(), stop)
 
 
 def test_a_batch_in_the_denoiser_is_given_up_when_the_time_is_over(there: PlanResult) -> None:
@@ -373,26 +323,6 @@ def test_a_device_that_fails_at_pictures_under_way_is_tried_again_and_loses_no_i
     assert statuses == ["ok"] * 10
 
 
-def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: PlanResult) -> None:
-    class Small(Denoiser):
-        def draw(
-            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-        ) -> Sequence[DrawnImage]:
-            if size > 2:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            return super().draw(rows, size, check)
-
-    store = open_store(there.uri)
-    done = generate_shard(
-        store, there.plan, 0, lambda: Small(models.pipe("sd")), NoProgress(), Stop()
-    )
-    assert done is not None
-    assert (done.images, done.max_batch_pixels) == (10, 2 * 16 * 16)
-    assert all(
-        pq.read_table(store.uri_of(key))["status"].to_pylist().count("ok") in (4, 2) for key in KEYS
-    )
-
-
 def test_time_is_told_by_stage_and_overlaps(there: PlanResult) -> None:
     done = generate(there.uri, 0)
     assert done is not None
@@ -409,42 +339,6 @@ def test_time_is_told_by_stage_and_overlaps(there: PlanResult) -> None:
     assert took.write > 0
     assert done == stats_of(there.uri, 0)
     assert done.versions["torch"] == torch.__version__
-
-
-def test_argo_s_file_rises_from_what_was_there_to_all(there: PlanResult, tmp_path: Path) -> None:
-    fill(there)
-    open_store(there.uri).remove(KEYS[1])
-    file, seen = tmp_path / "progress", list[str]()
-
-    class Watched(JsonLinesProgress):
-        def add_existing(self, images: int) -> None:
-            super().add_existing(images)
-            seen.append(file.read_text())
-
-        def add_committed(self, images: int) -> None:
-            super().add_committed(images)
-            seen.append(file.read_text())
-
-    generate(there.uri, 0, Watched(io.StringIO(), file))
-    assert seen == ["6/10\n", "10/10\n"]
-
-
-def test_a_part_made_meanwhile_by_another_pod_is_kept(there: PlanResult) -> None:
-    store = open_store(there.uri)
-
-    class Overtaken(Denoiser):
-        def draw(
-            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-        ) -> Sequence[DrawnImage]:
-            if not store.exists(KEYS[0]):
-                fill(there)
-            return super().draw(rows, size, check)
-
-    done = generate_shard(
-        store, there.plan, 0, lambda: Overtaken(models.pipe("sd")), NoProgress(), Stop()
-    )
-    assert done is not None
-    assert pq.read_table(store.uri_of(KEYS[0]))["sha256"].to_pylist()[0] == encoded(0).sha256
 
 
 @pytest.mark.slow
@@ -484,47 +378,68 @@ def test_each_size_is_drawn_in_the_batches_that_were_tuned_for_it(
     assert (again.equal, again.now.batch) == ("bytes", 2)
 
 
-def test_an_image_of_a_batch_that_was_halved_is_drawn_again_to_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[int, int]] = []
-    draw = Denoiser.draw
-
-    def small(
-        self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-    ) -> Sequence[DrawnImage]:
-        calls.append((side := rows[0].parameters.width, size))
-        if size * side > 2 * 32:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return draw(self, rows, size, check)
-
-    monkeypatch.setattr(Denoiser, "draw", small)
-    rows = [
-        {"prompt": f"{place}", "width": side, "height": side}
-        for side in (16, 32)
-        for place in range(4)
-    ]
-    there = planned(
-        tmp_path, str(tmp_path / "out"), rows, batch={"images": 4}, shard={"images": 100}
-    )
-    done = generate(there.uri, 0)
-    assert done is not None
-    assert (done.images, done.max_batch_pixels) == (8, 2 * 32 * 32)
-    assert calls == [(16, 4), (32, 4), (32, 2), (32, 2)]
-    aggregate(there.uri)
-    calls.clear()
-    for made, batch in ((manifests(there.uri)[0], (16, 4)), (manifests(there.uri)[-1], (32, 2))):
-        again = reproduce(there.uri, str(made["image_id"]), tmp_path / "again.png")
-        assert (again.equal, again.then and again.then.batch, again.now.batch) == (
-            "bytes",
-            batch[1],
-            batch[1],
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning"
+)  # diffusers' schedulers
+ROWS = pa.Table.from_pylist(
+    [
+        {
+            "prompt": f"a {colour} {form}",
+            "width": 64 if place % 2 else 32,
+            "sampler": "euler_a"
+            if place % 2
+            else None,  # the one draws noise on the way, the other does not
+            "images": 2 if place == 3 else 1,
+            "seed": 1000 if place % 4 == 0 else None,
+        }
+        for place, (colour, form) in enumerate(
+            product(("red", "blue", "green"), ("circle", "square", "star"))
         )
-        assert calls.pop() == batch
-
-
-def _pixels(store: Store, keys: Sequence[str]) -> dict[str, str]:
-    tables = [
-        pq.read_table(store.uri_of(key), columns=["image_id", "pixels_sha256"]) for key in keys
     ]
-    return {row["image_id"]: row["pixels_sha256"] for table in tables for row in table.to_pylist()}
+)
+SETTINGS = {
+    "defaults": {"steps": 2},
+    "batch": {"images": 2},
+}  # a batch of another shape may round otherwise
+Made = Mapping[str, str]
+
+
+def made(folder: Path, rows: pa.Table, **cut: object) -> Made:
+    """Make these rows; the hash of each image's file by its id."""
+    planned = jobs.plan(folder, rows, **SETTINGS, device="cpu", **cut)
+    for number in range(len(planned.plan.shards)):
+        generate(planned.uri, number)
+    store, found = open_store(planned.uri), dict[str, str]()
+    for number in range(len(planned.plan.shards)):
+        for part in range(planned.plan.part_count(number)):
+            table = pq.read_table(
+                store.uri_of(part_key(number, part)), columns=["image_id", "error", "sha256"]
+            )
+            assert set(table["error"].to_pylist()) == {None}
+            found.update(
+                zip(table["image_id"].to_pylist(), table["sha256"].to_pylist(), strict=True)
+            )
+    return found
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """All rows in one shard and one part."""
+    return made(tmp_path_factory.mktemp("together"), ROWS)
+
+
+def test_cut_into_other_shards_and_parts(together: Made, tmp_path: Path) -> None:
+    assert made(tmp_path, ROWS, part={"images": 2}, shard={"images": 4}) == together
+
+
+@pytest.mark.slow
+def test_among_other_rows(together: Made, tmp_path: Path) -> None:
+    others = ROWS.set_column(
+        0, "prompt", pa.array([f"{prompt} on a table" for prompt in ROWS["prompt"].to_pylist()])
+    )
+    mixed = pa.concat_tables([others, ROWS]).take(
+        [place * 5 % (2 * len(ROWS)) for place in range(2 * len(ROWS))]
+    )
+    found = made(tmp_path, mixed)
+    assert len(found) == 2 * len(together)
+    assert {image_id: found[image_id] for image_id in together} == together

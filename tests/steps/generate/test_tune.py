@@ -2,18 +2,14 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
-import diffusers
 import pytest
-import torch
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate import tune
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
-from imagekiln.steps.generate.diffusion.device import device_error
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import (
     MAX_BATCH_IMAGES,
@@ -22,13 +18,9 @@ from imagekiln.steps.job.tuning_file import (
     TuningResult,
     read_tuning_file,
 )
-from imagekiln.steps.models.families import family_of
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.image import DrawnImage, ImageParameters, ImageRow
-from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runtime.signals import Stopped
+from imagekiln.steps.runs.image import ImageParameters
 from tests.jobs import job
-from tests.models import Untyped
 
 ROWS = {"prompt": ["a red circle"] * 3, "seed": [1, 2, 3]}
 
@@ -75,7 +67,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_tuned_is_what_planning_freezes(tmp_path: Path) -> None:
     asked = _job(tmp_path)
     lines: list[str] = []
-    done = tune.tune(asked, str(tmp_path / "tuning.yaml"), told=lines.append, max_batch=4)
+    done = tune.tune(asked, str(tmp_path / "tuning.yaml"), report=lines.append, max_batch=4)
     (found,) = done.entries
     assert (done.measured, found.gpu, found.gpu_gib, found.width, found.height) == (
         1,
@@ -131,15 +123,6 @@ def test_each_size_is_found_once_and_kept_at_once(
     ] == [(64, 64)]
 
 
-def test_a_family_that_draws_one_by_one_is_measured_at_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = _measures(monkeypatch, lambda batch: _rate(batch, 1.0))
-    monkeypatch.setattr(tune, "family_of", lambda _: family_of("ZImagePipeline"))
-    _tuned(_job(tmp_path), tmp_path)
-    assert asked == [1]
-
-
 def test_where_nothing_fits_it_is_told_and_nothing_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,53 +149,6 @@ def test_a_size_that_rows_could_not_have_is_refused(
     with pytest.raises(BadInput) as caught:
         _tuned(_job(tmp_path), tmp_path, size)
     assert str(caught.value) == told
-
-
-def test_a_model_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Missing, match="no such model folder"):
-        _tuned(_job(tmp_path, model={"id": "./absent"}), tmp_path)
-
-
-def test_memory_that_ran_out_for_one_size_does_not_slow_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    modes: list[str] = []
-
-    def load(plan: Plan) -> Denoiser:
-        denoiser = load_denoiser(plan)
-        draw = denoiser.draw
-
-        def watched(*args: Untyped) -> Sequence[DrawnImage]:
-            modes.append(denoiser.vae_decoder.mode)
-            return draw(*args)
-
-        monkeypatch.setattr(denoiser, "draw", watched)
-        return denoiser
-
-    decode = diffusers.AutoencoderKL.decode
-    full = iter([True])
-
-    def decode_once_full(vae: Untyped, *args: Untyped, **kwargs: Untyped) -> Untyped:
-        if next(full, False):
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return decode(vae, *args, **kwargs)
-
-    monkeypatch.setattr(tune, "load_denoiser", load)
-    monkeypatch.setattr(diffusers.AutoencoderKL, "decode", decode_once_full)
-    _tuned(_job(tmp_path), tmp_path, (64, 64), (128, 64), max_batch=1)
-    assert modes[0] == "whole"
-    first_of_next = modes.index("whole", 1)
-    assert set(modes[1:first_of_next]) == {"tiles"}
-    assert set(modes[first_of_next:]) == {"whole"}
-
-
-def test_a_family_that_pads_the_texts_of_a_batch_is_not_tuned_to_one_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _measures(monkeypatch, lambda batch: _rate(batch, float(batch)))
-    monkeypatch.setattr(tune, "family_of", lambda _: family_of("QwenImagePipeline"))
-    (entry,) = _tuned(_job(tmp_path), tmp_path).entries
-    assert entry.batch == 2
 
 
 class Device:
@@ -245,12 +181,6 @@ def test_the_smallest_batch_that_saturates_is_chosen(at_once: float, batch: int)
     assert _found(Device(at_once)) == (batch, "saturated")
 
 
-def test_a_batch_that_gains_little_is_not_taken_for_the_end() -> None:
-    """The second image may cost as much as the first, and the next two come cheaply."""
-    seconds = {1: 1.0, 2: 1.99, 4: 2.5, 8: 5.0, 16: 10.0}
-    assert _found(lambda batch: _rate(batch, seconds[batch])) == (4, "saturated")
-
-
 def test_memory_time_and_the_largest_batch_end_the_search() -> None:
     assert _found(Device(100, fits=8)) == (8, "memory")
     assert _found(Device(100, each=10), memory=79) == (4, "memory")
@@ -258,78 +188,3 @@ def test_memory_time_and_the_largest_batch_end_the_search() -> None:
     assert _found(Device(100), most=4) == (4, "largest")
     assert _found(Device(100), minutes=-1) == (1, "time")
     assert tune.search_batch_size(Device(1, fits=0), math.inf, 8, math.inf) == ([], "memory")
-
-
-class Model:
-    """Takes half a second and a quarter an image for a step, and a second for the rest."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.clock = 0.0
-        self._error = error
-
-    def draw(
-        self, rows: Sequence[ImageRow], _size: int, _check: Callable[[], None]
-    ) -> list[DrawnImage]:
-        if self._error is not None:
-            raise self._error
-        self.clock += 1.0 + rows[0].parameters.steps * (0.5 + 0.25 * len(rows))
-        return []
-
-
-def _measured(
-    model: Model, monkeypatch: pytest.MonkeyPatch, steps: int = 30, images: int = 1
-) -> BatchRate | None:
-    monkeypatch.setattr(tune, "synchronized_time", lambda _: model.clock)
-    parameters = ImageParameters("a", "", 0, 64, 64, steps, 5.0, "default")
-    return tune.measure_batch(cast("Denoiser", model), parameters, images)
-
-
-@pytest.mark.parametrize(("steps", "images"), [(30, 1), (30, 8), (10, 2), (1, 1)])
-def test_what_all_steps_take_follows_from_a_few(
-    steps: int, images: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rate = _measured(Model(), monkeypatch, steps, images)
-    assert rate is not None
-    seconds = 1 + steps * (0.5 + 0.25 * images)
-    assert rate.images_per_second == pytest.approx(images / seconds, rel=1e-3)
-
-
-def test_a_batch_that_does_not_fit_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-    assert _measured(Model(full), monkeypatch) is None
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "message"),
-    [
-        (
-            ValueError("no such size"),
-            BadInput,
-            "the model does not draw (no such size). Correct the job's defaults.",
-        ),
-        (
-            torch.AcceleratorError("CUDA error: unspecified launch failure"),
-            TryAgain,
-            "the device failed (",
-        ),
-        (
-            device_error(RuntimeError("CUDA error: unspecified launch failure")),
-            TryAgain,
-            "the device failed (CUDA error: unspecified launch failure). Run the command again.",
-        ),
-        (BadInput("as it is"), BadInput, "as it is"),
-        (Stopped(), Stopped, ""),
-    ],
-    ids=["value", "accelerator", "noticed", "own", "stopped"],
-)
-def test_other_failures_are_raised_in_a_sentence(
-    error: BaseException,
-    kind: type[BaseException],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with pytest.raises(kind) as caught:
-        _measured(Model(error), monkeypatch)
-    assert str(caught.value).startswith(message)

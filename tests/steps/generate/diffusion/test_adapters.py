@@ -1,6 +1,7 @@
 """ControlNets and IP-Adapters: whole jobs, slots of a batch, and what is refused."""
 
 import shutil
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,10 @@ pytestmark = [
 ]
 
 KINDS: list[Kind] = ["sd", "sdxl"]
+TRANSFORMERS: Mapping[Controlled, Callable[[], Path]] = {
+    "flux": adapters.flux_ip_adapter,
+    "sd3": adapters.sd3_ip_adapter,
+}
 PROMPTS = ["a red circle", "a blue square on yellow", "two green triangles", "a star"]
 PLAIN: dict[str, object] = {
     "width": models.SIDE,
@@ -43,7 +48,10 @@ PLAIN: dict[str, object] = {
 }
 
 
-def _model(kind: Controlled) -> dict[str, object]:
+def _model(kind: Controlled, pictures: Container[str] = ()) -> dict[str, object]:
+    if kind in TRANSFORMERS and "reference_image" in pictures:
+        adapter = {"id": str(TRANSFORMERS[kind]()), "weight_name": "adapter.safetensors"}
+        return {"id": str(models.folder(kind)), "dtype": "float32", "ip_adapter": adapter}
     controlled: dict[str, object] = {
         "id": str(adapters.model(kind)),
         "dtype": "float32",
@@ -86,13 +94,14 @@ CASES: list[tuple[Controlled, dict[str, bool]]] = [
     *((kind, pictures) for kind in KINDS for pictures in ALL),
     *(("flux", pictures) for pictures in ALL[:3]),
     ("sd3", ALL[0]),
+    *((kind, pictures) for kind in TRANSFORMERS for pictures in ALL[3:5]),
 ]
 
 
 def _opened(
     folder: Path, kind: Controlled, rows: list[dict[str, object]]
 ) -> tuple[Denoiser, list[ImageRow]]:
-    return _with(folder, _model(kind), rows)
+    return _with(folder, _model(kind, [name for name, value in rows[0].items() if value]), rows)
 
 
 def _with(
@@ -292,21 +301,6 @@ def test_a_network_that_is_none_is_refused_at_planning(
     model = {"id": str(models.folder("sd")), "dtype": "float32", **changes}
     with pytest.raises((BadInput, Missing), match=told):
         planned(tmp_path, str(tmp_path / "out"), _rows(control_image=True), model=filled(model))
-
-
-@pytest.mark.parametrize(("whose", "sees"), [("sdxl", models.WIDE), ("sd", 2 * models.WIDE)])
-def test_an_ip_adapter_of_another_model_or_image_encoder_is_the_job_s_mistake(
-    tmp_path: Path, whose: Kind, sees: int
-) -> None:
-    shutil.copytree(adapters.ip_adapter(whose), tmp_path / "adapter")
-    adapters.save_image_encoder(tmp_path / "adapter", sees)
-    adapter = {"id": str(tmp_path / "adapter"), "weight_name": "adapter.safetensors"}
-    model = {"id": str(models.folder("sd")), "dtype": "float32", "ip_adapter": adapter}
-    there = planned(tmp_path, str(tmp_path / "out"), _rows(reference_image=True), model=model)
-    with pytest.raises(
-        BadInput, match=r"model\.ip_adapter: does not fit the model \(.*\). Choose another"
-    ):
-        LazyDenoiser(open_store(there.uri), there.plan)()
 
 
 def test_a_network_that_was_changed_is_not_drawn_with(tmp_path: Path) -> None:

@@ -1,14 +1,9 @@
 """Compiled networks: equal pictures to the eye, and plain ones where compiling fails."""
 
-import hashlib
-import inspect
 import logging
-import os
-import sys
 from functools import cache
 from pathlib import Path
 
-import diffusers
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -16,16 +11,12 @@ import torch
 import torch._dynamo.config
 
 from imagekiln.steps.generate.diffusion import compile as compile_module
-from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
 from imagekiln.steps.generate.diffusion.compile import (
-    BLOCK_CLASSES,
     PYTORCH_CACHE_VARIABLE,
-    blocks_of,
     create_code_folder,
     log,
 )
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.adapters import LoraSettings
@@ -34,12 +25,10 @@ from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.local import run
 from imagekiln.steps.models.loras import load_lora_facts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.runs.keys import input_image_key
 from imagekiln.steps.storage import open_store
-from tests import adapters, loras, models, runs
+from tests import loras, models, runs
 from tests.faults import image, manifests
 from tests.models import Kind
-from tests.pictures import noise
 from tests.runs import image_row, stats_of
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
@@ -138,62 +127,6 @@ def test_a_shape_is_compiled_once_whatever_its_steps_guidance_and_sampler(
     assert all(np.array_equal(*each) for each in zip(drawn, expected, strict=True))
 
 
-def test_the_blocks_of_every_denoiser_that_is_compiled_by_them_exist_in_diffusers() -> None:
-    for name, classes in BLOCK_CLASSES.items():
-        source = inspect.getsource(sys.modules[getattr(diffusers, name).__module__])
-        if name in ("UNet2DConditionModel", "ControlNetModel"):  # built by other modules
-            source = "BasicTransformerBlock ResnetBlock2D"
-        assert [each for each in classes if each in source]
-
-
-@pytest.mark.slow
-def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
-    last = _rows(width=24, height=32)
-    alone = _drawn(Denoiser(models.pipe("flux"), ON), last)
-    torch.compiler.reset()
-    denoiser = Denoiser(models.pipe("flux"), ON)
-    _drawn(denoiser, _rows(width=32, height=24))
-    assert all(np.array_equal(*each) for each in zip(_drawn(denoiser, last), alone, strict=True))
-
-
-def _is_compiled(network: torch.nn.Module) -> bool:
-    # torch has no public way to ask
-    return any(block._compiled_call_impl for block in blocks_of(network))
-
-
-def test_a_controlnet_is_compiled_beside_the_denoiser(tmp_path: Path) -> None:
-    network = diffusers.ControlNetModel.from_pretrained(adapters.controlnet("sd"))
-    conditions = LoadedAdapters(ImagePrefetcher(open_store(str(tmp_path))), network)
-    Denoiser(_one_block(), ON, adapters=conditions)
-    assert _is_compiled(network)
-    plain = diffusers.ControlNetModel.from_pretrained(adapters.controlnet("sd"))
-    Denoiser(_one_block(), adapters=LoadedAdapters(conditions.image_prefetcher, plain))
-    assert not _is_compiled(plain)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings(models.FLUX_WARNS)
-@pytest.mark.parametrize("kind", ["flux", "sd3"])
-def test_a_controlnet_s_pictures_are_the_same_compiled_and_plain(
-    tmp_path: Path, kind: adapters.Controlled
-) -> None:
-    store, control = open_store(str(tmp_path)), noise(1)
-    store.create(input_image_key(digest := hashlib.sha256(control).hexdigest()), control)
-    rows = _rows(control_image=digest)
-
-    def drawn(speed: SpeedSettings) -> list[RGB]:
-        pipe = diffusers.DiffusionPipeline.from_pretrained(adapters.model(kind))
-        network = type(adapters.new_controlnet(kind)).from_pretrained(adapters.controlnet(kind))
-        denoiser = Denoiser(pipe, speed, adapters=LoadedAdapters(ImagePrefetcher(store), network))
-        pictures = _drawn(denoiser, rows)
-        assert denoiser.compiled_pipeline.mode == ("regional" if speed == ON else "none")
-        return pictures
-
-    assert all(
-        np.array_equal(*each) for each in zip(drawn(ON), drawn(SpeedSettings()), strict=True)
-    )
-
-
 def _failing(_graph: object, _inputs: object) -> object:
     raise RuntimeError("the compiler\nfell over")
 
@@ -233,16 +166,6 @@ def test_a_cpu_runs_the_model_as_it_is_unless_told_otherwise(speed: SpeedSetting
     denoiser = Denoiser(_one_block(), speed)
     _drawn(denoiser, _rows(1), 1)
     assert (denoiser.compiled_pipeline.mode, denoiser.compiled_pipeline.clock.count) == ("none", 0)
-
-
-def test_code_is_not_kept_in_a_folder_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv(PYTORCH_CACHE_VARIABLE, str(tmp_path / "file" / "code"))
-    assert Denoiser(_one_block(), ON).compiled_pipeline.mode == "regional"
-    assert "cannot be written. Compiled code is not kept." in caplog.text
-    assert str(tmp_path) not in os.environ.get(PYTORCH_CACHE_VARIABLE, "")
 
 
 def test_the_folder_for_code_exists_before_pods_mount_it(

@@ -186,11 +186,6 @@ def test_a_layer_of_an_encoder_that_takes_no_lora_is_refused_by_its_name(
     assert name in _refusal(tmp_path, tensors)
 
 
-def test_a_lokr_is_called_one_where_the_model_takes_none(tmp_path: Path) -> None:
-    tensors = {"lora_unet_mid.lokr_w1": torch.ones(2, 2), "lora_unet_mid.lokr_w2": torch.ones(2, 2)}
-    assert "is a LoKr that does not fit the model" in _refusal(tmp_path, tensors, "sd")
-
-
 def test_layers_of_a_lokr_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
     pipe = families.pipe("z-image")
     sides = pipe.transformer.layers[0].attention.to_q.weight.shape

@@ -7,7 +7,6 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput
@@ -112,25 +111,6 @@ def test_an_image_depends_on_neither_its_place_nor_the_loras_before_it(
         assert np.array_equal(pixels_of(denoiser, rows[::-1], size)[-1], first[wanted])
 
 
-def test_texts_are_embedded_again_only_where_a_lora_changes_their_encoder() -> None:
-    pipe = models.pipe("sd")
-    denoiser, calls, counts = _denoiser("sd", pipe), list[object](), []
-    pipe.text_encoder.register_forward_hook(lambda *called: calls.append(called))
-    for wanted in (
-        None,
-        "detail:0.5",
-        "style:0.8",
-        "detail:0.5,style:0.8",
-        "style:0.2",
-        None,
-        "style:0.8",
-    ):
-        calls.clear()
-        pixels_of(denoiser, _rows(1, wanted), 2)
-        counts.append(bool(calls))
-    assert counts == [True, False, True, False, True, False, False]
-
-
 def _settings(kind: Kind) -> dict[str, object]:
     files = {"style": loras.folder(kind, 1, text=True), "detail": loras.folder(kind, 2)}
     model = {"id": str(models.folder(kind)), "dtype": "float32"}
@@ -193,14 +173,6 @@ def test_images_with_loras_are_retried_and_reproduced(tmp_path: Path) -> None:
         ]
 
 
-def test_a_lora_in_another_precision_takes_that_of_the_model() -> None:
-    pipe = models.pipe("sd").to(torch.bfloat16)
-    pixels_of(_denoiser("sd", pipe), _rows(1, BOTH), 1)
-    assert {
-        each.dtype for part in (pipe.unet, pipe.text_encoder) for each in part.parameters()
-    } == {torch.bfloat16}
-
-
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("kind", "other"), [("sd", "sdxl"), ("sdxl", "sd"), ("sd3", "flux"), ("sd", "flux")]
@@ -216,16 +188,6 @@ def test_a_lora_of_another_model_is_refused_in_a_sentence(kind: Kind, other: Kin
     assert "\n" not in str(told.value)
 
 
-def test_a_lora_with_tensors_that_the_model_has_no_layer_for_is_refused(tmp_path: Path) -> None:
-    tensors = load_file(loras.folder("sd", 1) / loras.FILE)
-    more = {name.replace("unet.mid_block", "unet.no_block"): each for name, each in tensors.items()}
-    save_file(more, tmp_path / "style.safetensors")
-    pipe = models.pipe("sd")
-    denoiser = Denoiser(pipe, loras=_layers(pipe, style=tmp_path / "style.safetensors"))
-    with pytest.raises(BadInput, match=r"no layer for unet\.no_block\."):
-        pixels_of(denoiser, _rows(1, "style:1"), 1)
-
-
 def test_a_file_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
     file, pipe = tmp_path / "style.safetensors", models.pipe("sd")
     file.write_bytes((loras.folder("sd", 1) / loras.FILE).read_bytes())
@@ -235,24 +197,3 @@ def test_a_file_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
         BadInput, match=r"style\.safetensors is not the file that the run was planned with"
     ):
         pixels_of(denoiser, _rows(1, "style:1"), 1)
-
-
-@pytest.mark.slow
-def test_another_weight_is_not_compiled_anew_and_another_set_of_loras_is_once() -> None:
-    pipe, graphs, counts = models.pipe("sd"), list[object](), []
-    layers = _layers(pipe, style=loras.folder("sd", 1), detail=loras.folder("sd", 2))
-    layers.load(["style", "detail"])
-    layer = pipe.unet.mid_block.attentions[0].transformer_blocks[0].attn1.to_q
-
-    def backend(graph: Untyped, _: object) -> Untyped:
-        graphs.append(graph)
-        return graph.forward
-
-    layer.compile(backend=backend, dynamic=False)
-    for wanted in (None, "style:1", "style:0.5", BOTH, "detail:2,style:3", None, "style:0.25"):
-        layers.activate(wanted, texts=False)
-        with torch.no_grad():
-            layer(torch.ones(1, layer.in_features))
-        counts.append(len(graphs))
-        graphs.clear()
-    assert counts == [1, 1, 0, 1, 0, 0, 0]

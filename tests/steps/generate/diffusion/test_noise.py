@@ -10,17 +10,14 @@ from diffusers.utils.torch_utils import randn_tensor
 
 from imagekiln.steps.generate.diffusion import noise as noise_module
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.noise import DrawnAhead, StepNoise, draw_step_noise
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs
 from imagekiln.steps.runs.image import ImageRow
 from tests import families, models
 from tests.drawing import bytes_of
 from tests.runs import image_row
-from tests.threads import threads
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
-CPU = torch.device("cpu")
 Drawn = list[tuple[str, bool]]  # what was drawn, and whether in the main thread
 
 
@@ -110,16 +107,6 @@ def test_noise_of_the_next_batch_is_drawn_beside_this_one_and_gives_equal_bytes(
     assert drawn.count(("batch", True)) == 1, "but for the first batch"
 
 
-def test_a_batch_that_was_not_expected_draws_its_own(drawn: Drawn) -> None:
-    plain = bytes_of(Denoiser(models.pipe("sd")), _rows(3, 5), 2)
-    drawn.clear()
-    denoiser = Denoiser(models.pipe("sd"))
-    denoiser.set_upcoming(_rows(3, 4))
-    denoiser.draw(_rows(1, 2), 2, lambda: None)
-    assert bytes_of(denoiser, _rows(3, 5), 2) == plain
-    assert drawn.count(("batch", True)) == 2
-
-
 def test_a_batch_that_failed_starts_from_the_same_noise_again() -> None:
     rows = _rows(3, 4, sampler="euler_a", steps=3)
     plain = bytes_of(Denoiser(models.pipe("sd")), rows, 2)
@@ -137,36 +124,3 @@ def test_a_batch_that_failed_starts_from_the_same_noise_again() -> None:
     with pytest.raises(LookupError):
         denoiser.draw(rows, 2, fail_at_second_step)
     assert bytes_of(denoiser, rows, 2) == plain
-
-
-def _generators() -> list[torch.Generator]:
-    return [torch.Generator().manual_seed(seed) for seed in (1, 2)]
-
-
-def test_a_step_that_asks_for_another_shape_has_the_noise_that_it_would_have_drawn() -> None:
-    ahead = DrawnAhead[StepNoise]()
-    ours, theirs = _generators(), _generators()
-    for shape in ((2, 4, 8, 8), (2, 4, 8, 8), (2, 3, 4, 4), (2, 4, 8, 8)):
-        expected = randn_tensor(shape, theirs, CPU, torch.float32)
-        assert torch.equal(draw_step_noise(ahead, shape, ours, CPU, torch.float32), expected)
-    ahead.close()
-
-
-def test_noise_that_cannot_be_drawn_is_left_to_the_batch_that_needs_it() -> None:
-    def fail() -> str:
-        raise MemoryError
-
-    ahead = DrawnAhead[str]()
-    ahead.start("request", fail)
-    assert ahead.take("request") is None
-    ahead.close()
-
-
-def test_its_threads_end_when_closed() -> None:
-    before = threads()
-    denoiser = Denoiser(models.pipe("sd"))
-    denoiser.set_upcoming(_rows(3))
-    denoiser.draw(_rows(1, sampler="euler_a", steps=3), 1, lambda: None)
-    assert threads() - before
-    denoiser.close()
-    assert not threads() - before

@@ -10,18 +10,15 @@ import torch
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file
-from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from imagekiln.steps.generate.diffusion import patches
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.patches import per_image_control_noise
-from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
+from imagekiln.steps.generate.diffusion.variants import make_scheduler
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.families import FAMILIES
 from imagekiln.steps.models.loras import load_lora_facts
-from tests import adapters, loras, models
+from tests import loras, models
 from tests.drawing import bytes_of
 from tests.runs import image_row
 from tests.single_file import write_checkpoint
@@ -58,13 +55,6 @@ def test_each_compilation_is_reported_at_its_start_and_its_end() -> None:
     assert reported == ["start", "end"] * 2
 
 
-def test_autotuning_takes_place_in_the_method_that_is_reported() -> None:
-    assert "self.benchmark_all_configs(" in inspect.getsource(
-        CachingAutotuner.autotune_to_one_config
-    )
-    assert "self.compile_id" in inspect.getsource(CachingAutotuner.__init__)
-
-
 def test_a_compiled_module_runs_its_own_code_again_and_then_what_was_compiled() -> None:
     torch.compiler.reset()
     module, compiled = Doubled(), list[object]()
@@ -89,26 +79,6 @@ def test_models_that_repeat_blocks_name_them() -> None:
         "FluxSingleTransformerBlock",
     }
     assert patches.repeated_blocks(Doubled()) == frozenset()
-
-
-def test_pipelines_of_packed_latents_pack_squares_of_four() -> None:
-    packed = patches.pack_latents(models.pipe("flux"), torch.arange(64.0).reshape(1, 4, 4, 4))
-    assert packed.shape == (1, 4, 16)
-    assert packed[0, 0].tolist() == [0, 1, 4, 5, 16, 17, 20, 21, 32, 33, 36, 37, 48, 49, 52, 53]
-
-
-@pytest.mark.parametrize(
-    "pipeline", sorted(name for name, each in FAMILIES.items() if each.latent_layout == "packed")
-)
-def test_every_family_of_packed_latents_packs_by_the_same_arguments(pipeline: str) -> None:
-    pack = getattr(diffusers, pipeline)._pack_latents
-    assert [*inspect.signature(pack).parameters] == [
-        "latents",
-        "batch_size",
-        "num_channels_latents",
-        "height",
-        "width",
-    ]
 
 
 def test_sd3_s_controlnet_pipeline_samples_control_images_without_a_generator() -> None:
@@ -200,33 +170,6 @@ def test_private_names_of_libraries_appear_in_this_module_alone() -> None:
     assert modules == {"patches.py"}
     text = "".join(path.read_text() for path in folder.glob("*.py") if path.name != "patches.py")
     assert not re.search(r"^ *(from|import) torch\S*\._", text, re.MULTILINE)
-
-
-def _generators(*seeds: int) -> list[torch.Generator]:
-    return [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
-
-
-def _pipe() -> models.Untyped:
-    return diffusers.AutoPipelineForText2Image.from_pipe(
-        models.pipe("sd3"), controlnet=adapters.new_controlnet("sd3")
-    )
-
-
-@torch.no_grad()
-def _encoded(pipe: models.Untyped, pictures: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = pipe.vae.encode(pictures).latent_dist.sample()
-    return found
-
-
-@pytest.mark.parametrize("halves", [1, 2])
-def test_a_picture_is_encoded_the_same_in_every_slot_with_guidance_and_without(halves: int) -> None:
-    pipe, pictures = _pipe(), torch.rand((2, 3, 16, 16), generator=torch.Generator().manual_seed(1))
-    with per_image_control_noise(pipe, _generators(3, 4)):
-        one = _encoded(pipe, pictures.repeat(halves, 1, 1, 1))
-    with per_image_control_noise(pipe, _generators(4, 3)):
-        other = _encoded(pipe, pictures.flip(0).repeat(halves, 1, 1, 1))
-    assert torch.equal(one.reshape(halves, 2, -1), other.reshape(halves, 2, -1).flip(1))
-    assert not torch.equal(one[0], one[1])
 
 
 @pytest.mark.parametrize("kind", ["sd", "sdxl"])

@@ -8,20 +8,15 @@ import diffusers
 import pytest
 import torch
 
-from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion import pipeline
-from imagekiln.steps.generate.diffusion.pipeline import (
-    library_versions,
-    load_pipeline,
-    make_scheduler,
-)
-from imagekiln.steps.generate.diffusion.startup import Startup
+from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
+from imagekiln.steps.generate.diffusion.variants import make_scheduler
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
-from tests import models, runs
-from tests.devices import remove_gpu
+from tests import models
 from tests.runs import planned
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
@@ -50,37 +45,6 @@ def test_every_weight_is_of_the_plan_s_dtype_and_no_layer_is_in_training(
         getattr(torch, dtype)
     }
     assert not any(layer.training for network in networks for layer in network.modules())
-
-
-def test_a_folder_saved_in_half_precision_loads_whole_in_the_plan_s_dtype(tmp_path: Path) -> None:
-    pipe = load_pipeline(_plan(tmp_path, models.SHAPES))
-    assert {each.dtype for each in (pipe.unet, pipe.vae, pipe.text_encoder)} == {torch.float32}
-
-
-@pytest.mark.parametrize(("cpus", "threads"), [(3, 3), (64, 8)])
-def test_on_a_gpu_few_threads_feed_the_device(
-    cpus: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(pipeline, "choose_device", lambda _: torch.device("cuda"))
-    monkeypatch.setattr(pipeline, "describe_device", lambda _: "Tesla T4")
-    monkeypatch.setattr(pipeline, "device_memory", lambda _: 2**34)
-    monkeypatch.setattr(pipeline, "available_cpus", lambda: cpus)
-    monkeypatch.setattr(pipeline, "load_pretrained", lambda *_: models.pipe("sd"))
-    before = torch.get_num_threads()
-    try:
-        load_pipeline(_plan(tmp_path))
-        assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_a_device_that_is_not_there_is_to_be_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remove_gpu(monkeypatch)
-    with pytest.raises(TryAgain, match="'cuda' is not there"):
-        load_pipeline(_plan(tmp_path, device="cuda"))
 
 
 def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
@@ -125,14 +89,6 @@ def test_a_model_whose_files_changed_since_planning_is_refused(tmp_path: Path) -
         load_pipeline(plan)
 
 
-def test_changed_files_that_no_longer_load_are_reported_as_changed(tmp_path: Path) -> None:
-    model = _copied(tmp_path)
-    plan = _plan(tmp_path, model)
-    (model / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(b"")
-    with pytest.raises(BadInput, match=r"is not the model that the run was planned with"):
-        load_pipeline(plan)
-
-
 def test_a_variant_is_loaded_from_the_files_that_bear_its_name(tmp_path: Path) -> None:
     model = _copied(tmp_path)
     halved = models.pipe("sd").to(torch.float16)
@@ -157,19 +113,6 @@ def test_a_variant_is_loaded_from_the_files_that_bear_its_name(tmp_path: Path) -
     assert {pipe.unet.dtype for pipe in pipes} == {torch.float32}
 
 
-def test_the_phases_of_loading_are_timed(tmp_path: Path) -> None:
-    plan = _plan(tmp_path)
-    startup = Startup(plan)
-    load_pipeline(plan, startup)
-    startup.clock.begin_drawing()
-    startup.clock.end_first_step(0.0, startup.hash_seconds)
-    seconds = startup.clock.seconds
-    assert seconds is not None
-    assert seconds.load > 0
-    assert seconds.hash > 0
-    assert seconds.total >= seconds.load + seconds.device + seconds.hash_wait
-
-
 def test_damaged_weights_are_bad_input_in_one_line(tmp_path: Path) -> None:
     model = _copied(tmp_path)
     weights = model / "vae" / "diffusion_pytorch_model.safetensors"
@@ -179,14 +122,6 @@ def test_damaged_weights_are_bad_input_in_one_line(tmp_path: Path) -> None:
     ) as caught:
         load_pipeline(_plan(tmp_path, model))
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_pipeline_that_diffusers_does_not_know_is_bad_input(tmp_path: Path) -> None:
-    model = _copied(tmp_path)
-    index = model / "model_index.json"
-    index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": "NoSuchPipeline"}))
-    with pytest.raises(BadInput, match=r"does not load as a diffusers pipeline \(.*NoSuchPipeline"):
-        load_pipeline(_plan(tmp_path, model))
 
 
 def test_a_pipeline_that_draws_from_more_than_a_text_is_bad_input(
@@ -223,11 +158,6 @@ def test_code_in_a_model_s_folder_is_never_run(
     assert not trace.exists()
 
 
-def test_default_is_the_scheduler_that_the_model_came_with() -> None:
-    pipe = models.pipe("sd")
-    assert make_scheduler(pipe.scheduler, "default") is pipe.scheduler
-
-
 @pytest.mark.parametrize("sampler", sorted(set(SCHEDULERS) - {"flow_euler"}))
 def test_a_sampler_is_a_scheduler_of_its_own_with_the_model_s_configuration(sampler: str) -> None:
     pipe = models.pipe("sd")
@@ -260,24 +190,3 @@ def test_a_sampler_that_does_not_fit_the_model_says_so(
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         make_scheduler(models.pipe(kind).scheduler, sampler)
-
-
-def test_a_flow_model_takes_the_flow_sampler() -> None:
-    found = make_scheduler(models.pipe("sd3").scheduler, "flow_euler")
-    assert isinstance(found, diffusers.FlowMatchEulerDiscreteScheduler)
-
-
-@pytest.mark.parametrize(
-    ("changes", "more"),
-    [
-        ({}, set[str]()),
-        ({"model": {"id": "here", "loras": {"style": {"id": "style.safetensors"}}}}, {"peft"}),
-        ({"speed": {"quantization": "fp8"}}, {"torchao"}),
-    ],
-)
-def test_versions_are_those_of_the_libraries_that_decide_a_job_s_pixels(
-    changes: dict[str, object], more: set[str]
-) -> None:
-    told = library_versions(runs.job(Path("prompts.parquet"), "out", **changes))
-    assert told["torch"] == torch.__version__
-    assert set(told) == {"torch", "diffusers", "transformers"} | more

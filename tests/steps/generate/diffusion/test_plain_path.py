@@ -11,7 +11,6 @@ from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.models.families import PLAIN_FAMILY, family_of, unsupported_reason
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from tests import models, plain, runs
@@ -79,10 +78,3 @@ def test_what_a_pipeline_draws_from_torchs_own_generator_follows_from_the_row() 
         told.noise_kwargs([image_row(seed=seed)])
         drawn.append(torch.rand(1).item())
     assert drawn[0] == drawn[2] != drawn[1]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_they_are_in_no_table(kind: str) -> None:
-    name = type(plain.pipe(kind)).__name__
-    assert family_of(name) is PLAIN_FAMILY
-    assert unsupported_reason(name) is None

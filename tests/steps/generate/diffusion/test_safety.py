@@ -8,7 +8,6 @@ import torch
 from PIL import Image as Pillow
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.runs.image import ImageRow
 from tests import families, models
@@ -106,31 +105,6 @@ def test_images_that_a_pass_draws_over_are_checked_too() -> None:
     drawn = denoiser.draw_over(rows, own, 2, lambda: None)
     assert [(image.status, image.error) for image in drawn] == [("filtered", REFUSED)] * 2
     assert len(checker.inputs) == 1
-
-
-def test_memory_that_runs_out_halves_the_batch_of_the_check() -> None:
-    class Small(BrightnessChecker):
-        def forward(
-            self, clip_input: torch.Tensor, images: models.Untyped
-        ) -> tuple[models.Untyped, list[bool]]:
-            if len(clip_input) > 2:
-                raise torch.OutOfMemoryError
-            return super().forward(clip_input, images)
-
-    rows = _rows()
-    pipes = [_with_checker(models.pipe("sd"), kind()) for kind in (BrightnessChecker, Small)]
-    plain, small = (Denoiser(pipe).draw(rows, 4, lambda: None) for pipe in pipes)
-    assert [image.status for image in small] == [image.status for image in plain]
-
-
-def test_a_checker_that_always_fails_ends_the_shard() -> None:
-    class Broken(BrightnessChecker):
-        def forward(self, *_: object, **__: object) -> models.Untyped:
-            raise ValueError("no such layer")
-
-    denoiser = Denoiser(_with_checker(models.pipe("sd"), Broken()))
-    with pytest.raises(BadInput, match=r"the model's safety checker: failed at the first image"):
-        denoiser.draw(_rows(1), 1, lambda: None)
 
 
 def test_an_image_without_a_verdict_is_not_ok() -> None:

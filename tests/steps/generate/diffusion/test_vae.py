@@ -1,30 +1,21 @@
 """Decoding with as little memory as there is."""
 
-from contextlib import closing
-from pathlib import Path
-
-import diffusers
 import numpy as np
 import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
-from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.vae import (
     MAX_DECODE_IMAGES,
     DecodeMode,
     MiddleAttention,
     PlannedSize,
     VaeDecoder,
-    decode_chunk_size,
 )
-from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.runs.image import ImageRow
-from imagekiln.steps.storage import open_store
 from tests import models, plain
-from tests.drawing import bytes_of
-from tests.runs import image_row, planned
+from tests.runs import image_row
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -89,14 +80,6 @@ def test_memory_decides_how_a_batch_is_decoded_and_the_batch_stays_whole(
         )
 
 
-def test_what_fits_in_no_way_halves_the_batch() -> None:
-    denoiser = Denoiser(_pipe(room=1))
-    rescue = BatchRecovery(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4)
-    with pytest.raises(Exception, match="not even one image fits"):
-        next(rescue.draw_batches(_rows()))
-    assert rescue.batch_size(_rows()[0]) == 1
-
-
 def test_a_way_that_is_named_is_taken_from_the_start() -> None:
     pipe = models.pipe("sd")
     assert VaeDecoder(pipe, "tiles").mode == "tiles"
@@ -108,30 +91,6 @@ def test_a_way_that_the_vae_does_not_know_is_refused() -> None:
         BadInput, match=r"speed\.vae is 'tiles', which this model's VAE does not know\. Write auto"
     ):
         VaeDecoder(plain.pipe("amused"), "tiles")
-
-
-@pytest.mark.filterwarnings("ignore:`upcast_vae` is deprecated:FutureWarning")
-def test_a_decode_that_fails_costs_no_later_image_in_a_model_whose_vae_is_upcast() -> None:
-    """SDXL in float16 decodes in float32, and diffusers returns to float16 only after a success."""
-    pipe = models.pipe("sdxl").to(torch.float16)
-    assert pipe.vae.config.force_upcast
-    rows = [image_row(f"number {index}", index) for index in range(3)]
-    denoiser = Denoiser(pipe, SpeedSettings(vae="whole"))
-    expected = bytes_of(denoiser, rows, 3)
-
-    decode = pipe.vae.decoder.forward
-    failures = iter([RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")])
-
-    def fail_once(*args: models.Untyped) -> models.Untyped:
-        for failure in failures:
-            raise failure
-        return decode(*args)
-
-    pipe.vae.decoder.forward = fail_once
-    with pytest.raises(RuntimeError, match="cuDNN error"):
-        denoiser.draw(rows, 3, lambda: None)
-    assert pipe.vae.dtype == torch.float16
-    assert bytes_of(denoiser, rows, 3) == expected
 
 
 def _decoded(vae: models.Untyped, latents: torch.Tensor) -> torch.Tensor:
@@ -172,52 +131,6 @@ def test_an_image_decodes_to_the_same_bytes_in_a_batch_of_any_size_up_to_the_pla
         assert torch.equal(_decoded(pipe.vae, latents[:count]), images[:count])
         assert torch.equal(_decoded(pipe.vae, latents[-count:]), images[-count:])
     assert torch.allclose(images, _decoded(vae, latents), atol=1e-5)
-
-
-@pytest.mark.quick_cases(3)
-@pytest.mark.parametrize(
-    ("batch_size", "count", "chunks"),
-    [(1, 1, [1]), (2, 2, [2]), (3, 3, [4]), (4, 1, [4]), (9, 8, [8]), (None, 1, [1])],
-)
-def test_no_more_images_are_decoded_at_once_than_the_planned_batch_needs(
-    batch_size: int | None, count: int, chunks: list[int]
-) -> None:
-    pipe = models.pipe("sd")
-    VaeDecoder(pipe, "auto", None if batch_size is None else _planned(batch_size))
-    sizes = list[int]()
-    pipe.vae.decoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    assert len(_decoded(pipe.vae, _noise(count))) == count
-    assert sizes == chunks
-
-
-def test_loaded_for_a_run_a_model_decodes_halved_batches_as_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = {"id": str(models.folder("sd")), "dtype": "float32"}
-    run = planned(tmp_path, str(tmp_path / "out"), model=model, batch={"images": 4})
-    decode = diffusers.AutoencoderKL.decode
-    sizes = list[int]()
-
-    def watched(
-        vae: models.Untyped, latents: torch.Tensor, **kwargs: models.Untyped
-    ) -> models.Untyped:
-        sizes.append(len(latents))
-        return decode(vae, latents, **kwargs)
-
-    monkeypatch.setattr(diffusers.AutoencoderKL, "decode", watched)
-    with closing(load_denoiser(run.plan, open_store(run.uri))) as denoiser:
-        for size in (4, 2, 1):
-            assert len(denoiser.draw(_rows()[:size], size, lambda: None)) == size
-    assert sizes == [4, 4, 4]
-
-
-@pytest.mark.parametrize(
-    ("side", "size"), [(2048, 1), (1024, 1), (768, 1), (512, 4), (256, 8), (64, 8)]
-)
-def test_large_images_are_decoded_one_at_a_time_and_small_ones_together(
-    side: int, size: int
-) -> None:
-    assert decode_chunk_size(side, side, 16) == size
 
 
 def test_attention_by_matrix_products_changes_no_color_by_more_than_its_rounding() -> None:

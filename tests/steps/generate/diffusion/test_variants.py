@@ -75,33 +75,26 @@ def _drawn(pipe: models.Untyped, store: Store, rows: Sequence[ImageRow], size: i
     return [each.rgb for each in pictures if each.rgb is not None]
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick_cases(4)
+@pytest.mark.parametrize(
+    ("kind", "mask", "strength"),
+    [
+        *((kind, False, 0.5) for kind in KINDS),
+        *((kind, True, strength) for kind in INPAINT for strength in (0.5, 1.0)),
+    ],
+)
 @pytest.mark.parametrize("size", [2, 4])
 def test_an_image_from_a_picture_has_the_same_bytes_in_every_slot(
-    tmp_path: Path, kind: str, size: int
+    tmp_path: Path, kind: str, mask: bool, strength: float, size: int
 ) -> None:
     store, pipe = open_store(str(tmp_path)), _pipe(kind)
-    rows = _rows(kind, store)
+    rows = _rows(kind, store, mask=mask, strength=strength)
     whole = _drawn(pipe, store, rows[:size], size)
     other = _drawn(pipe, store, rows[:size][::-1], size)[::-1]
     alone = _drawn(pipe, store, rows[1:2], size)
     assert all(map(np.array_equal, whole, other))
     assert np.array_equal(whole[1], alone[0])
     assert not np.array_equal(whole[0], whole[1])
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("kind", INPAINT)
-@pytest.mark.parametrize("strength", [0.5, 1.0])
-def test_an_image_within_a_mask_has_the_same_bytes_in_every_slot(
-    tmp_path: Path, kind: str, strength: float
-) -> None:
-    store, pipe = open_store(str(tmp_path)), _pipe(kind)
-    rows = _rows(kind, store, mask=True, strength=strength)
-    whole = _drawn(pipe, store, rows, 4)
-    assert all(map(np.array_equal, whole, _drawn(pipe, store, rows[::-1], 4)[::-1]))
-    assert np.array_equal(whole[2], _drawn(pipe, store, rows[2:3], 4)[0])
 
 
 @pytest.mark.parametrize("kind", ["sd", "sdxl"])

@@ -4,13 +4,25 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent, indent
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate import worker_pool
-from imagekiln.steps.generate.worker_pool import make_shards
+from imagekiln.steps.generate import workers as worker_pool
+from imagekiln.steps.generate.workers import (
+    choose_environments,
+    gpu_environments,
+    make_shards,
+    split_work,
+)
+from imagekiln.steps.job.reader import read_job
+from imagekiln.steps.local import preview
+from imagekiln.steps.local import run as run_job
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.run import open_run
+from imagekiln.steps.runtime.machine import available_cpus
 from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from tests.runs import planned
@@ -29,7 +41,7 @@ def wait_until(is_true):
         assert time.monotonic() < began + 60
         time.sleep(0.01)
 
-def generate_shard(store, plan, shard, model, progress, stop, startup, *, parts, record):
+def generate_shard(store, plan, shard, model, progress, stop, *, parts, record):
     unit = "%d-%d" % (shard, parts.start)
     with (folder / "begun").open("a") as file:
         file.write(unit + " ")
@@ -210,3 +222,44 @@ def test_worker_that_does_not_end_when_it_is_asked_to_is_killed(
     numbers = [path.name.removeprefix("process-") for path in run.folder.glob("process-*")]
     assert len(numbers) == 2
     assert not any(Path("/proc", number).exists() for number in numbers)
+
+
+@pytest.mark.parametrize("parts", [[1], [7], [32], [32] * 20, [3, 1, 40]])
+def test_work_is_split_into_smaller_units_toward_the_end(parts: list[int]) -> None:
+    plan = cast("Plan", SimpleNamespace(part_count=lambda shard: parts[shard]))
+    units = split_work(plan, range(len(parts)), 4)
+    assert [(unit.shard, part) for unit in units for part in range(99)[unit.parts]] == [
+        (shard, part) for shard, count in enumerate(parts) for part in range(count)
+    ]
+    assert len(units) >= min(4, sum(parts))
+    assert units[-1].end_part - units[-1].first_part == 1
+
+
+def test_each_worker_has_a_gpu_or_a_share_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = read_job("bundled:demo.yaml", ["device=cpu"])
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert choose_environments(job, None) == [{}]
+    threads = str(max(1, available_cpus() // 3))
+    assert choose_environments(job, 3) == [{"OMP_NUM_THREADS": threads}] * 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    names = ["GPU-3f8a", "2"]
+    assert gpu_environments(names) == [{"CUDA_VISIBLE_DEVICES": name} for name in names]
+
+
+def test_more_gpus_than_there_are_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    job = read_job("bundled:demo.yaml", ["device=auto"])
+    assert choose_environments(job, 1) == [{}]
+    with pytest.raises(BadInput, match=r"--gpus 3: 0 GPUs visible here\. .*device: cpu"):
+        choose_environments(job, 3)
+
+
+@pytest.mark.parametrize("command", [run_job, preview])
+def test_device_that_is_not_here_is_a_mistake_before_anything_is_planned(
+    command: Callable[[object], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    job = read_job("bundled:demo.yaml", ["device=cuda", f"output={tmp_path / 'out'}"])
+    with pytest.raises(BadInput, match=r"'cuda' (is not there|cannot be used)"):
+        command(job)
+    assert not (tmp_path / "out").exists()
