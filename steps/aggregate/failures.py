@@ -1,4 +1,4 @@
-"""Why images are not ok: each cause, how many images have it, and a few examples."""
+"""Causes of failed images, with counts and a few examples."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.counters import TopKCounter
-from imagekiln.steps.aggregate.image_counts import is_permanent
+from imagekiln.steps.aggregate.image_counts import add_frequent, is_permanent
 from imagekiln.steps.errors import first_line
 from imagekiln.steps.job.columns import dataset_name
 from imagekiln.steps.runs.row_values import to_rows
@@ -24,9 +23,9 @@ StatusAndError = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class FailureExample:
-    """One image that is not ok. `part` holds its row; long texts are truncated.
+    """One image that is not ok, and the part with its row. Long texts are truncated.
 
-    `id` is the prompt row's own, and `carried` has the first columns that the job carries.
+    `id` is that of the prompt row, `carried` has the first columns copied from the input.
     """
 
     image_id: str
@@ -39,7 +38,7 @@ class FailureExample:
 
 @dataclass(frozen=True, slots=True)
 class FailureCause:
-    """A reason why images are not ok, how many have it, and the first few of them."""
+    """A reason why images are not ok, with the number of images and the first few of them."""
 
     status: str
     error: str
@@ -48,39 +47,31 @@ class FailureCause:
 
     @property
     def is_permanent(self) -> bool:
-        """Whether another try ends with the same error."""
+        """Whether a retry ends with the same error."""
         return self.status == "failed" and is_permanent(self.error)
 
 
 class FailureCounter:
-    """Counts causes shard by shard."""
+    """Counts causes shard by shard. If there are very many, only the frequent ones stay."""
 
     def __init__(self, carry: Sequence[str] = ()) -> None:
-        """Begin with no failure. `carry` names the columns that the job carries."""
-        columns = carry[:MAX_CARRIED_COLUMNS]
-        self._carry = [dataset_name(column) for column in columns]
-        self._images: TopKCounter[StatusAndError] = TopKCounter()
+        """Begin without failures. `carry` names the columns that the job copies from its input."""
+        self._carry = [dataset_name(column) for column in carry[:MAX_CARRIED_COLUMNS]]
+        self._images: Counter[StatusAndError] = Counter()
         self._examples: dict[StatusAndError, list[FailureExample]] = {}
 
     def add(self, manifest: pa.Table) -> None:
         """Add the failures of one shard."""
         has_error = pc.is_valid(manifest["error"])
         failures = manifest.filter(has_error)
-        causes = _causes(failures)
-        self._images.add(Counter(causes))
+        errors = map(first_line, failures["error"].to_pylist())
+        causes = list(zip(failures["status"].to_pylist(), errors, strict=True))
+        add_frequent(self._images, Counter(causes))
         for index, cause in enumerate(causes):
             examples = self._examples.setdefault(cause, [])
-            is_short = len(examples) < MAX_EXAMPLES
-            if is_short and cause in self._images:
-                example = _failure_example(failures, index, self._carry)
-                examples.append(example)
-        self._forget_rare_causes()
-
-    def _forget_rare_causes(self) -> None:
-        """Drop the examples of causes that are no longer counted."""
-        rare_causes = [cause for cause in self._examples if cause not in self._images]
-        for cause in rare_causes:
-            del self._examples[cause]
+            if len(examples) < MAX_EXAMPLES and cause in self._images:
+                examples.append(_failure_example(failures, index, self._carry))
+        self._examples = {cause: self._examples[cause] for cause in self._images}
 
     def most_common(self, limit: int) -> tuple[FailureCause, ...]:
         """The most frequent causes."""
@@ -88,14 +79,6 @@ class FailureCounter:
             FailureCause(status, error, images, tuple(self._examples[status, error]))
             for (status, error), images in self._images.most_common(limit)
         )
-
-
-def _causes(failures: pa.Table) -> list[StatusAndError]:
-    """The cause of each of these failures."""
-    statuses = failures["status"].to_pylist()
-    errors = failures["error"].to_pylist()
-    short_errors = map(first_line, errors)
-    return list(zip(statuses, short_errors, strict=True))
 
 
 def _failure_example(failures: pa.Table, index: int, carry: Sequence[str]) -> FailureExample:

@@ -1,14 +1,17 @@
-"""What became of a run's images, in numbers that add up in any order."""
+"""Counts of a run's images by status and mark, which add up in any order."""
 
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Of a row, its settings or the model: another try ends with the same error.
+T = TypeVar("T")
+MAX_VALUES = 10_000  # counted; if there are more, only the most frequent so far stay
+RETAINED_VALUES = 100
+# Of a row, its settings or the model: a retry ends with the same error.
 PERMANENT_PATTERN = (
     "^(?:Assertion|Attribute|Index|Key|NotImplemented|Overflow|Type|Value|ZeroDivision)Error: "
 )
@@ -16,9 +19,9 @@ PERMANENT_PATTERN = (
 
 @dataclass(frozen=True, slots=True)
 class ImageCounts:
-    """How many images have each status and each mark, and the bytes of those that have a file.
+    """Images by status and by mark, and the bytes of those that have a file.
 
-    `permanent_failures` are those that another try cannot mend.
+    A retry cannot fix `permanent_failures`.
     """
 
     statuses: Counter[str] = field(default_factory=Counter)
@@ -53,13 +56,22 @@ def count_values(column: pa.Array | pa.ChunkedArray) -> Counter[Any]:
     return Counter({entry["values"]: entry["counts"] for entry in entries})
 
 
+def add_frequent(counts: Counter[T], more: Counter[T]) -> None:
+    """Add counts to others, and forget rare values if there are too many."""
+    counts.update(more)
+    if len(counts) > MAX_VALUES:
+        frequent = dict(counts.most_common(RETAINED_VALUES))
+        counts.clear()
+        counts.update(frequent)
+
+
 def is_permanent(error: str) -> bool:
-    """Whether another try ends with the same error."""
+    """Whether a retry ends with the same error."""
     return re.match(PERMANENT_PATTERN, error) is not None
 
 
 def permanent_mask(statuses: pa.Array, errors: pa.Array) -> pa.Array:
-    """For each image of a manifest, whether it failed so that another try cannot mend it."""
+    """For each image of a manifest, whether it failed and a retry cannot fix it."""
     has_permanent_error = pc.match_substring_regex(errors, PERMANENT_PATTERN)
     is_failed = pc.equal(statuses, "failed")
     return pc.and_(is_failed, pc.fill_null(has_permanent_error, False))

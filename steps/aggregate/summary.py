@@ -6,12 +6,17 @@ from math import ceil
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from imagekiln.steps.aggregate.counters import DistributionBuilder, Distributions
+from imagekiln.steps.aggregate.device_time import (
+    DeviceUsage,
+    Spending,
+    Throughput,
+    summarize_spending,
+    summarize_throughput,
+)
+from imagekiln.steps.aggregate.distributions import DistributionBuilder, Distributions
 from imagekiln.steps.aggregate.failures import FailureCause, FailureCounter
 from imagekiln.steps.aggregate.image_counts import ImageCounts, count_images
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
-from imagekiln.steps.aggregate.spending import Spending, summarize_spending
-from imagekiln.steps.aggregate.throughput import DeviceUsage, Throughput, summarize_throughput
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.prices import PricePerHour
 from imagekiln.steps.runs.attempts import NOTHING, Spent

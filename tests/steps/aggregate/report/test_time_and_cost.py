@@ -1,27 +1,28 @@
-"""Where a run's time went, and what limited it."""
+"""The report's section on time and cost, and what limited a run."""
 
 from dataclasses import replace
 
 import pytest
 
-from imagekiln.steps.aggregate.report.time_use import (
+from imagekiln.steps.aggregate.device_time import DeviceUsage, summarize_throughput
+from imagekiln.steps.aggregate.report.tables import ShareTable
+from imagekiln.steps.aggregate.report.time_and_cost import (
     Bottleneck,
-    TimeUse,
     break_down_time,
     find_bottleneck,
-    summarize_time_use,
+    slow_shards_table,
+    stage_tables,
 )
-from imagekiln.steps.aggregate.throughput import DeviceUsage
 from imagekiln.steps.job.passes import MAX_PASSES
-from imagekiln.steps.runs.stats import StageSeconds
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 
-TURNS = StageSeconds(
+SECONDS = StageSeconds(
     total=100.0, load=10.0, compile=5.0, text=6.0, denoise=60.0, decode=10.0, denoise_waits=4.0
 )
 
 
 def test_what_is_left_is_the_rest() -> None:
-    durations = break_down_time(TURNS, DeviceUsage()).values()
+    durations = break_down_time(SECONDS, DeviceUsage()).values()
     assert list(durations) == [10.0, 5.0, 6.0, 60.0, 10.0, 4.0, 5.0]
 
 
@@ -37,9 +38,9 @@ def test_the_breakdown_adds_up_to_all_of_the_time(busy: float | None, waits: flo
 
 
 def test_texts_encoded_during_a_batch_take_no_time_of_their_own() -> None:
-    assert break_down_time(TURNS, DeviceUsage(busy=70 / 90))["text"] == pytest.approx(0.0)
-    assert break_down_time(TURNS, DeviceUsage(busy=73 / 90))["text"] == pytest.approx(3.0)
-    assert break_down_time(TURNS, DeviceUsage(busy=1.0))["text"] == 6.0
+    assert break_down_time(SECONDS, DeviceUsage(busy=70 / 90))["text"] == pytest.approx(0.0)
+    assert break_down_time(SECONDS, DeviceUsage(busy=73 / 90))["text"] == pytest.approx(3.0)
+    assert break_down_time(SECONDS, DeviceUsage(busy=1.0))["text"] == 6.0
 
 
 TOOK = StageSeconds(
@@ -48,22 +49,18 @@ TOOK = StageSeconds(
 )  # fmt: skip
 
 
-def _spent(took: StageSeconds = TOOK, used: DeviceUsage | None = None) -> TimeUse:
-    result = summarize_time_use(took, used or DeviceUsage())
-    assert result is not None
-    return result
+def _shares(table: ShareTable) -> dict[str, float]:
+    return {name: share for name, _, share in table.rows}
 
 
-def test_sequential_stages_add_up_to_all_of_the_time() -> None:
-    shares = {each.name: each.share for each in _spent().sequential}
+def test_stages_add_up_to_all_of_the_time_and_concurrent_work_is_listed_apart() -> None:
+    sequential, concurrent = stage_tables(TOOK, DeviceUsage())
+    shares = _shares(sequential)
     assert shares["denoise"] == 0.7
     assert shares["wait"] == 0.1
     assert shares["start and end"] == pytest.approx(0.02)
     assert sum(shares.values()) == pytest.approx(1.0)
-
-
-def test_concurrent_work_is_listed_apart() -> None:
-    assert [(each.name, each.value, each.share) for each in _spent().concurrent] == [
+    assert list(concurrent.rows) == [
         ("encode and hash", "7 min", 0.4),
         ("write parts", "30 s", 0.03),
         ("copy pixels", "10 s", 0.01),
@@ -71,25 +68,44 @@ def test_concurrent_work_is_listed_apart() -> None:
 
 
 def test_texts_encoded_during_a_batch_are_concurrent_work() -> None:
-    result = _spent(
-        StageSeconds(total=110.0, load=10.0, text=20.0, denoise=80.0, decode=15.0),
-        DeviceUsage(busy=0.99),
-    )
-    shares = {each.name: each.share for each in result.sequential}
-    assert shares["encode texts"] == pytest.approx(
-        4 / 110
-    )  # the device computed for 99 s, 95 of them at pictures
-    assert result.concurrent[-1].name == "encode texts, on the device"
-    assert result.concurrent[-1].share == pytest.approx(16 / 110)
+    seconds = StageSeconds(total=110.0, load=10.0, text=20.0, denoise=80.0, decode=15.0)
+    sequential, concurrent = stage_tables(seconds, DeviceUsage(busy=0.99))
+    # The device computed for 99 s, 95 of them at pictures.
+    assert _shares(sequential)["encode texts"] == pytest.approx(4 / 110)
+    assert _shares(concurrent) == {"encode texts, on the device": pytest.approx(16 / 110)}
 
 
 def test_a_stage_that_took_nothing_has_no_line() -> None:
-    result = _spent(StageSeconds(total=100.0, denoise=60.0, decode=40.0))
-    assert [each.name for each in result.sequential] == ["denoise", "decode"]
+    seconds = StageSeconds(total=100.0, denoise=60.0, decode=40.0)
+    (sequential,) = stage_tables(seconds, DeviceUsage())
+    assert list(_shares(sequential)) == ["denoise", "decode"]
+    _, concurrent = stage_tables(replace(seconds, safety=10.0), DeviceUsage())
+    assert _shares(concurrent) == {"check safety": 0.1}
+    assert stage_tables(StageSeconds(), DeviceUsage()) == []
 
 
-def test_a_run_without_statistics_says_nothing_of_its_time() -> None:
-    assert summarize_time_use(StageSeconds(), DeviceUsage()) is None
+@pytest.mark.parametrize(
+    ("rates", "title", "slowest"),
+    [
+        ((), None, []),
+        ((2.0,), "One shard made 2 images a second.", []),
+        (
+            (2.0, 4.0, 4.0),
+            "3 shards made 2 to 4 images a second, 4 in the median; 1 made less than 80 % of it.",
+            ["0"],
+        ),
+    ],
+)
+def test_the_speed_of_shards_is_a_sentence_and_the_slow_ones_are_listed(
+    rates: tuple[float, ...], title: str | None, slowest: list[str]
+) -> None:
+    stats = [
+        ShardStats(number, 1, 100, 2, 8, "cpu", StageSeconds(100 / rate))
+        for number, rate in enumerate(rates)
+    ]
+    table = slow_shards_table(summarize_throughput(len(rates), stats))
+    assert (table and table.title) == title
+    assert [row[0] for row in (table.rows if table else ())] == slowest
 
 
 BUSY = DeviceUsage(busy=0.97)
@@ -102,16 +118,21 @@ def _bottleneck(used: DeviceUsage = BUSY, /, **changes: float) -> Bottleneck:
     return result
 
 
-def test_a_busy_device_is_the_limit_as_it_should_be() -> None:
-    result = _bottleneck()
-    assert (result.kind, result.advice) == ("device", "")
-    assert "97 % of the time after loading" in result.sentence
-
-
-def test_a_device_that_computes_little_though_nothing_holds_it_up_is_given_too_little() -> None:
-    result = _bottleneck(DeviceUsage(busy=0.6))
-    assert result.kind == "launching"
-    assert "60 %" in result.sentence
+@pytest.mark.parametrize(
+    ("busy", "kind", "computed"),
+    [
+        (0.97, "device", "97 % of the time after loading"),
+        (0.6, "launching", "60 % of the time after loading"),
+        (None, "device", "97 % of the time."),
+    ],
+)
+def test_the_device_is_the_limit_or_it_is_given_too_little(
+    busy: float | None, kind: str, computed: str
+) -> None:
+    result = _bottleneck(DeviceUsage(busy))
+    assert result.kind == kind
+    assert computed in result.sentence
+    assert (result.advice == "") == (kind == "device")
 
 
 @pytest.mark.parametrize(
@@ -146,32 +167,13 @@ def test_what_takes_little_is_not_named() -> None:
     assert _bottleneck(denoise=790.0, denoise_waits=60.0).kind == "device"
 
 
-def test_a_run_without_device_usage_is_judged_by_its_stages() -> None:
-    result = find_bottleneck(StageSeconds(total=100.0, load=2.0, denoise=97.0), DeviceUsage())
-    assert result is not None
-    assert (
-        result.sentence
-        == "The device was the limit, as it should be: it computed 97 % of the time."
-    )
-
-
 def test_without_statistics_there_is_no_bottleneck() -> None:
     assert find_bottleneck(StageSeconds(), DeviceUsage()) is None
 
 
-def test_a_safety_checker_has_a_share_of_its_own_beside_the_batches() -> None:
-    result = _spent(StageSeconds(total=100.0, denoise=60.0, decode=40.0, safety=10.0))
-    assert [(each.name, each.share) for each in result.sequential] == [
-        ("denoise", 0.6),
-        ("decode", 0.4),
-    ]
-    assert ("check safety", 0.1) in [(each.name, each.share) for each in result.concurrent]
-
-
 def test_each_pass_has_its_share_of_the_time() -> None:
     passes = {f"pass_{number}": 40.0 for number in range(MAX_PASSES)}
-    result = summarize_time_use(replace(FINE, denoise=400.0, passes=passes), BUSY)
-    assert result is not None
-    shares = {row.name: row.share for row in result.sequential}
+    sequential, _ = stage_tables(replace(FINE, denoise=400.0, passes=passes), BUSY)
+    shares = _shares(sequential)
     assert [shares[f"pass {name}"] for name in passes] == [0.04] * MAX_PASSES
     assert sum(shares.values()) == pytest.approx(1)
