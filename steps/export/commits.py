@@ -5,6 +5,8 @@ then reads images and writes them, and counts them in the next commit. Who loses
 over from the commit that won it. Files that are left out of a commit are deleted after it.
 """
 
+from collections.abc import Set
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Annotated
 
@@ -12,7 +14,15 @@ import pyarrow as pa
 from pydantic import Field, TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name, version_error
-from imagekiln.steps.export.layout import DATA_KEY, MANIFEST_KEY, rows_key
+from imagekiln.steps.export.layout import (
+    DATA_FOLDER,
+    DATA_KEY,
+    FILE_NAME,
+    FOLDER_TABLE,
+    MANIFEST_FOLDER,
+    MANIFEST_KEY,
+    rows_key,
+)
 from imagekiln.steps.export.settings import ExportSettings
 from imagekiln.steps.job.fields import RunId
 from imagekiln.steps.job.output import FILE_SUFFIXES
@@ -179,3 +189,32 @@ def read_file_rows(store: Store, file: ExportFile) -> pa.Table:
         )
     with parse_parquet(content, store.uri_of(key)) as parquet:
         return read_whole(parquet)
+
+
+def remove_dropped(store: Store, head: ExportHead) -> None:
+    """Delete files that commits up to this one have announced, and it does not have.
+
+    Names are never used again, so that deleting is always right. Each export does it again: a
+    process that slept while it wrote such a file may have brought it back. Raises TryAgain.
+    """
+    kept = {*head.commit.pieces}
+    for file in head.commit.files:
+        kept.add(file.key.removesuffix(FOLDER_TABLE))
+    for folder in (DATA_FOLDER, MANIFEST_FOLDER):
+        _remove_from(store, folder, kept, head.number)
+
+
+def _remove_from(store: Store, folder: str, kept: Set[str], newest: int) -> None:
+    for entry in list(store.list_folder(folder)):
+        name = FILE_NAME.fullmatch(entry.key.rpartition("/")[2])
+        if entry.key in kept or (name and int(name["commit"]) > newest):
+            continue
+        if name:
+            objects = store.list_folder(entry.key) if entry.is_folder else [entry]
+            for each in list(objects):
+                with suppress(Missing):  # another process was faster
+                    store.remove(each.key)
+        elif entry.is_folder:
+            _remove_from(store, entry.key, kept, newest)
+        if entry.is_folder:
+            store.remove_folder(entry.key)

@@ -7,8 +7,8 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 
 from imagekiln.steps.export.commits import ExportCommit, ExportFile, read_file_rows
+from imagekiln.steps.export.formats import FILE_NAME_COLUMN
 from imagekiln.steps.export.layout import manifest_piece_key
-from imagekiln.steps.export.picture_folder import FILE_NAME_COLUMN
 from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage.store import Store
 

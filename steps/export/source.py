@@ -8,7 +8,7 @@ from imagekiln.steps.dataset.dataset import Dataset, open_dataset
 from imagekiln.steps.dataset.runs import RunSource, find_runs
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.commits import ExportCommit, ExportedRun, read_file_rows
-from imagekiln.steps.export.selection import exported_columns, require_partition_column
+from imagekiln.steps.export.rows import exported_columns, require_partition_column
 from imagekiln.steps.runs.commits import digest_of
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.plan import load_plan

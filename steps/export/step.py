@@ -23,12 +23,13 @@ from imagekiln.steps.export.commits import (
     create_export_commit,
     is_highest,
     read_export,
+    read_file_rows,
+    remove_dropped,
+    require_export,
     require_settings,
 )
 from imagekiln.steps.export.comparing import Mask, compare_images
-from imagekiln.steps.export.copying import make_file
-from imagekiln.steps.export.cutting import cut_rows
-from imagekiln.steps.export.dropping import remove_dropped
+from imagekiln.steps.export.formats import make_file
 from imagekiln.steps.export.layout import (
     DATA_FOLDER,
     FOLDER_TABLE,
@@ -37,7 +38,7 @@ from imagekiln.steps.export.layout import (
     rows_key,
 )
 from imagekiln.steps.export.manifest import assign_pieces, write_pieces
-from imagekiln.steps.export.selection import iter_partitions, iter_rows
+from imagekiln.steps.export.rows import cut_rows, iter_partitions, iter_rows
 from imagekiln.steps.export.settings import ExportSettings, read_settings
 from imagekiln.steps.export.source import describe_runs, is_unchanged, open_images, open_source
 from imagekiln.steps.job.export import ExportFormat
@@ -273,3 +274,27 @@ def _finish(store: Store, head: ExportHead, added: int, dropped: int) -> ExportR
         duplicates=commit.duplicates,
         superseded=commit.superseded,
     )
+
+
+def count_exported(store: Store, image_ids: pa.Array) -> int:
+    """How many of the images with these ids an export has."""
+    count = 0
+    for file in require_export(store).commit.files:
+        ids = read_file_rows(store, file)["image_id"]
+        count += pc.sum(pc.is_in(ids, image_ids)).as_py()
+    return count
+
+
+def export_again(uri: str, destination: str) -> None:
+    """Run the command again that made an export of the run or the output at `uri`, or beside it.
+
+    Raises as `export`.
+    """
+    commit = require_export(open_store(destination)).commit
+    store = open_store(uri)
+    source = uri
+    if commit.is_run and not store.exists(PLAN_KEY):
+        source = f"{store.uri}/{commit.runs[0].run_id}"
+    elif not commit.is_run and store.exists(PLAN_KEY):
+        source = store.uri.rpartition("/")[0] or "."
+    export(source, destination, commit.settings)
