@@ -7,14 +7,17 @@ after it: a process that is killed in between leaves them to the next `aggregate
 from collections.abc import Sequence
 from dataclasses import replace
 
-from imagekiln.steps.aggregate.acceptance import check_gate_names, resolve_policy
 from imagekiln.steps.aggregate.card import write_card
 from imagekiln.steps.aggregate.counting import CountedRun, count_run
 from imagekiln.steps.aggregate.output_card import update_output_card
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.page import write_report
 from imagekiln.steps.aggregate.summary import Summary, summary_of
-from imagekiln.steps.aggregate.verdict import require_finished
+from imagekiln.steps.aggregate.verdict import (
+    check_gate_names,
+    require_finished,
+    resolve_policy,
+)
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.prices import PricePerHour
 from imagekiln.steps.runs.commits import Head, commit_next, is_highest

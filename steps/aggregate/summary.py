@@ -14,8 +14,12 @@ from imagekiln.steps.aggregate.device_time import (
     summarize_throughput,
 )
 from imagekiln.steps.aggregate.distributions import DistributionBuilder, Distributions
-from imagekiln.steps.aggregate.failures import FailureCause, FailureCounter
-from imagekiln.steps.aggregate.image_counts import ImageCounts, count_images
+from imagekiln.steps.aggregate.image_counts import (
+    FailureCause,
+    FailureCounter,
+    ImageCounts,
+    count_images,
+)
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.prices import PricePerHour

@@ -92,8 +92,8 @@ def _fails(tmp_path: Path) -> Store:
     uri = next((tmp_path / "out").iterdir())
     assert str(caught.value) == (
         f"{uri}: gates found more images than the job allows: "
-        "low_contrast found 8 of 8 (share 1, allowed 0.05); "
-        "even found 4 of 8 (share 0.5, allowed 0.4). "
+        "low_contrast found 8 of 8 (100 %, and 5 % are allowed); "
+        "even found 4 of 8 (50 %, and 40 % are allowed). "
         f"See them in the report: {uri}/report/index.html. "
         f"To accept them: imagekiln aggregate {uri} --accept low_contrast --accept even"
     )
@@ -141,7 +141,7 @@ def test_statuses_have_a_share_too(
         assert aggregate(planned_run.uri).ok == 6
         return
     with pytest.raises(
-        Incomplete, match=rf"{gate} found 2 of 8 \(share 0.25.* aggregate \S+ --accept {gate}$"
+        Incomplete, match=rf"{gate} found 2 of 8 \(25 %, .* aggregate \S+ --accept {gate}$"
     ):
         aggregate(planned_run.uri)
     assert aggregate(planned_run.uri, accept=[gate]).ok == 6

@@ -164,7 +164,7 @@ def test_other_marks_stay_in_front(tmp_path: Path) -> None:
 def test_a_share_of_near_duplicates_fails_the_run_and_the_manifest_has_them(tmp_path: Path) -> None:
     store = _filled(_planned(tmp_path, share=0.1), ALIKE)
     with pytest.raises(
-        Incomplete, match=r"near_duplicate found 3 of 20 \(share 0.15, allowed 0.1\)"
+        Incomplete, match=r"near_duplicate found 3 of 20 \(15 %, and 10 % are allowed\)"
     ):
         aggregate(store.uri)
     assert manifest(store)["near_duplicate_of"].null_count == 17

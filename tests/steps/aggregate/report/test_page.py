@@ -17,7 +17,7 @@ from imagekiln.steps.aggregate.device_time import (
     summarize_throughput,
 )
 from imagekiln.steps.aggregate.distributions import Bin, Distributions, Histogram
-from imagekiln.steps.aggregate.failures import FailureCause
+from imagekiln.steps.aggregate.image_counts import FailureCause
 from imagekiln.steps.aggregate.report.contact_sheet import Sample
 from imagekiln.steps.aggregate.report.page import ReportData, render_report
 from imagekiln.steps.aggregate.step import aggregate
