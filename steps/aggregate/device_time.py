@@ -38,7 +38,7 @@ class UseAmounts:
 
 @dataclass(frozen=True, slots=True)
 class DevicePrice:
-    """The price of a kind of device for an hour, where it is from, and how long it was used.
+    """The price of a kind of device for an hour, its source, and the hours of use.
 
     `per_hour` is None if the price table has none.
     """
@@ -207,7 +207,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUsage:
-    """How well devices were used; None if no shard left such a figure.
+    """The use of devices; None if no shard left such a figure.
 
     `busy` is the share of wall time after loading in which the devices computed, `peak_memory` the
     most bytes in use on one of them.

@@ -77,7 +77,7 @@ def add_frequent(counts: Counter[T], more: Counter[T]) -> None:
 
 
 def is_permanent(error: str) -> bool:
-    """Whether a retry ends with the same error."""
+    """True if a retry ends with the same error."""
     return re.match(PERMANENT_PATTERN, error) is not None
 
 
@@ -114,7 +114,7 @@ class FailureCause:
 
     @property
     def is_permanent(self) -> bool:
-        """Whether a retry ends with the same error."""
+        """True if a retry ends with the same error."""
         return self.status == "failed" and is_permanent(self.error)
 
 

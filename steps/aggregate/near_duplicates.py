@@ -108,7 +108,7 @@ def _pack_buckets(hashes: Hashes, indices: Indices, mask: int) -> Hashes:
 
 
 def _starts_of_buckets(sorted_keys: Hashes) -> npt.NDArray[np.bool_]:
-    """Where another key follows, and at the first one."""
+    """True for each key that differs from the one before it."""
     differs = sorted_keys[1:] != sorted_keys[:-1]
     return np.concatenate([[True], differs])
 

@@ -1,7 +1,7 @@
 """The card of an output: its successful runs as one dataset that a hub and `datasets` load as is.
 
 It follows from the registry of runs and is written anew after each of them. It serves readers, and
-no step relies on it: where it cannot be written, the run is still a success.
+no step relies on it: if it cannot be written, the run is still a success.
 """
 
 import logging
@@ -119,12 +119,12 @@ def _write_current_card(store: Store, output: str) -> None:
 
 
 def _read_run(output: str, run_id: str) -> CardRun | None:
-    """A run; None where it cannot be read."""
+    """A run; None if it cannot be read."""
     try:
         store = open_store(f"{output}/{run_id}")
         plan = load_plan(store)
         columns = pa.schema([*read_row_schema(store, plan), *added_fields(plan.job)])
-        # Each of a thousand nights names all nights before it: together, that is half a million.
+        # Each of a thousand runs names all runs before it: half a million together.
         return CardRun(replace(plan, existing_runs=()), load_summary(store), columns)
     except BadInput as error:
         log.warning("%s: the card of all runs leaves out %s. %s", output, run_id, error)
@@ -164,7 +164,7 @@ def _configurations(runs: Sequence[CardRun]) -> list[Configuration]:
 
 
 def _unite(first: pa.Schema, second: pa.Schema) -> pa.Schema | None:
-    """The columns of both; None where they differ in a type that no reader could unite."""
+    """The columns of both; None if they differ in a type that no reader could unite."""
     try:
         united = pa.unify_schemas([first, second])
     except (pa.ArrowInvalid, pa.ArrowTypeError):

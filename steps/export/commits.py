@@ -1,8 +1,8 @@
 """The commits of an export: as those of a run, objects created once under consecutive numbers.
 
-The highest commit is the export. Who has something to add announces the files in a commit, only
-then reads images and writes them, and counts them in the next commit. Who loses a number starts
-over from the commit that won it. Files that are left out of a commit are deleted after it.
+The highest commit is the export. A process announces new files in a commit, only then copies
+images, and counts the files in the next commit. A process that loses a number starts over from the
+commit that won it. Files that are left out of a commit are deleted after it.
 """
 
 from collections.abc import Set
@@ -143,7 +143,7 @@ def read_export(store: Store) -> ExportHead | None:
 
 
 def require_export(store: Store) -> ExportHead:
-    """The highest commit of an export. Raises Missing where there is none, BadInput."""
+    """The highest commit of an export. Raises Missing if there is none, BadInput."""
     head = read_export(store)
     if head is None:
         raise Missing(f"{store.uri}: is no export. Check its name.")
@@ -160,12 +160,12 @@ def create_export_commit(store: Store, number: int, commit: ExportCommit) -> boo
 
 
 def is_highest(store: Store, head: ExportHead) -> bool:
-    """Whether there is no higher commit than this one."""
+    """True if there is no higher commit."""
     return not store.exists(commit_key(head.number + 1))
 
 
 def require_settings(store: Store, commit: ExportCommit, settings: ExportSettings) -> None:
-    """Raise BadInput where an export was begun with other settings."""
+    """Raise BadInput if an export was begun with other settings."""
     for field in fields(settings):
         first = getattr(commit.settings, field.name)
         current = getattr(settings, field.name)
@@ -179,7 +179,7 @@ def require_settings(store: Store, commit: ExportCommit, settings: ExportSetting
 
 
 def read_file_rows(store: Store, file: ExportFile) -> pa.Table:
-    """The rows of one file, as they were planned. Raises BadInput where they are others."""
+    """The rows of one file, as they were planned. Raises BadInput if they are others."""
     key = rows_key(file.sha256)
     content = store.read(key)
     if digest_of(content) != file.sha256:

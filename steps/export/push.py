@@ -65,9 +65,8 @@ def push(
     """Upload the complete export at a URI to `hf://datasets/USER/NAME`, and tag it as `version`.
 
     A repository that does not exist is made, private unless `public`. Called again, it resumes.
-    Raises Missing where there is no export, BadInput where it is not complete, the name
-    is wrong, the hub refuses access or has the version at another commit, TryAgain where it is not
-    reached.
+    Raises Missing if there is no export, BadInput if it is not complete, the name is wrong, or the
+    hub refuses access or has the version at another commit, TryAgain if the hub is not reached.
     """
     name = _read_name(repository, version)
     token = os.environ.get(TOKEN_VARIABLE)
@@ -113,7 +112,7 @@ def _read_name(repository: str, version: str | None) -> str:
 
 
 def _require_own_files(store: Store, keys: Sequence[str]) -> None:
-    """Raise BadInput where one is absent or a link: a stranger's may lead to any file here."""
+    """Raise BadInput if one is absent or a link, which may lead to any file here."""
     folders = {key.rpartition("/")[0] for key in keys}
     own = {entry.key for folder in folders for entry in store.list_folder(folder)}
     for key in keys:

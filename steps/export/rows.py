@@ -53,7 +53,7 @@ def iter_partitions(
 ) -> Iterator[tuple[str, Iterator[pa.Table]]]:
     """The images of these tables by the values of a column, in the order of the folders' names.
 
-    The folder is "" for all if there is no column. Raises BadInput where it has too many values.
+    The folder is "" for all if there is no column. Raises BadInput if it has too many values.
     """
     if column is None:
         yield "", tables
@@ -135,7 +135,7 @@ def _with_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def require_partition_column(dataset: Dataset, column: str) -> None:
-    """Raise BadInput where the column of a dataset is no text, integer or boolean."""
+    """Raise BadInput unless the column of a dataset is text, integer or boolean."""
     if column not in dataset.columns:
         names = ", ".join(dataset.columns)
         raise BadInput(f"{dataset.uri}: has no column {column!r}. Its columns are {names}.")

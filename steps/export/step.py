@@ -82,10 +82,9 @@ def export(
 ) -> ExportResult:
     """Copy the images that are ok of the run or output at `source` to `destination`.
 
-    An export that is there is brought up to date. Raises Missing where there are no images,
-    BadInput where settings, source or destination must be corrected or an image is damaged,
-    Incomplete where a run was not aggregated, TryAgain where storage fails or others keep changing
-    the export.
+    An export that is there is brought up to date. Raises Missing if there are no images,
+    BadInput if settings, source or destination must be corrected or an image is damaged, Incomplete
+    if a run was not aggregated, TryAgain if storage fails or others keep changing the export.
     """
     settings = settings or read_settings()
     store = open_store(destination)
@@ -133,7 +132,7 @@ def export_run(job: Job, uri: str, progress: Progress | None = None) -> tuple[Ex
 
 
 def _begin(uri: str, store: Store, settings: ExportSettings) -> ExportHead:
-    """The state before there is any commit. Raises BadInput where something else is there."""
+    """The state before there is any commit. Raises BadInput if something else is there."""
     names = (PLAN_KEY, registry_key(0), CARD_KEY, SUCCESS_KEY)
     strange = [key for key in names if store.exists(key)]
     for folder in (DATA_FOLDER, MANIFEST_FOLDER):
@@ -244,12 +243,12 @@ def _make_announced(source: Store, store: Store, head: ExportHead, progress: Pro
 
 
 def success_marker(head: ExportHead) -> bytes:
-    """What `_SUCCESS` says of an export, once card and folders are as this commit has it."""
+    """The content of `_SUCCESS` once card and folders are as this commit has it."""
     return f"{head.commit.images} images, commit {head.number}\n".encode()
 
 
 def is_complete(store: Store, head: ExportHead) -> bool:
-    """Whether the export has all that was announced, and nothing that was dropped."""
+    """True if the export has all that was announced, and nothing that was dropped."""
     if not store.exists(SUCCESS_KEY):
         return False
     return store.read(SUCCESS_KEY) == success_marker(head)
@@ -277,7 +276,7 @@ def _finish(store: Store, head: ExportHead, added: int, dropped: int) -> ExportR
 
 
 def count_exported(store: Store, image_ids: pa.Array) -> int:
-    """How many of the images with these ids an export has."""
+    """The number of these images that an export has."""
     count = 0
     for file in require_export(store).commit.files:
         ids = read_file_rows(store, file)["image_id"]

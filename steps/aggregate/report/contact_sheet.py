@@ -22,7 +22,7 @@ THUMBNAIL_SIDE = 256  # pixels
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One image to show: where its bytes are and what the gates say. Long texts are truncated."""
+    """One image to show. Long texts are truncated."""
 
     image_id: str
     id: str | None
@@ -139,6 +139,6 @@ def read_sample(store: Store, sample: Sample) -> bytes:
 
 
 def render_thumbnail(store: Store, sample: Sample, content: bytes) -> bytes:
-    """The image as a JPEG of at most 256 pixels a side. Raises BadInput where it is damaged."""
+    """The image as a JPEG of at most 256 pixels a side. Raises BadInput if it is damaged."""
     rgb = decode_stored_image(store, asdict(sample), content)
     return encode_thumbnail(rgb, THUMBNAIL_SIDE)

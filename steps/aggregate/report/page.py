@@ -79,7 +79,7 @@ TEMPLATE_FILTERS = (
 
 @dataclass(frozen=True, slots=True)
 class GateSection:
-    """What one gate looks for and what it found, with marked images and why it marked them."""
+    """One gate: its criterion and result, with marked images and the reasons for their marks."""
 
     result: GateResult
     criterion: str
@@ -88,7 +88,7 @@ class GateSection:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """What the page shows of the run at `uri`. `verdict` is by default that on the whole run."""
+    """The data of the page of the run at `uri`. `verdict` is by default that on the whole run."""
 
     uri: str
     plan: Plan
@@ -207,7 +207,7 @@ def _sheet_note(data: ReportData) -> str:
 
 
 def _find_bottleneck(data: ReportData) -> Bottleneck | None:
-    """What limited the run, if its page shows all of it, and more than a shard's size does."""
+    """The bottleneck; None on a page of one shard, or if only larger shards would help one."""
     bottleneck = find_bottleneck(data.summary.seconds, data.summary.usage)
     if bottleneck is None or data.verdict is not None:
         return None

@@ -105,7 +105,7 @@ class SweepSheet:
         self._rows = rows.filter(pa.array(is_of_lowest))
 
     def build(self, input_rows: int) -> SweepGrid | None:
-        """The grid of a run on so many input rows; None where there is nothing to show."""
+        """The grid of a run on so many input rows; None if there is nothing to show."""
         if self._rows is None or not self._rows.num_rows:
             return None
         cells: dict[int, Sample | str] = {}
@@ -169,7 +169,7 @@ class SweepSheet:
 
 
 def _may_win(rows: pa.Table) -> npt.NDArray[np.bool_]:
-    """Whether images are the best candidates, or no other one has beaten them."""
+    """True for images that are the best candidates, or not ranked below another."""
     is_outscored = pc.equal(rows["status"], OUTSCORED_STATUS)
     is_lower = pc.greater(rows[RANK_COLUMN], 1)
     has_lost = pc.fill_null(is_lower, False)

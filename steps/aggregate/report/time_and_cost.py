@@ -90,7 +90,7 @@ SHARD_SIZE_BOTTLENECKS = ("loading", "compiling", "ends")
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """What limited a run, and what to do. `kind` is one of LOSSES, "device", or "launching"."""
+    """The limit of a run, and what to do. `kind` is one of LOSSES, "device", or "launching"."""
 
     kind: str
     sentence: str
@@ -126,7 +126,7 @@ def break_down_time(seconds: StageSeconds, usage: DeviceUsage) -> dict[str, floa
 
 
 def stage_tables(seconds: StageSeconds, usage: DeviceUsage) -> list[ShareTable]:
-    """Where the time of shards went: stages that add up to all of it, and those beside them."""
+    """The time of shards by stage: stages that add up to all of it, and those beside them."""
     breakdown = break_down_time(seconds, usage)
     sequential = {label: breakdown[stage] for stage, label in SEQUENTIAL_STAGES.items()}
     sequential |= {f"pass {name}": duration for name, duration in seconds.passes.items()}
@@ -144,7 +144,7 @@ def stage_tables(seconds: StageSeconds, usage: DeviceUsage) -> list[ShareTable]:
 
 
 def find_bottleneck(seconds: StageSeconds, usage: DeviceUsage) -> Bottleneck | None:
-    """What limited shards with these times; None if no shard left statistics."""
+    """The limit of shards with these times; None if no shard left statistics."""
     if not seconds.total:
         return None
     breakdown = break_down_time(seconds, usage)

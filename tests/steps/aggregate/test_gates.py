@@ -76,14 +76,6 @@ def test_a_check_that_does_not_import_ends_the_run_before_anything_is_drawn(tmp_
     assert not list(tmp_path.glob("out/*/images/*"))
 
 
-@pytest.mark.parametrize("share", [0.5, None])
-def test_a_share_that_is_not_exceeded_lets_the_run_pass(
-    share: float | None, tmp_path: Path
-) -> None:
-    store = _run(tmp_path, checks=[{**EVEN, "share": share}])
-    assert store.exists(SUCCESS_KEY)
-
-
 def _fails(tmp_path: Path) -> Store:
     """A run that failed because of two gates."""
     with pytest.raises(Incomplete) as caught:

@@ -3,13 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from imagekiln.steps.aggregate.report import contact_sheet
 from imagekiln.steps.aggregate.step import aggregate, aggregate_run
 from imagekiln.steps.aggregate.summary import load_summary
-from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.plan.step import PlanResult
@@ -25,7 +24,6 @@ from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from imagekiln.steps.storage.store import Store
-from tests import jobs
 from tests.faults import manifests
 from tests.runs import PROMPTS, fill, not_ok, picture, planned
 from tests.steps.aggregate.test_reconcile import FOOTER_BYTES, Reading
@@ -42,19 +40,6 @@ def _column(store: Store, name: str) -> list[object]:
     return [row[name] for row in manifests(store.uri)]
 
 
-def test_rows_that_failed_may_carry_times_that_python_lacks(tmp_path: Path) -> None:
-    days = pa.array([2**31 - 1] * 2, pa.date32())
-    run = jobs.plan(
-        tmp_path,
-        {"prompt": ["a", "b"], "day": days},
-        carry=["day"],
-        limits={"failed_share": 1},
-    )
-    fill(run, {0: not_ok(0)})
-    (cause,) = aggregate(run.uri).failures
-    assert cause.examples[0].carried == {"day": "<value out of range: 2147483647>"}
-
-
 @pytest.mark.quick_cases(1)
 def test_a_whole_run_gets_manifest_summary_report_and_success(
     tmp_path: Path, store_uri: str
@@ -69,12 +54,6 @@ def test_a_whole_run_gets_manifest_summary_report_and_success(
     assert b"Finished: all 20 images are ok." in store.read(REPORT_KEY)
     assert list(map(store.exists, read_head(store).commit.manifests)) == [True] * 3
     assert [store.exists(thumbnail_key(number)) for number in (0, 19, 20)] == [True, True, False]
-
-
-def test_the_manifest_has_every_planned_image_once(planned_run: PlanResult) -> None:
-    fill(planned_run)
-    aggregate(planned_run.uri)
-    store = open_store(planned_run.uri)
     assert _column(store, "id") == [row["id"] for row in PROMPTS]
 
 
@@ -179,15 +158,6 @@ def test_as_many_bad_images_as_the_job_allows_are_a_success(tmp_path: Path) -> N
     assert open_store(planned_run.uri).read(SUCCESS_KEY) == b"18 of 20 images\n"
 
 
-def test_bad_images_can_be_accepted_afterwards(
-    planned_run: PlanResult,
-) -> None:
-    fill(planned_run, {1: not_ok(1)})
-    with pytest.raises(Incomplete):
-        aggregate(planned_run.uri, 0.049)
-    assert aggregate(planned_run.uri, 0.05).ok == 19
-
-
 def test_no_image_is_read_but_those_of_the_contact_sheet(
     planned_run: PlanResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,12 +178,3 @@ def test_a_price_given_by_hand_goes_before_the_job_s_and_stays(tmp_path: Path) -
     for price, expected in ((None, 2.0), (3.5, 3.5), (None, 3.5)):
         aggregate(planned_run.uri, price=price)
         assert open_run(planned_run.uri).terms.price_per_hour == expected
-
-
-def test_a_lost_part_that_was_counted_is_named_with_what_finds_all(tmp_path: Path) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"), [{"prompt": "a circle"}])
-    fill(run, {})
-    aggregate(run.uri)
-    Path(run.uri, part_key(0, 0)).unlink()
-    with pytest.raises(Missing, match=r"00000-0000.parquet: is missing.* `imagekiln verify"):
-        aggregate(run.uri)

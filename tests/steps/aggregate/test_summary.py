@@ -136,9 +136,3 @@ def test_the_job_names_the_price(tmp_path: Path) -> None:
     result = _summary(planned_run, _shard_stats(0, 4, "H100", 7200.0))
     assert (result.spending.price_per_hour, result.cost) == (2.5, 5.0)
     assert _summary(planned(tmp_path, str(tmp_path / "other"), PROMPTS[:4])).cost is None
-
-
-def test_a_price_changes_neither_the_run_nor_its_plan(tmp_path: Path) -> None:
-    first = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
-    again = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.5)
-    assert (again.uri, again.adopted) == (first.uri, True)

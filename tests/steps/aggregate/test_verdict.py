@@ -4,7 +4,6 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
-import click
 import pytest
 
 from imagekiln.steps.aggregate.image_counts import FailureCause
@@ -126,8 +125,6 @@ def test_rejected_rows_are_part_of_every_verdict(
     assert format_summary(lossy).endswith(f", {sentence}")
 
 
-
-
 def test_an_incomplete_run_names_the_shards_to_run(whole: Summary, plain: Job) -> None:
     parts = ("images/00003-0001.parquet", "images/00003-0002.parquet", "images/00012-0000.parquet")
     lacking = replace(
@@ -154,7 +151,9 @@ def test_what_is_missing_hides_nothing_else_that_is_wrong(whole: Summary, plain:
         marks={"low_contrast": 5},
     )
     failed = replace(whole, statuses={"ok": 17, "failed": 3}, marks={"low_contrast": 5})
-    gates = "Gates found too many images, too: low_contrast found 5 of 20 (25 %, and 10 % are allowed)."
+    gates = (
+        "Gates found too many images, too: low_contrast found 5 of 20 (25 %, and 10 % are allowed)."
+    )
     for run in (lacking, failed):
         result = judge_run(run, plain, URI)
         assert gates in result.advice
@@ -174,8 +173,6 @@ def test_a_run_with_too_many_failures_says_how_to_accept_them(whole: Summary, pl
         "Too many images failed: 7 of 20 images are not ok.",
     )
     assert _words(result)[-1] == ["aggregate", URI, "--failed-share", "0.35"]
-
-
 
 
 def test_a_gate_that_found_too_many_is_no_success(whole: Summary, plain: Job) -> None:
@@ -229,5 +226,3 @@ def test_a_run_that_is_not_finished_raises_with_the_commands_that_the_report_sho
     assert sentence in str(caught.value)
     if verdict.kind == "failed":
         assert all(command in str(caught.value) for command in verdict.commands)
-
-
