@@ -120,7 +120,6 @@ class ExportHead:
 
 
 COMMIT_TYPE_ADAPTER: TypeAdapter[ExportCommit] = TypeAdapter(ExportCommit)
-VERSION_TYPE_ADAPTER: TypeAdapter[dict[str, object]] = TypeAdapter(dict[str, object])
 
 
 def read_export(store: Store) -> ExportHead | None:
@@ -132,14 +131,14 @@ def read_export(store: Store) -> ExportHead | None:
     content = store.read(key)
     where = store.uri_of(key)
     try:
-        version = VERSION_TYPE_ADAPTER.validate_json(content).get("export_version")
-        if isinstance(version, int) and version != EXPORT_VERSION:
-            raise version_error(where, version, EXPORT_VERSION)
-        return ExportHead(count - 1, COMMIT_TYPE_ADAPTER.validate_json(content))
+        commit = COMMIT_TYPE_ADAPTER.validate_json(content)
     except ValidationError as error:
         raise BadInput(
             f"{where}: is not a commit of an export. Restore it, or choose another folder."
         ) from error
+    if commit.export_version != EXPORT_VERSION:
+        raise version_error(where, commit.export_version, EXPORT_VERSION)
+    return ExportHead(count - 1, commit)
 
 
 def require_export(store: Store) -> ExportHead:

@@ -30,7 +30,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub import HfApi
 
 REPOSITORY_PATTERN = re.compile(r"hf://datasets/([\w.-]{1,96}/[\w.-]{1,96})", re.ASCII)
 VERSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -132,47 +132,34 @@ def _upload_all(
     progress: Progress,
 ) -> str:
     """Upload all, and commit the data files some at a time. Returns the commit that has all."""
-    from huggingface_hub import CommitOperationDelete
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
+    def upload(key: str) -> CommitOperationAdd:
+        """Upload a file, unless the hub has it, to be committed later. Its bytes leave memory."""
+        addition = CommitOperationAdd(key, store.read(key))
+        api.preupload_lfs_files(name, [addition], repo_type="dataset", num_threads=1)
+        return addition
+
+    commit = partial(
+        api.create_commit,
+        name,
+        commit_message="Export from Imagekiln",
+        repo_type="dataset",
+    )
     present = {*api.list_repo_files(name, repo_type="dataset")}
     new = [key for key in data if key not in present]
     progress.start(len(new))
     for start in range(0, len(new), COMMIT_FILES):
         keys = new[start : start + COMMIT_FILES]
-        _commit(api, name, _upload_files(api, name, store, keys))
+        commit([upload(key) for key in keys])
         progress.add_drawn(len(keys))
         progress.add_committed(len(keys))
-    additions = _upload_files(api, name, store, others)
     present -= {*data, *others}
     outdated = sorted(path for path in present if path.startswith(OWN_FOLDERS))
     deletions = [CommitOperationDelete(path) for path in outdated]
-    commit = _commit(api, name, [*additions, *deletions])
+    # The hub ignores files that are as they were.
+    info = commit([*(upload(key) for key in others), *deletions])
     progress.close()
-    return commit
-
-
-def _upload_files(
-    api: "HfApi", name: str, store: Store, keys: Sequence[str]
-) -> "list[CommitOperationAdd]":
-    return [_upload(api, name, store, key) for key in keys]
-
-
-def _upload(api: "HfApi", name: str, store: Store, key: str) -> "CommitOperationAdd":
-    """Upload a file, unless the hub has it, to be committed later. Its bytes leave the memory."""
-    from huggingface_hub import CommitOperationAdd
-
-    addition = CommitOperationAdd(key, store.read(key))
-    api.preupload_lfs_files(name, [addition], repo_type="dataset", num_threads=1)
-    return addition
-
-
-def _commit(
-    api: "HfApi", name: str, operations: "Sequence[CommitOperationAdd | CommitOperationDelete]"
-) -> str:
-    """Commit uploaded files, without those that are as they were. Returns the commit."""
-    info = api.create_commit(
-        name, operations, commit_message="Export from Imagekiln", repo_type="dataset"
-    )
     return info.oid
 
 

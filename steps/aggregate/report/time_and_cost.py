@@ -1,6 +1,6 @@
 """The report's section on time and cost: stages, slow shards, uses, and what limited the run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.device_time import (
@@ -132,15 +132,23 @@ def stage_tables(seconds: StageSeconds, usage: DeviceUsage) -> list[ShareTable]:
     sequential |= {f"pass {name}": duration for name, duration in seconds.passes.items()}
     concurrent = {label: getattr(seconds, stage) for stage, label in CONCURRENT_STAGES.items()}
     concurrent["encode texts, on the device"] = seconds.text - breakdown["text"]
-    durations_by_title = {
-        "Stages, one after another: together, all of the time": sequential,
-        "At the same time": concurrent,
-    }
-    tables = []
-    for title, durations in durations_by_title.items():
-        values = [(label, value, format_duration(value)) for label, value in durations.items()]
-        tables.append(share_table(title, ("stage", "time"), values, seconds.total))
+    tables = [
+        _stage_table(
+            "Stages, one after another: together, all of the time",
+            sequential,
+            seconds.total,
+        ),
+        _stage_table("At the same time", concurrent, seconds.total),
+    ]
     return [table for table in tables if table.rows]
+
+
+def _stage_table(title: str, durations: Mapping[str, float], total: float) -> ShareTable:
+    values = []
+    for label, duration in durations.items():
+        text = format_duration(duration)
+        values.append((label, duration, text))
+    return share_table(title, ("stage", "time"), values, total)
 
 
 def find_bottleneck(seconds: StageSeconds, usage: DeviceUsage) -> Bottleneck | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Incomplete, Missing
+from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import EncodedImage
@@ -100,19 +100,3 @@ def planned_again(run: PlanResult) -> PlanResult:
     late = planned(Path(output).parent, output, run_id="late", limits={"failed_share": 1})
     fill(late, {place: not_ok(place) for place in (0, 8, 16)})
     return late
-
-
-def test_a_run_is_opened_by_its_own_name_and_by_that_of_its_retry(run: PlanResult) -> None:
-    plan = begin_retry(run)
-    whole, of_retry = open_run(run.uri), open_run(f"{run.uri}/retry-{plan.retry}")
-    for opened in (whole, of_retry):
-        assert (opened.store.uri, opened.plan) == (run.uri, run.plan)
-    assert (whole.addressed_plan, of_retry.addressed_plan) == (run.plan, plan)
-    with pytest.raises(BadInput, match="has no retry 7"):
-        _ = open_run(f"{run.uri}/retry-7").addressed_plan
-
-
-def test_where_there_is_no_plan_no_run_is_opened(tmp_path: Path) -> None:
-    for name in ("nowhere", "retry-1"):
-        with pytest.raises(Missing, match="holds no plan"):
-            open_run(str(tmp_path / name))

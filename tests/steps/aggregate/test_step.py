@@ -16,13 +16,11 @@ from imagekiln.steps.runs.commits import read_head
 from imagekiln.steps.runs.keys import (
     REPORT_KEY,
     SUCCESS_KEY,
-    commit_key,
     part_key,
     thumbnail_key,
 )
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.local import LocalStore
 from imagekiln.steps.storage.store import Store
 from tests.faults import manifests
 from tests.runs import PROMPTS, fill, not_ok, picture, planned
@@ -55,37 +53,6 @@ def test_a_whole_run_gets_manifest_summary_report_and_success(
     assert list(map(store.exists, read_head(store).commit.manifests)) == [True] * 3
     assert [store.exists(thumbnail_key(number)) for number in (0, 19, 20)] == [True, True, False]
     assert _column(store, "id") == [row["id"] for row in PROMPTS]
-
-
-class Recording(LocalStore):
-    """A disk that remembers in which order it was written to."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.written: list[str] = []
-
-    def create(self, key: str, data: bytes) -> bool:
-        self.written.append(key)
-        return super().create(key, data)
-
-    def replace(self, key: str, data: bytes) -> None:
-        self.written.append(key)
-        super().replace(key, data)
-
-
-def test_a_commit_is_between_what_it_names_and_what_shows_it(
-    planned_run: PlanResult,
-) -> None:
-    fill(planned_run)
-    store = Recording(Path(planned_run.uri))
-    aggregate_run(replace(open_run(planned_run.uri), store=store))
-    assert store.written[-1] == SUCCESS_KEY
-    assert store.written.count(SUCCESS_KEY) == 1
-    commit, page, thumbnail = map(
-        store.written.index, (commit_key(0), REPORT_KEY, thumbnail_key(0))
-    )
-    assert max(map(store.written.index, read_head(store).commit.manifests)) < commit
-    assert commit < thumbnail < page
 
 
 def test_missing_parts_are_named_and_everything_else_is_accounted_for(

@@ -16,7 +16,7 @@ from imagekiln.steps.aggregate.summary import (
 )
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import part_key
-from imagekiln.steps.runs.stats import Expectation, ShardStats, StageSeconds
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 from imagekiln.steps.storage import open_store
 from tests.runs import PROMPTS, encoded, fill, not_ok, planned
 
@@ -33,16 +33,6 @@ def _summary(planned_run: PlanResult, *stats: ShardStats) -> Summary:
     for number in range(len(planned_run.plan.shards)):
         sums.add(reconcile_shard(store, planned_run.plan, number))
     return sums.build(stats, AcceptancePolicy(0.0, (), planned_run.plan.job.price_per_hour))
-
-
-@pytest.mark.parametrize(("took", "estimated", "error"), [(59, 20, None), (61, 20, 61 / 20 - 1)])
-def test_estimates_of_less_than_a_minute_are_not_compared(
-    planned_run: PlanResult, took: float, estimated: float, error: float | None
-) -> None:
-    fill(planned_run)
-    expected = Expectation(estimated / 3600, "a figure", None)
-    summary = replace(_summary(planned_run), device_hours=took / 3600, expected=expected)
-    assert summary.estimate_error == (None if error is None else pytest.approx(error))
 
 
 def _shard_stats(shard: int, images: int, device: str, *seconds: float) -> ShardStats:
@@ -91,20 +81,6 @@ def test_lists_stay_short_however_long_the_run(tmp_path: Path) -> None:
         {place: not_ok(place, error=f"number {place}") for place in range(MAX_LISTED + 20)},
     )
     assert len(_summary(planned_run).failures) == MAX_LISTED
-
-
-def test_times_of_shards_add_up_to_device_hours_and_a_rate_for_one_device(
-    planned_run: PlanResult,
-) -> None:
-    result = _summary(
-        planned_run,
-        _shard_stats(0, 8, "H100", 7200.0, 10.0),
-        _shard_stats(1, 2, "H100", 3600.0, 20.0),
-    )
-    assert result.seconds == StageSeconds(total=10800.0, load=30.0)
-    assert result.device_hours == 3.0
-    assert result.images_per_second == pytest.approx(10 / 10800)
-    assert result.devices == ("H100",)
 
 
 def test_the_use_of_devices_is_summed(planned_run: PlanResult) -> None:

@@ -13,7 +13,7 @@ from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run, require_fin
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.cli.text import format_preview, format_summary
+from imagekiln.workflows.cli.text import format_summary
 from tests.runs import finished, job, write_prompts
 
 URI = "s3://bucket/a run; rm -rf '$HOME'"
@@ -91,17 +91,6 @@ def test_the_causes_of_images_that_are_not_ok_leave_out_candidates_that_lost(
         assert result.error is not None
         assert ": 4 failed (a fault)" in result.error
         assert "outscored" not in result.error
-
-
-def test_a_preview_of_the_best_says_how_many_there_are(whole: Summary, plain: Job) -> None:
-    best = replace(whole, images=8, statuses={"ok": 2, "outscored": 6})
-    preview = Preview("memory://run", "page", 100, best)
-    expected = "Preview: 2 images are ok, the best of 8 candidates, as the job asks."
-    verdict = judge_preview(preview, plain)
-    assert verdict.headline == expected
-    shown = "This page shows 2 images of 8 candidates; 100 are planned."
-    assert verdict.advice.startswith(shown)
-    assert format_preview(preview).startswith(f"{expected} 100 are planned.")
 
 
 @pytest.mark.parametrize(

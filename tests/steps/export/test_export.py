@@ -133,9 +133,11 @@ def test_a_destination_with_something_else_is_refused(output: str, tmp_path: Pat
     imagekiln.export(f"{output}/friday", target)
     (rows,) = (target / "_rows").iterdir()
     damage(rows)
+    commit = (target / commit_key(0)).read_text()
     shutil.rmtree(target / "commits")
     (target / "commits").mkdir()
-    (target / commit_key(0)).write_text('{"export_version":99}')
+    other = commit.replace('"export_version":1', '"export_version":99')
+    (target / commit_key(0)).write_text(other)
     with pytest.raises(BadInput, match="has version 99, and this Imagekiln reads 1"):
         imagekiln.export(f"{output}/friday", target)
     (target / commit_key(0)).write_text("{}")

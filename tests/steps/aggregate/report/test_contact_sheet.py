@@ -28,8 +28,7 @@ from imagekiln.steps.job.output import Png
 from imagekiln.steps.runs.image import CAPTION_SETTINGS
 from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.storage import open_store
-from tests.runs import encoded, picture
-from tests.steps.aggregate.test_reconcile import Reading
+from tests.runs import picture
 
 
 def _name(number: int, place: int) -> str:
@@ -135,14 +134,6 @@ def test_a_thumbnail_is_a_small_jpeg_of_its_picture(
         assert (small.format, small.size) == ("JPEG", (expected_side, expected_side))
         mean = np.asarray(small).mean((0, 1))
     assert np.abs(mean - np.asarray(picture(1, side).rgb).mean((0, 1))).max() < 4
-
-
-def test_a_thumbnail_reads_its_image_and_nothing_else(tmp_path: Path) -> None:
-    content = encoded(1).content or b""
-    store = Reading(tmp_path)
-    store.create("part", b"x" * 1_000_000 + content + b"x" * 1_000_000)
-    read_sample(store, _sample(content, byte_offset=1_000_000))
-    assert store.bytes == len(content)
 
 
 def test_a_damaged_image_names_its_part(tmp_path: Path) -> None:

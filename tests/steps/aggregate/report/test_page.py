@@ -22,7 +22,6 @@ from imagekiln.steps.aggregate.report.contact_sheet import Sample
 from imagekiln.steps.aggregate.report.page import ReportData, render_report
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.aggregate.verdict import RunVerdict
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.imaging.measures import ImageMeasures
 from imagekiln.steps.job.reader import validate_job
@@ -367,20 +366,6 @@ def test_of_many_images_some_from_all_over_the_run_are_unfolded(
     assert "A random sample of 90 images" in Page(html).texts
 
 
-def test_shards_are_not_to_be_larger_where_there_is_one_or_the_page_is_of_a_sample(
-    hostile: PlanResult, large: tuple[ReportData, str]
-) -> None:
-    seconds = StageSeconds(total=100.0, load=60.0, denoise=40.0)
-    loading = replace(large[0].summary, seconds=seconds)
-    two = replace(hostile.plan, shards=hostile.plan.shards * 2)
-    sample = RunVerdict("finished", "Preview", "", ())
-    pages = [
-        render_report(ReportData("run", plan, loading, [], verdict=verdict))
-        for plan, verdict in ((two, None), (hostile.plan, None), (two, sample))
-    ]
-    assert ["Make shards larger" in page for page in pages] == [True, False, False]
-
-
 def _marked(tmp_path: Path) -> PlanResult:
     """A run of 8 images, two of them marked by a user's check, with HTML in its reason."""
     rows = [*PROMPTS[:8]]
@@ -416,15 +401,3 @@ def test_a_gate_is_shown_with_its_share_and_images_that_it_marked(tmp_path: Path
     assert pictures == [f"thumbnails/{place:04d}.jpg" for place in range(7)]
     assert all((Path(planned_run.uri) / "report" / picture).is_file() for picture in pictures)
     assert len([image for image in page.named("img") if image["alt"] == PROMPTS[3]["prompt"]]) == 0
-
-
-def test_retries_and_images_of_earlier_runs_are_on_the_page(
-    hostile: PlanResult, summary: Summary
-) -> None:
-    retried = replace(summary, retries=2, existing_images=1234)
-    page = Page(render_report(ReportData("run", hostile.plan, retried, [])))
-    assert page.after("retries") == "2"
-    assert page.after("images of earlier runs, skipped") == "1,234"
-    assert any("were generated again" in text for text in page.texts)
-    plain = Page(_html(hostile.uri))
-    assert not {"retries", "images of earlier runs, skipped"} & set(plain.texts)

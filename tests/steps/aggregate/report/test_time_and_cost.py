@@ -21,11 +21,6 @@ SECONDS = StageSeconds(
 )
 
 
-def test_what_is_left_is_the_rest() -> None:
-    durations = break_down_time(SECONDS, DeviceUsage()).values()
-    assert list(durations) == [10.0, 5.0, 6.0, 60.0, 10.0, 4.0, 5.0]
-
-
 @pytest.mark.parametrize("busy", [None, 0.0, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("waits", [0.0, 4.0, 500.0])
 def test_the_breakdown_adds_up_to_all_of_the_time(busy: float | None, waits: float) -> None:
@@ -157,18 +152,6 @@ def test_what_takes_the_most_time_from_the_device_is_named_with_a_remedy(
     assert result.kind == limit
     assert share in result.sentence
     assert result.advice
-
-
-def test_the_larger_of_two_losses_is_named() -> None:
-    assert _bottleneck(denoise=500.0, load=150.0, denoise_waits=230.0).kind == "encoding"
-
-
-def test_what_takes_little_is_not_named() -> None:
-    assert _bottleneck(denoise=790.0, denoise_waits=60.0).kind == "device"
-
-
-def test_without_statistics_there_is_no_bottleneck() -> None:
-    assert find_bottleneck(StageSeconds(), DeviceUsage()) is None
 
 
 def test_each_pass_has_its_share_of_the_time() -> None:
