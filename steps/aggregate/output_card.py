@@ -7,6 +7,7 @@ no step relies on it: if it cannot be written, the run is still a success.
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -31,7 +32,6 @@ from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.tables import added_fields
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store
 
 MARK = "<!-- Written by Imagekiln, anew after each run. -->"
 MAX_LISTED_RUNS = 100
@@ -99,23 +99,17 @@ class Configuration:
 def update_output_card(output: str) -> None:
     """Write the card of an output, unless its README.md is somebody else's."""
     try:
-        _write_current_card(open_store(output), output)
+        store = open_store(output)
+        with suppress(Missing):
+            if MARK.encode() not in store.read(CARD_KEY):
+                return
+        names = [entry.run_id for entry in iter_successful(output, read_entries(output))]
+        with ThreadPoolExecutor(READERS) as pool:
+            runs = list(pool.map(partial(_read_run, output), names))
+        card = render_output_card(runs)
+        store.replace(CARD_KEY, card.encode(errors="replace"))
     except KilnError as error:
         log.warning("%s: the card of all runs was not written. %s", output, error)
-
-
-def _write_current_card(store: Store, output: str) -> None:
-    try:
-        if MARK.encode() not in store.read(CARD_KEY):
-            return
-    except Missing:
-        pass
-    entries = iter_successful(output, read_entries(output))
-    names = [entry.run_id for entry in entries]
-    with ThreadPoolExecutor(READERS) as pool:
-        runs = list(pool.map(partial(_read_run, output), names))
-    card = render_output_card(runs)
-    store.replace(CARD_KEY, card.encode(errors="replace"))
 
 
 def _read_run(output: str, run_id: str) -> CardRun | None:

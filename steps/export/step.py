@@ -196,13 +196,7 @@ def _plan_file(
     store.create(rows_key(sha256), content)
     key = data_key(partition, *place, sha256, FILE_SUFFIXES[kind])
     size = pc.sum(rows["byte_size"]).as_py()
-    return ExportFile(
-        key,
-        images=rows.num_rows,
-        bytes=size,
-        sha256=sha256,
-        manifest="",
-    )
+    return ExportFile(key, rows.num_rows, size, sha256, manifest="")
 
 
 def _select(tables: Iterator[pa.Table], mask: Mask) -> Iterator[pa.Table]:

@@ -18,8 +18,6 @@ from imagekiln.steps.aggregate.report.contact_sheet import (
 from imagekiln.steps.aggregate.report.sweep_grid import SweepGrid, SweepSheet
 from imagekiln.steps.aggregate.report.tables import distribution_tables
 from imagekiln.steps.aggregate.report.time_and_cost import (
-    SHARD_SIZE_BOTTLENECKS,
-    Bottleneck,
     cost_table,
     describe_cost,
     find_bottleneck,
@@ -195,26 +193,6 @@ def _write_samples(
         list(pool.map(write, count(), data.samples))
 
 
-def _sheet_note(data: ReportData) -> str:
-    full_images = data.full_images
-    full = sum(sample.image_id in full_images for sample in data.sheet_samples)
-    if full == len(data.sheet_samples):
-        return "Each image opens in full size."
-    return (
-        f"{pluralize(full, 'image opens', 'images open')} in full size; with the others, the "
-        f"report would take up more than {format_bytes(MAX_FULL_IMAGE_BYTES)}."
-    )
-
-
-def _find_bottleneck(data: ReportData) -> Bottleneck | None:
-    """The bottleneck; None on a page of one shard, or if only larger shards would help one."""
-    bottleneck = find_bottleneck(data.summary.seconds, data.summary.usage)
-    if bottleneck is None or data.verdict is not None:
-        return None
-    has_one_shard = len(data.plan.shards) == 1
-    return None if has_one_shard and bottleneck.kind in SHARD_SIZE_BOTTLENECKS else bottleneck
-
-
 def _gate_sections(data: ReportData) -> list[GateSection]:
     job = data.plan.job
     sections = []
@@ -268,13 +246,13 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "stages": stage_tables(summary.seconds, summary.usage),
         "cost": cost_table(summary),
         "cost_sentences": describe_cost(summary),
-        "bottleneck": _find_bottleneck(data),
+        "bottleneck": find_bottleneck(summary.seconds, summary.usage),
         "distributions": distribution_tables(summary),
         "grid": data.grid,
         "thumbnails": {sample.image_id: number for number, sample in enumerate(samples)},
         "samples": data.sheet_samples,
         "unfolded_step": ceil(len(data.sheet_samples) / UNFOLDED_SAMPLES),
         "varied": find_varied_settings(settings),
-        "sheet_note": _sheet_note(data),
         "full_images": data.full_images,
+        "max_full_bytes": MAX_FULL_IMAGE_BYTES,
     }

@@ -84,8 +84,6 @@ LOSSES = {
         "Make shards larger, and parts smaller.",
     ),
 }
-# Only larger shards shorten these: useless advice for a run of one.
-SHARD_SIZE_BOTTLENECKS = ("loading", "compiling", "ends")
 
 
 @dataclass(frozen=True, slots=True)

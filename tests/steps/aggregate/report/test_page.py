@@ -181,7 +181,6 @@ def test_large_images_are_not_all_copied_beside_the_report(
     data = ReportData("run", hostile.plan, found, samples, marked)
     page = Page(render_report(data))
     assert list(data.full_images) == [samples[3].image_id, samples[0].image_id]
-    assert any(text.startswith("2 images open in full size;") for text in page.texts)
     links = [link["href"] for link in page.named("a") if link["href"].startswith("images/")]
     assert len(links) == 3  # the marked image is shown twice
 
