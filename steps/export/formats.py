@@ -101,10 +101,13 @@ def write_parquet(batches: Iterable[ImageBatch], rows: pa.Schema) -> bytes:
     """A Parquet file of images whose rows have this schema."""
     schema = image_table_schema(rows)
     sink = io.BytesIO()
-    with pq.ParquetWriter(sink, schema, **image_table_options(schema)) as writer:
+    options = image_table_options(schema)
+    with pq.ParquetWriter(sink, schema, **options) as writer:
         for batch in batches:
-            stems = batch.rows["image_id"].to_pylist()
-            names = [f"{stem}{suffix}" for stem, suffix in zip(stems, batch.suffixes, strict=True)]
+            names = []
+            image_ids = batch.rows["image_id"].to_pylist()
+            for image_id, suffix in zip(image_ids, batch.suffixes, strict=True):
+                names.append(f"{image_id}{suffix}")
             columns = [image_column(batch.contents, names), *batch.rows.columns]
             table = pa.Table.from_arrays(columns, schema=schema)
             writer.write_table(table.combine_chunks())
@@ -153,13 +156,17 @@ def write_pictures(batches: Iterable[ImageBatch], store: Store, key: str) -> byt
         for batch in batches:
             keys = list(picture_keys(key, batch.suffixes, first))
             first += len(keys)
-            paths = [PurePosixPath(key) for key in keys]
+            names = []
+            json_keys = []
+            for picture_key in keys:
+                path = PurePosixPath(picture_key)
+                names.append(path.name)
+                json_keys.append(str(path.with_suffix(".json")))
             list(pool.map(create, keys, batch.contents))
-            json_keys = [str(path.with_suffix(".json")) for path in paths]
             list(pool.map(create, json_keys, json_lines(batch.rows)))
-            names = pa.array([path.name for path in paths])
             table = _without_file_names(batch.rows)
-            tables.append(table.add_column(0, FILE_NAME_COLUMN, names))
+            named = table.add_column(0, FILE_NAME_COLUMN, pa.array(names))
+            tables.append(named)
     return to_parquet(pa.concat_tables(tables))
 
 

@@ -157,8 +157,9 @@ def _upload_all(
     present -= {*data, *others}
     outdated = sorted(path for path in present if path.startswith(OWN_FOLDERS))
     deletions = [CommitOperationDelete(path) for path in outdated]
+    additions = [upload(key) for key in others]
     # The hub ignores files that are as they were.
-    info = commit([*(upload(key) for key in others), *deletions])
+    info = commit([*additions, *deletions])
     progress.close()
     return info.oid
 

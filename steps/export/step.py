@@ -274,7 +274,8 @@ def count_exported(store: Store, image_ids: pa.Array) -> int:
     count = 0
     for file in require_export(store).commit.files:
         ids = read_file_rows(store, file)["image_id"]
-        count += pc.sum(pc.is_in(ids, image_ids)).as_py()
+        is_found = pc.is_in(ids, image_ids)
+        count += pc.sum(is_found).as_py()
     return count
 
 
@@ -283,7 +284,8 @@ def export_again(uri: str, destination: str) -> None:
 
     Raises as `export`.
     """
-    commit = require_export(open_store(destination)).commit
+    target = open_store(destination)
+    commit = require_export(target).commit
     store = open_store(uri)
     source = uri
     if commit.is_run and not store.exists(PLAN_KEY):

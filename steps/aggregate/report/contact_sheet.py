@@ -121,7 +121,8 @@ class ContactSheet:
 def to_samples(rows: pa.Table) -> Iterator[Sample]:
     """The images in these rows of the manifest, as samples."""
     columns = [column.name for column in fields(Sample) if column.name != "settings"]
-    for row in rows.select([*columns, *CAPTION_SETTINGS]).to_pylist():
+    selected = rows.select([*columns, *CAPTION_SETTINGS])
+    for row in selected.to_pylist():
         row["settings"] = {name: row.pop(name) for name in CAPTION_SETTINGS}
         row["prompt"] = truncate_text(row["prompt"], MAX_TEXT_CHARS)
         if row["id"] is not None:

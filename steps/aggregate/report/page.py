@@ -199,7 +199,9 @@ def _gate_sections(data: ReportData) -> list[GateSection]:
     for result in gate_results(job, data.summary):
         samples = data.samples_by_gate.get(result.gate, ())
         examples = tuple((sample, _mark_reason(result.gate, sample)) for sample in samples)
-        sections.append(GateSection(result, _criterion(job, result.gate), examples))
+        criterion = _criterion(job, result.gate)
+        section = GateSection(result, criterion, examples)
+        sections.append(section)
     return sections
 
 

@@ -37,8 +37,11 @@ def share_table(
     title: str, columns: tuple[str, str], values: Iterable[tuple[str, float, str]], total: float
 ) -> ShareTable:
     """A table of these names, values and their texts. Leaves out values of 0."""
-    rows = tuple((name, text, value / total) for name, value, text in values if value > 0)
-    return ShareTable(title, columns, rows)
+    rows = []
+    for name, value, text in values:
+        if value > 0:
+            rows.append((name, text, value / total))
+    return ShareTable(title, columns, tuple(rows))
 
 
 def distribution_tables(summary: Summary) -> list[ShareTable]:
@@ -84,5 +87,8 @@ def _top_values_table(title: str, values: TopValues) -> ShareTable:
 
 def _images_table(title: str, counts: list[tuple[str, int]]) -> ShareTable:
     total = sum(images for _, images in counts)
-    values = [(name, images, format_count(images)) for name, images in counts]
+    values = []
+    for name, images in counts:
+        text = format_count(images)
+        values.append((name, images, text))
     return share_table(title, ("value", "images"), values, total)
