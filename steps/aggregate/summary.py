@@ -45,7 +45,6 @@ from imagekiln.steps.storage.store import Store
 
 MAX_LISTED = 100
 MIN_COMPARED_HOURS = 1 / 60  # of a run or its estimate
-MIN_MEAN_DEVICES = 0.95  # of a run without pauses, by clocks that differ a little
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +153,6 @@ class Summary:
     def share_to_accept(self) -> float:
         """The smallest `failed_share`, in thousandths, with which the run would be accepted."""
         return ceil(1000 * self.not_ok / max(1, self.images)) / 1000
-
-    @property
-    def mean_devices(self) -> float | None:
-        """Mean number of devices at work; None if a process was killed, or if there were pauses.
-
-        Nobody knows when a killed process worked. Without pauses, one device at least works.
-        """
-        if not self.elapsed_seconds or self.spending.lost_attempts:
-            return None
-        devices = self.seconds.total / self.elapsed_seconds
-        return devices if devices >= MIN_MEAN_DEVICES else None
 
     @property
     def device_seconds(self) -> float:

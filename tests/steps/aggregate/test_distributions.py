@@ -11,7 +11,6 @@ from imagekiln.steps.aggregate.distributions import (
     MAX_BINS,
     MAX_TOP_VALUES,
     DistributionBuilder,
-    Distributions,
     Histogram,
     HistogramBuilder,
 )
@@ -52,14 +51,6 @@ def test_every_image_is_counted_by_its_settings_and_every_good_one_by_its_size()
     ]
     assert [(each.value, each.images) for each in result.guidance.top] == [("3", 3), ("7.5", 1)]
     assert [(each.value, each.images) for each in result.steps.top] == [("30", 4)]
-
-
-def test_nothing_counted_is_an_empty_distribution() -> None:
-    spread = DistributionBuilder()
-    spread.add(_manifest([]))
-    assert spread.build() == Distributions()
-    spread.add(_manifest([None]))
-    assert spread.build().bytes == Histogram()
 
 
 def test_frequent_values_stay_however_many_rare_ones_there_are() -> None:
