@@ -15,7 +15,7 @@ RUN awk '/^[^ ]/ { is_uv = /^uv==/ } is_uv' requirements/lock.txt >uv.txt \
     && python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement uv.txt \
     && python -m venv --without-pip /opt/imagekiln \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
-        --require-hashes --constraints requirements/lock.txt --requirements pyproject.toml --extra report \
+        --require-hashes --constraints requirements/lock.txt --requirements pyproject.toml \
         $(for extra in ${EXTRAS}; do printf -- '--extra %s ' "${extra}"; done)
 
 FROM dependencies AS ours

@@ -50,8 +50,8 @@ TIMES = re.compile(
     r"from [\d-]+ [\d:]+ UTC to [^<]*",
     re.DOTALL,
 )
-# Plots of times, code for this machine, and what names a process.
-VOLATILE = re.compile(r"report/[^/]+\.png$|_compiled/|attempts/")
+# Code for this machine, and what names a process.
+VOLATILE = re.compile(r"_compiled/|attempts/")
 TEXTS = {".html", ".md", ".txt", ".yaml"}
 ABSENT = "absent"
 SHOWN = 5  # differences of a scenario

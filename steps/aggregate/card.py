@@ -34,7 +34,7 @@ INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def write_card(store: Store, plan: Plan, summary: Summary) -> None:
-    """Write the card into the run, and where it has no images the empty dataset that it names."""
+    """Write the card into the run, and the empty dataset that it names if there are no images."""
     if not summary.ok:
         rows = read_row_schema(store, plan).empty_table()
         store.replace(EMPTY_DATASET_KEY, part_to_parquet(rows, [], added_fields(plan.job)))
@@ -43,7 +43,7 @@ def write_card(store: Store, plan: Plan, summary: Summary) -> None:
 
 
 def render_card(plan: Plan, summary: Summary) -> str:
-    """The card of a run, as Markdown. User text is quoted."""
+    """The card of a run, as Markdown."""
     return card_template("card.md.j2").render(
         plan=plan,
         summary=summary,
@@ -72,7 +72,7 @@ def card_template(name: str, package: str = "imagekiln.steps.aggregate") -> Temp
 
 
 def code_span(text: str) -> str:
-    """Text as a Markdown code span that ends where it should and hides no character."""
+    """Text as a Markdown code span, with all of its characters visible."""
     visible = "".join(
         "\N{REPLACEMENT CHARACTER}" if category(character) in INVISIBLE_CATEGORIES else character
         for character in text
@@ -105,9 +105,9 @@ def _front_matter(plan: Plan, summary: Summary) -> dict[str, object]:
 def describe_configuration(
     name: str, patterns: str | Sequence[str], images: int, facts: Iterable[object]
 ) -> dict[str, object]:
-    """A configuration of a card: its files, and a description that is another one with other facts.
+    """A configuration of a card: its files, and a description that depends on the facts.
 
-    By its card and the folder's name alone, `datasets` takes a dataset for one in its cache.
+    `datasets` knows a dataset in its cache by its card and the folder's name alone.
     """
     digest = hashlib.sha256()
     for fact in facts:
@@ -120,7 +120,7 @@ def describe_configuration(
 
 
 def content_facts(plan: Plan, summary: Summary) -> list[object]:
-    """What is different wherever the files of a run, or of one of its name, are different."""
+    """Facts that differ if the files of a run differ, or of another run of its name."""
     hashes = [shard.sha256 for shard in plan.shards]
     return [plan.created_at, summary.statuses, summary.bytes, *hashes]
 

@@ -18,8 +18,7 @@ FLOAT_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 def part_features(rows: pa.Schema) -> list[Feature] | None:
     """The features of Parquet parts with these image rows; None if a type has no name there.
 
-    Only declared where runs differ in their columns: then the reader fills those that a file lacks
-    with nulls.
+    Only declared if runs differ in their columns: then readers fill missing columns with nulls.
     """
     image: Feature = {"name": IMAGE_FIELD.name, "dtype": "image"}
     try:
@@ -78,7 +77,7 @@ def _in_parquet(kind: pa.DataType) -> Feature:
 
 
 def _in_json(kind: pa.DataType) -> Feature:
-    """The feature of a value as `json_lines` writes it, where maps are lists of entries."""
+    """The feature of a value as `json_lines` writes it: maps are lists of entries."""
     if pa.types.is_map(kind):
         entries = pa.struct([kind.key_field, kind.item_field])
         return _feature_of(pa.list_(entries), _in_json)

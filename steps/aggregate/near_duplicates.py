@@ -8,7 +8,7 @@ of the rest does, so that ten million equal hashes take one pass. A bucket whose
 each other is split further, by the bits in which they do not agree yet.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 import numpy as np
@@ -108,7 +108,7 @@ def _pack_buckets(hashes: Hashes, indices: Indices, mask: int) -> Hashes:
 
 
 def _starts_of_buckets(sorted_keys: Hashes) -> npt.NDArray[np.bool_]:
-    """Where another key follows, and at the first one."""
+    """True for each key that differs from the one before it."""
     differs = sorted_keys[1:] != sorted_keys[:-1]
     return np.concatenate([[True], differs])
 
@@ -185,28 +185,14 @@ class NearDuplicateMarker:
             if not is_duplicate.any():
                 return None
             manifest = read_table(store, keys[shard])
-            rows = _rows_with_hash(manifest)[is_duplicate]
-            original_ids = ids[matches[is_duplicate]]
-            originals = _originals_by_row(manifest.num_rows, rows, original_ids)
-            marked = _mark_rows(manifest, originals)
+            has_hash = pc.is_valid(manifest["phash"]).to_numpy()
+            rows = np.flatnonzero(has_hash)[is_duplicate]
+            originals = [original.tobytes().hex() for original in ids[matches[is_duplicate]]]
+            marked = _mark_rows(manifest, dict(zip(rows.tolist(), originals, strict=True)))
             keys[shard] = write_manifest(store, shard, marked)
             return marked.take(pa.array(rows))
 
         yield from filter(None, map_ordered(mark, len(keys)))
-
-
-def _rows_with_hash(manifest: pa.Table) -> npt.NDArray[np.intp]:
-    has_hash = pc.is_valid(manifest["phash"])
-    return np.flatnonzero(has_hash.to_numpy())
-
-
-def _originals_by_row(
-    row_count: int, rows: npt.NDArray[np.intp], original_ids: npt.NDArray[np.void]
-) -> pa.Array:
-    """The ids of originals as texts, in the rows of their duplicates; null in other rows."""
-    originals = np.full(row_count, None, object)
-    originals[rows] = [original.tobytes().hex() for original in original_ids]
-    return pa.array(originals, pa.string())
 
 
 def without_near_duplicates(manifest: pa.Table) -> pa.Table:
@@ -214,24 +200,23 @@ def without_near_duplicates(manifest: pa.Table) -> pa.Table:
     is_marked = pc.is_valid(manifest["near_duplicate_of"])
     if not pc.any(is_marked).as_py():
         return manifest
-    no_originals = pa.nulls(manifest.num_rows, pa.string())
-    return _mark_rows(manifest, no_originals)
+    return _mark_rows(manifest, {})
 
 
-def _mark_rows(manifest: pa.Table, originals: pa.Array) -> pa.Table:
-    """The manifest with these originals, ids of earlier images, and a mark on what has one."""
+def _mark_rows(manifest: pa.Table, originals: Mapping[int, str]) -> pa.Table:
+    """The manifest with a mark on each row that has an original, the id of an earlier image."""
     marks = manifest["marks"].to_pylist()
-    for row, original in enumerate(originals.to_pylist()):
-        others = [mark for mark in marks[row] or () if mark != NEAR_DUPLICATE]
-        if original is not None:
+    for row, earlier_marks in enumerate(marks):
+        others = [mark for mark in earlier_marks or () if mark != NEAR_DUPLICATE]
+        if row in originals:
             marks[row] = [*others, NEAR_DUPLICATE]
-        elif marks[row] is not None:
+        elif earlier_marks is not None:
             marks[row] = others
 
     schema = manifest.schema
     columns = {
         "marks": pa.array(marks, schema.field("marks").type),
-        "near_duplicate_of": originals,
+        "near_duplicate_of": pa.array(map(originals.get, range(len(marks))), pa.string()),
     }
     for name, column in columns.items():
         index = schema.get_field_index(name)

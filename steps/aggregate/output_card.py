@@ -1,12 +1,13 @@
 """The card of an output: its successful runs as one dataset that a hub and `datasets` load as is.
 
 It follows from the registry of runs and is written anew after each of them. It serves readers, and
-no step relies on it: where it cannot be written, the run is still a success.
+no step relies on it: if it cannot be written, the run is still a success.
 """
 
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -31,7 +32,6 @@ from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.tables import added_fields
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store
 
 MARK = "<!-- Written by Imagekiln, anew after each run. -->"
 MAX_LISTED_RUNS = 100
@@ -99,32 +99,26 @@ class Configuration:
 def update_output_card(output: str) -> None:
     """Write the card of an output, unless its README.md is somebody else's."""
     try:
-        _write_current_card(open_store(output), output)
+        store = open_store(output)
+        with suppress(Missing):
+            if MARK.encode() not in store.read(CARD_KEY):
+                return
+        names = [entry.run_id for entry in iter_successful(output, read_entries(output))]
+        with ThreadPoolExecutor(READERS) as pool:
+            runs = list(pool.map(partial(_read_run, output), names))
+        card = render_output_card(runs)
+        store.replace(CARD_KEY, card.encode(errors="replace"))
     except KilnError as error:
         log.warning("%s: the card of all runs was not written. %s", output, error)
 
 
-def _write_current_card(store: Store, output: str) -> None:
-    try:
-        if MARK.encode() not in store.read(CARD_KEY):
-            return
-    except Missing:
-        pass
-    entries = iter_successful(output, read_entries(output))
-    names = [entry.run_id for entry in entries]
-    with ThreadPoolExecutor(READERS) as pool:
-        runs = list(pool.map(partial(_read_run, output), names))
-    card = render_output_card(runs)
-    store.replace(CARD_KEY, card.encode(errors="replace"))
-
-
 def _read_run(output: str, run_id: str) -> CardRun | None:
-    """A run; None where it cannot be read."""
+    """A run; None if it cannot be read."""
     try:
         store = open_store(f"{output}/{run_id}")
         plan = load_plan(store)
         columns = pa.schema([*read_row_schema(store, plan), *added_fields(plan.job)])
-        # Each of a thousand nights names all nights before it: together, that is half a million.
+        # Each of a thousand runs names all runs before it: half a million together.
         return CardRun(replace(plan, existing_runs=()), load_summary(store), columns)
     except BadInput as error:
         log.warning("%s: the card of all runs leaves out %s. %s", output, run_id, error)
@@ -164,7 +158,7 @@ def _configurations(runs: Sequence[CardRun]) -> list[Configuration]:
 
 
 def _unite(first: pa.Schema, second: pa.Schema) -> pa.Schema | None:
-    """The columns of both; None where they differ in a type that no reader could unite."""
+    """The columns of both; None if they differ in a type that no reader could unite."""
     try:
         united = pa.unify_schemas([first, second])
     except (pa.ArrowInvalid, pa.ArrowTypeError):

@@ -1,20 +1,21 @@
-"""A run judged by its first shard: the page of a preview, and what a canary says of the others."""
+"""A run judged by its first shard, for a preview or a canary."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from imagekiln.steps.aggregate.acceptance import resolve_policy
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.contact_sheet import MAX_SAMPLES, ContactSheet
 from imagekiln.steps.aggregate.report.page import write_report
 from imagekiln.steps.aggregate.summary import Summary, SummaryBuilder
 from imagekiln.steps.aggregate.verdict import (
     RunVerdict,
+    describe_exceeded,
     describe_ok,
     describe_rejected,
     exceeded_gates,
     list_causes,
     require_finished,
+    resolve_policy,
 )
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.attempts import merge_stats, read_attempts
@@ -58,12 +59,7 @@ def judge_first_shard(uri: str) -> Preview:
 
     target = open_folder(run.store, PREVIEW_FOLDER)
     page = target.uri_of(REPORT_KEY)
-    preview = Preview(
-        run.store.uri,
-        page,
-        run.plan.counts.images,
-        summary,
-    )
+    preview = Preview(run.store.uri, page, run.plan.counts.images, summary)
     verdict = judge_preview(preview, job)
     write_report(
         run.store,
@@ -102,13 +98,12 @@ def judge_preview(preview: Preview, job: Job) -> RunVerdict:
     reasons = "; ".join(_reasons(summary, job))
     if not reasons:
         headline = f"Preview: {describe_ok(summary)}, as the job asks."
-        return RunVerdict("finished", headline, scope, ())
+        return RunVerdict("finished", headline, scope)
     return RunVerdict(
         "failed",
         f"Preview: {reasons}.",
         f"{scope} Change the job before the others are made.",
-        (),
-        f"{preview.uri}: the first {pluralize(summary.images, 'image')} of "
+        error=f"{preview.uri}: the first {pluralize(summary.images, 'image')} of "
         f"{format_count(preview.planned_images)} are not as the job asks: {reasons}. "
         f"See them in {preview.page}, and change the job.",
     )
@@ -122,10 +117,6 @@ def _reasons(summary: Summary, job: Job) -> Iterator[str]:
         not_ok = pluralize(summary.failed, "image is", "images are")
         allowed = format_percent(summary.failed_share)
         causes = list_causes(summary, MAX_CAUSES)
-        yield f"{not_ok} not ok, where {allowed} are accepted: {causes}"
-    for result in exceeded_gates(summary, job):
-        allowed = format_percent(result.allowed_share or 0)
-        yield (
-            f"gate {result.gate} found {result.images} of {result.total}, where {allowed} are "
-            "allowed"
-        )
+        yield f"{not_ok} not ok, and {allowed} are accepted: {causes}"
+    if exceeded := exceeded_gates(summary, job):
+        yield describe_exceeded(exceeded)

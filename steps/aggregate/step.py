@@ -1,20 +1,23 @@
-"""The aggregate step: parts are counted, the next commit is created, and the hints are written.
+"""The aggregate step: count parts, create the next commit, and write the hints.
 
-Readers take the commit. Report, card, success marker and registry follow from it, and are written
-after it: a process that is killed in between leaves them to the next `aggregate`.
+Readers use the commit. Report, card, success marker and registry are written after it: a process
+that is killed in between leaves them to the next `aggregate`.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from imagekiln.steps.aggregate.acceptance import check_gate_names, resolve_policy
 from imagekiln.steps.aggregate.card import write_card
 from imagekiln.steps.aggregate.counting import CountedRun, count_run
 from imagekiln.steps.aggregate.output_card import update_output_card
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.page import write_report
 from imagekiln.steps.aggregate.summary import Summary, summary_of
-from imagekiln.steps.aggregate.verdict import require_finished
+from imagekiln.steps.aggregate.verdict import (
+    check_gate_names,
+    require_finished,
+    resolve_policy,
+)
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.prices import PricePerHour
 from imagekiln.steps.runs.commits import Head, commit_next, is_highest
@@ -30,11 +33,11 @@ def aggregate(
     accept: Sequence[str] = (),
     price: PricePerHour | None = None,
 ) -> Summary:
-    """Account for every planned image of the run at `uri`, which may be the address of a retry.
+    """Count every planned image of the run at `uri`, which may be the address of a retry.
 
     `failed_share` replaces the job's, `accept` names gates whose limit does not count, and `price`
     is that of a device for an hour, or a table of them: it is the run's until the job is submitted
-    again. What a finished run was accepted with remains accepted.
+    again. A finished run stays accepted with what it was accepted with before.
 
     Raises Incomplete if images are missing, also those of the retry that `uri` names, if too many
     are not ok, or if a gate found too many; BadInput on damage; TryAgain if storage fails, or other
@@ -49,7 +52,7 @@ def aggregate_run(
     accept: Sequence[str] = (),
     price: PricePerHour | None = None,
 ) -> Summary:
-    """Account for every planned image of an open run: see `aggregate`."""
+    """Count every planned image of an open run: see `aggregate`."""
     check_gate_names(run.plan.job, accept)
 
     def attempt(head: Head) -> CountedRun | None:

@@ -6,12 +6,21 @@ from math import ceil
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from imagekiln.steps.aggregate.counters import DistributionBuilder, Distributions
-from imagekiln.steps.aggregate.failures import FailureCause, FailureCounter
-from imagekiln.steps.aggregate.image_counts import ImageCounts, count_images
+from imagekiln.steps.aggregate.device_time import (
+    DeviceUsage,
+    Spending,
+    Throughput,
+    summarize_spending,
+    summarize_throughput,
+)
+from imagekiln.steps.aggregate.distributions import DistributionBuilder, Distributions
+from imagekiln.steps.aggregate.image_counts import (
+    FailureCause,
+    FailureCounter,
+    ImageCounts,
+    count_images,
+)
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
-from imagekiln.steps.aggregate.spending import Spending, summarize_spending
-from imagekiln.steps.aggregate.throughput import DeviceUsage, Throughput, summarize_throughput
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.prices import PricePerHour
 from imagekiln.steps.runs.attempts import NOTHING, Spent
@@ -36,21 +45,17 @@ from imagekiln.steps.storage.store import Store
 
 MAX_LISTED = 100
 MIN_COMPARED_HOURS = 1 / 60  # of a run or its estimate
-MIN_MEAN_DEVICES = 0.95  # of a run without pauses, by clocks that differ a little
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Counts and times of a run.
 
-    The status of an image is that of the last retry that made it, and `seconds` and `device_hours`
-    add up all attempts, as far as they left statistics. `bytes` are those of
-    the images. `marks` counts the images that each gate marked, for every gate of the job, and
-    `accepted` names the gates whose limit does not count. `spending` says what all attempts took
-    and cost, and what for, `expected` what planning had estimated. `work` is that of the images, in
-    pixels times steps. `elapsed_seconds` is the time by the clock in which any device worked, and
-    `started_at` and `ended_at` are when the first began and the last ended, in seconds since 1970.
-    All three are None if they are unknown.
+    The status of an image is that of the last retry that made it. `seconds` and `device_hours` add
+    up all attempts that left statistics. `marks` counts the images of each gate, `accepted` names
+    the gates whose limit does not count. `expected` is the estimate of planning, `work` is pixels
+    times steps. `elapsed_seconds` is the time by the clock in which any device worked.
+    `started_at` and `ended_at` are in seconds since 1970. All three are None if unknown.
     """
 
     run_id: str
@@ -87,9 +92,9 @@ class Summary:
 
     @property
     def estimate_error(self) -> float | None:
-        """By which share of the estimate the run took more, or less; None where it is unknown.
+        """The share by which the run took longer than its estimate; None if unknown.
 
-        Of less than a minute, starting is the largest part, which no estimate has.
+        Runs of less than a minute are mostly start-up, which no estimate has.
         """
         if self.expected is None or not self.expected.gpu_hours or self.missing:
             return None
@@ -109,7 +114,7 @@ class Summary:
 
     @property
     def not_ok(self) -> int:
-        """Images of any other status than ok, or none, but for losing and forgotten ones."""
+        """Images that are neither ok nor outscored nor forgotten."""
         return self.images - self.ok - self.outscored - self.forgotten
 
     @property
@@ -119,12 +124,12 @@ class Summary:
 
     @property
     def causes_not_ok(self) -> tuple[FailureCause, ...]:
-        """Their causes. A candidate that failed and lost has one, too, and is none of them."""
+        """The causes of images that are not ok, without those of candidates that were not kept."""
         return tuple(cause for cause in self.failures if cause.status != OUTSCORED_STATUS)
 
     @property
     def outscored(self) -> int:
-        """Candidates that another one of their prompt has beaten."""
+        """Candidates that were not kept."""
         return self.statuses.get(OUTSCORED_STATUS, 0)
 
     @property
@@ -140,7 +145,7 @@ class Summary:
 
     @property
     def too_many_failed(self) -> bool:
-        """Whether a larger share of images is not ok than is accepted."""
+        """True if a larger share of images is not ok than is accepted."""
         # By quotients: 0.29 * 100 is less than 29 to a computer, and 29 / 100 is 0.29.
         return bool(self.images) and self.not_ok / self.images > self.failed_share
 
@@ -148,18 +153,6 @@ class Summary:
     def share_to_accept(self) -> float:
         """The smallest `failed_share`, in thousandths, with which the run would be accepted."""
         return ceil(1000 * self.not_ok / max(1, self.images)) / 1000
-
-    @property
-    def mean_devices(self) -> float | None:
-        """How many devices worked at once, on average; None where that is unknown.
-
-        So it is where a process was killed, since nobody knows when it worked, and where the time
-        by the clock has pauses: without any, one device at least works all the time.
-        """
-        if not self.elapsed_seconds or self.spending.lost_attempts:
-            return None
-        devices = self.seconds.total / self.elapsed_seconds
-        return devices if devices >= MIN_MEAN_DEVICES else None
 
     @property
     def device_seconds(self) -> float:
@@ -179,7 +172,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class AcceptancePolicy:
-    """What a person accepts: a share of images that are not ok, and gates over their limit.
+    """The accepted share of images that are not ok, and the accepted gates over their limit.
 
     `price_per_hour` is the price of a device, or of each kind.
     """

@@ -3,15 +3,16 @@
 The exit code, the error on the terminal and the head of the report all follow from it.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from imagekiln.steps.aggregate.acceptance import format_aggregate_command
-from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.errors import Incomplete
+from imagekiln.steps.aggregate.summary import AcceptancePolicy, Summary, summary_of
+from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.job.gates import BLANK, SAFETY
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.keys import REPORT_KEY, parse_part_key
+from imagekiln.steps.runs.run import Run
 from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage import open_store
@@ -21,13 +22,14 @@ VerdictKind = Literal["finished", "incomplete", "failed"]
 GATE_OF_STATUS = {"blank": BLANK, "filtered": SAFETY}  # gates that set a status and not a mark
 MAX_IN_ERROR = 10  # parts, or causes of failure, in an error
 MAX_SHARD_COMMANDS = 3
+Steps = Mapping[str, Sequence[str]]  # commands by their purpose
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """How many of a run's planned images a gate found.
+    """The number of a run's planned images that a gate found.
 
-    `allowed_share` is None for a gate that only marks; `accepted` says that a person accepted
+    `allowed_share` is None for a gate that only marks. `accepted` says that a person accepted
     whatever the gate found.
     """
 
@@ -44,7 +46,7 @@ class GateResult:
 
     @property
     def status(self) -> GateStatus:
-        """What the count means for the run."""
+        """The meaning of the count for the run."""
         if self.allowed_share is None:
             return "any"
         if self.share <= self.allowed_share:
@@ -54,20 +56,50 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """How a run ended: `headline` and `advice` are sentences, `commands` what to type next.
+    """The end of a run: `headline` and `advice` are sentences, `commands` what to type next.
 
-    `error` says the same in one line, for an exception; it is None where the run is finished.
+    `error` says the same in one line, for an exception; it is None if the run is finished.
     """
 
     kind: VerdictKind
     headline: str
     advice: str
-    commands: tuple[str, ...]
+    commands: tuple[str, ...] = ()
     error: str | None = None
 
 
+def check_gate_names(job: Job, names: Sequence[str]) -> None:
+    """Raise BadInput if one of the gates to accept is not among the job's."""
+    for name in names:
+        if name not in job.all_gates:
+            raise BadInput(
+                f"--accept {name}: the job has no such gate; it has {', '.join(job.all_gates)}. "
+                "Choose one of them."
+            )
+
+
+def resolve_policy(
+    run: Run, failed_share: float | None = None, gates: Sequence[str] = ()
+) -> AcceptancePolicy:
+    """The given share and gates, or those of the job, with the latest prices of the run.
+
+    A finished run stays accepted with what it was accepted with before.
+    """
+    terms = run.terms
+    finished_with = summary_of(run.store, run.head) if run.is_finished else None
+    accepted = () if finished_with is None else finished_with.accepted
+    if failed_share is None:
+        failed_share = terms.failed_share
+        if failed_share is None:
+            failed_share = run.plan.job.limits.failed_share
+        if finished_with is not None:
+            failed_share = max(failed_share, finished_with.failed_share)
+    accepted_gates = tuple(dict.fromkeys((*accepted, *gates)))
+    return AcceptancePolicy(failed_share, accepted_gates, terms.price_per_hour)
+
+
 def gate_results(job: Job, summary: Summary) -> tuple[GateResult, ...]:
-    """What each gate found in a run."""
+    """The results of all gates of a run."""
     counts = dict(summary.marks)
     for status, gate in GATE_OF_STATUS.items():
         counts.setdefault(gate, summary.statuses.get(status, 0))
@@ -84,7 +116,7 @@ def gate_results(job: Job, summary: Summary) -> tuple[GateResult, ...]:
 
 
 def exceeded_gates(summary: Summary, job: Job) -> list[GateResult]:
-    """The gates that found more images in a run than they allow."""
+    """The gates that found more images than they allow."""
     return [result for result in gate_results(job, summary) if result.status == "exceeded"]
 
 
@@ -92,17 +124,12 @@ def judge_run(summary: Summary, job: Job, uri: str) -> RunVerdict:
     """The verdict on the run at `uri`."""
     exceeded = exceeded_gates(summary, job)
     if summary.missing:
-        verdict = _incomplete_verdict(exceeded, summary, job, uri)
-    elif summary.too_many_failed:
-        verdict = _failed_verdict(exceeded, summary, job, uri)
-    elif exceeded:
-        verdict = _exceeded_verdict(exceeded, summary, job, uri)
-    else:
-        verdict = _finished_verdict(summary, uri)
-    rejected = describe_rejected(summary)
-    if not rejected:
-        return verdict
-    return replace(verdict, advice=f"{rejected}. {verdict.advice}")
+        return _incomplete_verdict(exceeded, summary, job, uri)
+    if summary.too_many_failed:
+        return _failed_verdict(exceeded, summary, job, uri)
+    if exceeded:
+        return _exceeded_verdict(exceeded, summary, job, uri)
+    return _finished_verdict(summary, uri)
 
 
 def require_finished(verdict: RunVerdict) -> None:
@@ -111,39 +138,54 @@ def require_finished(verdict: RunVerdict) -> None:
         raise Incomplete(verdict.error)
 
 
+def _make_verdict(
+    kind: VerdictKind,
+    summary: Summary,
+    headline: str,
+    advice: str,
+    steps: Steps,
+    error: str | None = None,
+) -> RunVerdict:
+    """A verdict from its parts. `error` begins the error, which ends with the steps."""
+    rejected = describe_rejected(summary)
+    page_advice = f"{rejected}. {advice}" if rejected else advice
+    commands: list[str] = []
+    for purpose, step in steps.items():
+        page_advice += f", or {purpose[0].lower()}{purpose[1:]}" if commands else f" {purpose}"
+        commands += step
+    if steps:
+        page_advice += ":"
+    if error is not None:
+        sentences = [f"{purpose}: {' && '.join(step)}" for purpose, step in steps.items()]
+        error = f"{error} {'. '.join(sentences)}"
+    return RunVerdict(kind, headline, page_advice, tuple(commands), error)
+
+
 def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
     if not summary.images:
         advice = "No row of the prompts was accepted."
         if summary.existing_images:
             images = pluralize(summary.existing_images, "image")
             advice = f"Earlier runs have made {images} that the prompts ask for."
-        return RunVerdict("finished", "Finished: there was no image to make.", advice, ())
+        headline = "Finished: there was no image to make."
+        return _make_verdict("finished", summary, headline, advice, {})
 
     headline = f"Finished: {describe_ok(summary)}."
-    verify = format_command("verify", uri)
-    if not summary.not_ok:
-        advice = "Nothing is left to generate. To read everything back and check it by hash:"
-        return RunVerdict("finished", headline, advice, (verify,))
-
-    commands = [verify]
-    purpose = "To check the stored images by hash"
-    if summary.retryable:
-        commands.append(format_command("retry", uri))
-        purpose += ", or to generate these again"
-    not_ok_images = pluralize(summary.not_ok, "image is", "images are")
-    not_ok_share = format_percent(summary.not_ok / summary.images)
-    return RunVerdict(
-        "finished",
-        headline,
-        f"{not_ok_images} not ok ({not_ok_share}), within the accepted "
-        f"{format_percent(summary.failed_share)}. "
-        f"{describe_permanent_failures(summary)}{purpose}:",
-        tuple(commands),
-    )
+    steps = {"To check the stored images by hash": [format_command("verify", uri)]}
+    advice = "Nothing is left to generate."
+    if summary.not_ok:
+        if summary.retryable:
+            steps["To generate these again"] = [format_command("retry", uri)]
+        not_ok_images = pluralize(summary.not_ok, "image is", "images are")
+        share = format_percent(summary.not_ok / summary.images)
+        accepted = format_percent(summary.failed_share)
+        advice = f"{not_ok_images} not ok ({share}), within the accepted {accepted}. "
+        advice += describe_permanent_failures(summary)
+    return _make_verdict("finished", summary, headline, advice.strip(), steps)
 
 
 def describe_ok(summary: Summary) -> str:
-    """How many images are ok, which candidates have won, and how many images were taken down."""
+    """The numbers of images that are ok, of candidates, and of images that were taken down."""
     wanted = pluralize(summary.ok + summary.not_ok, "image is", "images are")
     if summary.ok == summary.images:
         return f"all {wanted} ok"
@@ -159,7 +201,7 @@ def describe_ok(summary: Summary) -> str:
 
 
 def describe_rejected(summary: Summary) -> str:
-    """How many rows were rejected, and where they are listed; empty if none was."""
+    """The number of rejected rows, and where they are listed; empty if there are none."""
     if not summary.rejected_rows:
         return ""
     rows = pluralize(summary.rows, "row was", "rows were")
@@ -167,10 +209,7 @@ def describe_rejected(summary: Summary) -> str:
 
 
 def describe_permanent_failures(summary: Summary) -> str:
-    """How many failures another try cannot mend, and what mends them, as a sentence and a blank.
-
-    Empty where there are none.
-    """
+    """A sentence on failures that a retry cannot fix, and a blank; empty if there are none."""
     count = summary.permanent_failures
     if not count:
         return ""
@@ -189,22 +228,18 @@ def _incomplete_verdict(
     commands = [
         format_command("generate", uri, f"--shard {shard}") for shard in shards[:MAX_SHARD_COMMANDS]
     ]
-    aggregate = format_aggregate_command(
-        uri,
-        job,
-        summary.failed_share,
-        summary.accepted,
-    )
-    commands.append(aggregate)
+    commands.append(_aggregate_command(uri, job, summary.failed_share, summary.accepted))
 
-    further = _gates_beside(exceeded)
+    advice = ""
     if summary.failed / summary.images > summary.failed_share:
         images = pluralize(summary.failed, "image is", "images are")
-        further = f"{images} not ok, too: more than the job accepts. {further}"
-    by_hand = "Or by hand, shard by shard"
+        advice = f"{images} not ok, too: more than the job accepts. "
+    advice += _gates_beside(exceeded)
+    advice += "Run the job again, or its workflow: it generates what is missing and nothing else."
     if summary.retries:
-        resume = f"For parts that a retry has begun, resume it: {format_command('retry', uri)}. "
-        by_hand = f"{resume}{by_hand}"
+        retry = format_command("retry", uri)
+        advice += f" For parts that a retry has begun, resume it: {retry}."
+    by_hand = "Or by hand, shard by shard"
     unlisted_parts = summary.missing_parts_count > len(summary.missing_parts)
     if len(shards) > MAX_SHARD_COMMANDS or unlisted_parts:
         by_hand += ", of which these are the first"
@@ -213,14 +248,14 @@ def _incomplete_verdict(
     if summary.missing_parts_count > MAX_IN_ERROR:
         listed += f" and {summary.missing_parts_count - MAX_IN_ERROR} more"
     images = pluralize(summary.images, "image")
-    return RunVerdict(
+    missing = f"{format_count(summary.missing)} of {images} are missing"
+    return _make_verdict(
         "incomplete",
-        f"Incomplete: {format_count(summary.missing)} of {images} are missing.",
-        f"{further}Run the job again, or its workflow: it generates what is missing and nothing "
-        f"else. {by_hand}:",
-        tuple(commands),
-        f"{uri}: {summary.missing} of {summary.images} images are missing: {listed}. "
-        f"{further}To generate them, run the job again. {by_hand}: {' && '.join(commands)}",
+        summary,
+        f"Incomplete: {missing}.",
+        advice,
+        {by_hand: commands},
+        f"{uri}: {missing}: {listed}. {advice}",
     )
 
 
@@ -228,13 +263,14 @@ def _gates_beside(exceeded: list[GateResult]) -> str:
     """A sentence on the gates that found too many images, if worse is wrong with the run."""
     if not exceeded:
         return ""
-    return f"Gates found too many images, too: {_describe_shares(exceeded)}. "
+    return f"Gates found too many images, too: {describe_exceeded(exceeded)}. "
 
 
-def _describe_shares(exceeded: list[GateResult]) -> str:
+def describe_exceeded(exceeded: list[GateResult]) -> str:
+    """The images that these gates found, and what was allowed."""
     return "; ".join(
-        f"{result.gate} {format_percent(result.share)}, "
-        f"where {format_percent(result.allowed_share or 0)} are allowed"
+        f"{result.gate} found {result.images} of {result.total} ({format_percent(result.share)}, "
+        f"and {format_percent(result.allowed_share or 0)} are allowed)"
         for result in exceeded
     )
 
@@ -247,48 +283,42 @@ def list_causes(summary: Summary, most: int) -> str:
 
 
 def _failed_verdict(exceeded: list[GateResult], summary: Summary, job: Job, uri: str) -> RunVerdict:
-    failed_share = max(summary.failed_share, summary.share_to_accept)
-    accept = _accept_command(exceeded, summary, job, uri, failed_share)
     permanent = describe_permanent_failures(summary)
-    others = "the others" if permanent else "them"
-    retry = format_command("retry", uri)
-    commands = (retry, accept) if summary.retryable else (accept,)
-    advice = f"Generate {others} again, or accept the run as it is:"
-    if not summary.retryable:
-        advice = "Accept the run as it is:"
-    again = f"To generate {others} again: {retry}. " if summary.retryable else ""
-    not_ok_share = format_percent(summary.not_ok / summary.images)
-    all_images = pluralize(summary.images, "image is", "images are")
-    further = f"{_gates_beside(exceeded)}{permanent}"
-    return RunVerdict(
+    steps: dict[str, list[str]] = {}
+    if summary.retryable:
+        others = "the others" if permanent else "them"
+        steps[f"To generate {others} again"] = [format_command("retry", uri)]
+    failed_share = max(summary.failed_share, summary.share_to_accept)
+    steps["To accept them"] = [_accept_command(exceeded, summary, job, uri, failed_share)]
+
+    share = format_percent(summary.not_ok / summary.images)
+    allowed = format_percent(summary.failed_share)
+    advice = f"That is {share}; {allowed} are accepted. {_gates_beside(exceeded)}{permanent}"
+    images = pluralize(summary.images, "image is", "images are")
+    not_ok = f"{format_count(summary.not_ok)} of {images} not ok"
+    return _make_verdict(
         "failed",
-        f"Too many images failed: {format_count(summary.not_ok)} of {all_images} not ok.",
-        f"That is {not_ok_share}; {format_percent(summary.failed_share)} are accepted. "
-        f"See the causes below. {further}{advice}",
-        commands,
-        f"{uri}: {summary.not_ok} of {summary.images} images are not ok: "
-        f"{list_causes(summary, MAX_IN_ERROR)}. {further}{again}To accept them: {accept}",
+        summary,
+        f"Too many images failed: {not_ok}.",
+        advice.strip(),
+        steps,
+        f"{uri}: {not_ok}: {list_causes(summary, MAX_IN_ERROR)}. {advice.strip()}",
     )
 
 
 def _exceeded_verdict(
     exceeded: list[GateResult], summary: Summary, job: Job, uri: str
 ) -> RunVerdict:
-    counts = "; ".join(
-        f"{result.gate} found {result.images} of {result.total} "
-        f"(share {result.share:.3g}, allowed {result.allowed_share:g})"
-        for result in exceeded
-    )
     accept = _accept_command(exceeded, summary, job, uri, summary.failed_share)
-    return RunVerdict(
+    found = describe_exceeded(exceeded)
+    return _make_verdict(
         "failed",
+        summary,
         f"{pluralize(len(exceeded), 'gate')} found too many images.",
-        f"{_describe_shares(exceeded)}. See the images below. Change the job, or accept what was "
-        "found:",
-        (accept,),
-        f"{uri}: gates found more images than the job allows: {counts}. "
-        f"See them in the report: {open_store(uri).uri_of(REPORT_KEY)}. "
-        f"To accept them: {accept}",
+        f"{found}. See the images below, and change the job.",
+        {"To accept them": [accept]},
+        f"{uri}: gates found more images than the job allows: {found}. "
+        f"See them in the report: {open_store(uri).uri_of(REPORT_KEY)}.",
     )
 
 
@@ -296,6 +326,13 @@ def _accept_command(
     exceeded: list[GateResult], summary: Summary, job: Job, uri: str, failed_share: float
 ) -> str:
     """The command that accepts this share of failures, and the gates that found too many images."""
-    gates_to_accept = [result.gate for result in exceeded]
-    accepted = (*summary.accepted, *gates_to_accept)
-    return format_aggregate_command(uri, job, failed_share, accepted)
+    accepted = [*summary.accepted, *(result.gate for result in exceeded)]
+    return _aggregate_command(uri, job, failed_share, accepted)
+
+
+def _aggregate_command(uri: str, job: Job, failed_share: float, accepted: Sequence[str]) -> str:
+    """The command that aggregates a run with this share of failures and these gates accepted."""
+    options = [f"--accept {gate}" for gate in accepted]
+    if failed_share != job.limits.failed_share:
+        options.insert(0, f"--failed-share {failed_share}")
+    return format_command("aggregate", uri, *options)

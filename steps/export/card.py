@@ -5,7 +5,7 @@ import yaml
 from imagekiln.steps.aggregate.card import card_template, describe_configuration, size_category
 from imagekiln.steps.aggregate.features import sample_features
 from imagekiln.steps.export.commits import ExportCommit, read_file_rows
-from imagekiln.steps.export.copying import file_columns
+from imagekiln.steps.export.formats import file_columns
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runtime.figures import format_bytes
 from imagekiln.steps.storage.store import Store

@@ -1,10 +1,12 @@
 """The commits of an export: as those of a run, objects created once under consecutive numbers.
 
-The highest commit is the export. Who has something to add announces the files in a commit, only
-then reads images and writes them, and counts them in the next commit. Who loses a number starts
-over from the commit that won it. Files that are left out of a commit are deleted after it.
+The highest commit is the export. A process announces new files in a commit, only then copies
+images, and counts the files in the next commit. A process that loses a number starts over from the
+commit that won it. Files that are left out of a commit are deleted after it.
 """
 
+from collections.abc import Set
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Annotated
 
@@ -12,7 +14,15 @@ import pyarrow as pa
 from pydantic import Field, TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name, version_error
-from imagekiln.steps.export.layout import DATA_KEY, MANIFEST_KEY, rows_key
+from imagekiln.steps.export.layout import (
+    DATA_FOLDER,
+    DATA_KEY,
+    FILE_NAME,
+    FOLDER_TABLE,
+    MANIFEST_FOLDER,
+    MANIFEST_KEY,
+    rows_key,
+)
 from imagekiln.steps.export.settings import ExportSettings
 from imagekiln.steps.job.fields import RunId
 from imagekiln.steps.job.output import FILE_SUFFIXES
@@ -110,7 +120,6 @@ class ExportHead:
 
 
 COMMIT_TYPE_ADAPTER: TypeAdapter[ExportCommit] = TypeAdapter(ExportCommit)
-VERSION_TYPE_ADAPTER: TypeAdapter[dict[str, object]] = TypeAdapter(dict[str, object])
 
 
 def read_export(store: Store) -> ExportHead | None:
@@ -122,18 +131,18 @@ def read_export(store: Store) -> ExportHead | None:
     content = store.read(key)
     where = store.uri_of(key)
     try:
-        version = VERSION_TYPE_ADAPTER.validate_json(content).get("export_version")
-        if isinstance(version, int) and version != EXPORT_VERSION:
-            raise version_error(where, version, EXPORT_VERSION)
-        return ExportHead(count - 1, COMMIT_TYPE_ADAPTER.validate_json(content))
+        commit = COMMIT_TYPE_ADAPTER.validate_json(content)
     except ValidationError as error:
         raise BadInput(
             f"{where}: is not a commit of an export. Restore it, or choose another folder."
         ) from error
+    if commit.export_version != EXPORT_VERSION:
+        raise version_error(where, commit.export_version, EXPORT_VERSION)
+    return ExportHead(count - 1, commit)
 
 
 def require_export(store: Store) -> ExportHead:
-    """The highest commit of an export. Raises Missing where there is none, BadInput."""
+    """The highest commit of an export. Raises Missing if there is none, BadInput."""
     head = read_export(store)
     if head is None:
         raise Missing(f"{store.uri}: is no export. Check its name.")
@@ -150,12 +159,12 @@ def create_export_commit(store: Store, number: int, commit: ExportCommit) -> boo
 
 
 def is_highest(store: Store, head: ExportHead) -> bool:
-    """Whether there is no higher commit than this one."""
+    """True if there is no higher commit."""
     return not store.exists(commit_key(head.number + 1))
 
 
 def require_settings(store: Store, commit: ExportCommit, settings: ExportSettings) -> None:
-    """Raise BadInput where an export was begun with other settings."""
+    """Raise BadInput if an export was begun with other settings."""
     for field in fields(settings):
         first = getattr(commit.settings, field.name)
         current = getattr(settings, field.name)
@@ -169,7 +178,7 @@ def require_settings(store: Store, commit: ExportCommit, settings: ExportSetting
 
 
 def read_file_rows(store: Store, file: ExportFile) -> pa.Table:
-    """The rows of one file, as they were planned. Raises BadInput where they are others."""
+    """The rows of one file, as they were planned. Raises BadInput if they are others."""
     key = rows_key(file.sha256)
     content = store.read(key)
     if digest_of(content) != file.sha256:
@@ -179,3 +188,32 @@ def read_file_rows(store: Store, file: ExportFile) -> pa.Table:
         )
     with parse_parquet(content, store.uri_of(key)) as parquet:
         return read_whole(parquet)
+
+
+def remove_dropped(store: Store, head: ExportHead) -> None:
+    """Delete files that commits up to this one have announced, and it does not have.
+
+    Names are never used again, so that deleting is always right. Each export does it again: a
+    process that slept while it wrote such a file may have brought it back. Raises TryAgain.
+    """
+    kept = {*head.commit.pieces}
+    for file in head.commit.files:
+        kept.add(file.key.removesuffix(FOLDER_TABLE))
+    for folder in (DATA_FOLDER, MANIFEST_FOLDER):
+        _remove_from(store, folder, kept, head.number)
+
+
+def _remove_from(store: Store, folder: str, kept: Set[str], newest: int) -> None:
+    for entry in list(store.list_folder(folder)):
+        name = FILE_NAME.fullmatch(entry.key.rpartition("/")[2])
+        if entry.key in kept or (name and int(name["commit"]) > newest):
+            continue
+        if name:
+            objects = store.list_folder(entry.key) if entry.is_folder else [entry]
+            for each in list(objects):
+                with suppress(Missing):  # another process was faster
+                    store.remove(each.key)
+        elif entry.is_folder:
+            _remove_from(store, entry.key, kept, newest)
+        if entry.is_folder:
+            store.remove_folder(entry.key)

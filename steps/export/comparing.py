@@ -1,4 +1,4 @@
-"""What an export has, compared with what its source has now, by DuckDB in a file on this disk.
+"""Compare the images of an export with those of its source, by DuckDB in a file on this disk.
 
 An image is the same if its id and its bytes are. Memory keeps a byte for each image.
 """

@@ -55,7 +55,7 @@ def data_key(partition: str, commit: int, number: int, sha256: str, suffix: str)
 def partition_folder(column: str, value: object) -> str:
     """The folder of one value of a column, in the layout of Hive: any text is one plain name.
 
-    Raises BadInput where the name would be too long.
+    Raises BadInput if the name would be too long.
     """
     text = NULL_PARTITION if value is None else quote(str(value), safe="")
     folder = f"{quote(column, safe='')}={text}"

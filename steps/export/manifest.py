@@ -1,4 +1,4 @@
-"""The manifest of an export: one table, in pieces, of where each image is and what it is."""
+"""The manifest of an export: one table, in pieces, with the file and row of each image."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -7,8 +7,8 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 
 from imagekiln.steps.export.commits import ExportCommit, ExportFile, read_file_rows
+from imagekiln.steps.export.formats import FILE_NAME_COLUMN
 from imagekiln.steps.export.layout import manifest_piece_key
-from imagekiln.steps.export.picture_folder import FILE_NAME_COLUMN
 from imagekiln.steps.runs.tables import read_table, to_parquet
 from imagekiln.steps.storage.store import Store
 
@@ -48,10 +48,7 @@ def write_pieces(store: Store, commit: ExportCommit) -> None:
 
 
 def _file_manifest(store: Store, commit: ExportCommit, file: ExportFile) -> pa.Table:
-    """Where each image of a file is, and what it is.
-
-    Of a picture, that is its own file, and its row in the table of its folder.
-    """
+    """The file and row of each image, and what it is. A picture is in the table of its folder."""
     rows = read_file_rows(store, file)
     if commit.settings.format == "files":
         keys = _read_picture_keys(store, file)

@@ -30,7 +30,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub import HfApi
 
 REPOSITORY_PATTERN = re.compile(r"hf://datasets/([\w.-]{1,96}/[\w.-]{1,96})", re.ASCII)
 VERSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -65,9 +65,8 @@ def push(
     """Upload the complete export at a URI to `hf://datasets/USER/NAME`, and tag it as `version`.
 
     A repository that does not exist is made, private unless `public`. Called again, it resumes.
-    Raises Missing where there is no export, BadInput where it is not complete, the name
-    is wrong, the hub refuses access or has the version at another commit, TryAgain where it is not
-    reached.
+    Raises Missing if there is no export, BadInput if it is not complete, the name is wrong, or the
+    hub refuses access or has the version at another commit, TryAgain if the hub is not reached.
     """
     name = _read_name(repository, version)
     token = os.environ.get(TOKEN_VARIABLE)
@@ -113,7 +112,7 @@ def _read_name(repository: str, version: str | None) -> str:
 
 
 def _require_own_files(store: Store, keys: Sequence[str]) -> None:
-    """Raise BadInput where one is absent or a link: a stranger's may lead to any file here."""
+    """Raise BadInput if one is absent or a link, which may lead to any file here."""
     folders = {key.rpartition("/")[0] for key in keys}
     own = {entry.key for folder in folders for entry in store.list_folder(folder)}
     for key in keys:
@@ -133,47 +132,35 @@ def _upload_all(
     progress: Progress,
 ) -> str:
     """Upload all, and commit the data files some at a time. Returns the commit that has all."""
-    from huggingface_hub import CommitOperationDelete
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
+    def upload(key: str) -> CommitOperationAdd:
+        """Upload a file, unless the hub has it, to be committed later. Its bytes leave memory."""
+        addition = CommitOperationAdd(key, store.read(key))
+        api.preupload_lfs_files(name, [addition], repo_type="dataset", num_threads=1)
+        return addition
+
+    commit = partial(
+        api.create_commit,
+        name,
+        commit_message="Export from Imagekiln",
+        repo_type="dataset",
+    )
     present = {*api.list_repo_files(name, repo_type="dataset")}
     new = [key for key in data if key not in present]
     progress.start(len(new))
     for start in range(0, len(new), COMMIT_FILES):
         keys = new[start : start + COMMIT_FILES]
-        _commit(api, name, _upload_files(api, name, store, keys))
+        commit([upload(key) for key in keys])
         progress.add_drawn(len(keys))
         progress.add_committed(len(keys))
-    additions = _upload_files(api, name, store, others)
     present -= {*data, *others}
     outdated = sorted(path for path in present if path.startswith(OWN_FOLDERS))
     deletions = [CommitOperationDelete(path) for path in outdated]
-    commit = _commit(api, name, [*additions, *deletions])
+    additions = [upload(key) for key in others]
+    # The hub ignores files that are as they were.
+    info = commit([*additions, *deletions])
     progress.close()
-    return commit
-
-
-def _upload_files(
-    api: "HfApi", name: str, store: Store, keys: Sequence[str]
-) -> "list[CommitOperationAdd]":
-    return [_upload(api, name, store, key) for key in keys]
-
-
-def _upload(api: "HfApi", name: str, store: Store, key: str) -> "CommitOperationAdd":
-    """Upload a file, unless the hub has it, to be committed later. Its bytes leave the memory."""
-    from huggingface_hub import CommitOperationAdd
-
-    addition = CommitOperationAdd(key, store.read(key))
-    api.preupload_lfs_files(name, [addition], repo_type="dataset", num_threads=1)
-    return addition
-
-
-def _commit(
-    api: "HfApi", name: str, operations: "Sequence[CommitOperationAdd | CommitOperationDelete]"
-) -> str:
-    """Commit uploaded files, without those that are as they were. Returns the commit."""
-    info = api.create_commit(
-        name, operations, commit_message="Export from Imagekiln", repo_type="dataset"
-    )
     return info.oid
 
 

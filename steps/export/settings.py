@@ -1,4 +1,4 @@
-"""How images are put into files, as a user writes it."""
+"""Settings of an export."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ BYTE_SIZE_TYPE_ADAPTER: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
-    """How images are put into files. `file_bytes` is the most that one has, `columns` all if None.
+    """Settings of an export. `file_bytes` is the most that one has, `columns` all if None.
 
     With the format `files` each image is a file, and `file_bytes` says nothing.
     `partition_by` is the column whose values become folders. Images with the same value in

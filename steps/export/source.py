@@ -8,7 +8,7 @@ from imagekiln.steps.dataset.dataset import Dataset, open_dataset
 from imagekiln.steps.dataset.runs import RunSource, find_runs
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.commits import ExportCommit, ExportedRun, read_file_rows
-from imagekiln.steps.export.selection import exported_columns, require_partition_column
+from imagekiln.steps.export.rows import exported_columns, require_partition_column
 from imagekiln.steps.runs.commits import digest_of
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.plan import load_plan
@@ -18,7 +18,7 @@ from imagekiln.steps.storage.store import Store
 
 
 def open_source(uri: str, store: Store, commit: ExportCommit) -> Store:
-    """The source of an export. Raises BadInput where its images come from another one."""
+    """The source of an export. Raises BadInput if its images come from another one."""
     source = open_store(uri)
     if not commit.runs:
         return source
@@ -35,7 +35,7 @@ def open_source(uri: str, store: Store, commit: ExportCommit) -> Store:
 
 
 def is_unchanged(commit: ExportCommit, source: Store) -> bool:
-    """Whether the runs of a source are as a commit has them. Raises as `find_runs`."""
+    """True if the runs of a source are as a commit has them. Raises as `find_runs`."""
     return commit.runs == describe_runs(commit, source, find_runs(source.uri))
 
 
@@ -55,7 +55,7 @@ def describe_runs(
 def open_images(source: Store, store: Store, commit: ExportCommit) -> tuple[Dataset, pa.Schema]:
     """The images of a source, and the columns that the export has had from its first file on.
 
-    So do all of its files have the same columns, whatever later runs have. Raises BadInput where
+    All of its files have the same columns, whatever later runs have. Raises BadInput if
     they have one with another type.
     """
     uri = source.uri

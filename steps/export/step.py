@@ -23,12 +23,13 @@ from imagekiln.steps.export.commits import (
     create_export_commit,
     is_highest,
     read_export,
+    read_file_rows,
+    remove_dropped,
+    require_export,
     require_settings,
 )
 from imagekiln.steps.export.comparing import Mask, compare_images
-from imagekiln.steps.export.copying import make_file
-from imagekiln.steps.export.cutting import cut_rows
-from imagekiln.steps.export.dropping import remove_dropped
+from imagekiln.steps.export.formats import make_file
 from imagekiln.steps.export.layout import (
     DATA_FOLDER,
     FOLDER_TABLE,
@@ -37,7 +38,7 @@ from imagekiln.steps.export.layout import (
     rows_key,
 )
 from imagekiln.steps.export.manifest import assign_pieces, write_pieces
-from imagekiln.steps.export.selection import iter_partitions, iter_rows
+from imagekiln.steps.export.rows import cut_rows, iter_partitions, iter_rows
 from imagekiln.steps.export.settings import ExportSettings, read_settings
 from imagekiln.steps.export.source import describe_runs, is_unchanged, open_images, open_source
 from imagekiln.steps.job.export import ExportFormat
@@ -81,10 +82,9 @@ def export(
 ) -> ExportResult:
     """Copy the images that are ok of the run or output at `source` to `destination`.
 
-    An export that is there is brought up to date. Raises Missing where there are no images,
-    BadInput where settings, source or destination must be corrected or an image is damaged,
-    Incomplete where a run was not aggregated, TryAgain where storage fails or others keep changing
-    the export.
+    An export that is there is brought up to date. Raises Missing if there are no images,
+    BadInput if settings, source or destination must be corrected or an image is damaged, Incomplete
+    if a run was not aggregated, TryAgain if storage fails or others keep changing the export.
     """
     settings = settings or read_settings()
     store = open_store(destination)
@@ -132,7 +132,7 @@ def export_run(job: Job, uri: str, progress: Progress | None = None) -> tuple[Ex
 
 
 def _begin(uri: str, store: Store, settings: ExportSettings) -> ExportHead:
-    """The state before there is any commit. Raises BadInput where something else is there."""
+    """The state before there is any commit. Raises BadInput if something else is there."""
     names = (PLAN_KEY, registry_key(0), CARD_KEY, SUCCESS_KEY)
     strange = [key for key in names if store.exists(key)]
     for folder in (DATA_FOLDER, MANIFEST_FOLDER):
@@ -196,13 +196,7 @@ def _plan_file(
     store.create(rows_key(sha256), content)
     key = data_key(partition, *place, sha256, FILE_SUFFIXES[kind])
     size = pc.sum(rows["byte_size"]).as_py()
-    return ExportFile(
-        key,
-        images=rows.num_rows,
-        bytes=size,
-        sha256=sha256,
-        manifest="",
-    )
+    return ExportFile(key, rows.num_rows, size, sha256, manifest="")
 
 
 def _select(tables: Iterator[pa.Table], mask: Mask) -> Iterator[pa.Table]:
@@ -243,12 +237,12 @@ def _make_announced(source: Store, store: Store, head: ExportHead, progress: Pro
 
 
 def success_marker(head: ExportHead) -> bytes:
-    """What `_SUCCESS` says of an export, once card and folders are as this commit has it."""
+    """The content of `_SUCCESS` once card and folders are as this commit has it."""
     return f"{head.commit.images} images, commit {head.number}\n".encode()
 
 
 def is_complete(store: Store, head: ExportHead) -> bool:
-    """Whether the export has all that was announced, and nothing that was dropped."""
+    """True if the export has all that was announced, and nothing that was dropped."""
     if not store.exists(SUCCESS_KEY):
         return False
     return store.read(SUCCESS_KEY) == success_marker(head)
@@ -273,3 +267,29 @@ def _finish(store: Store, head: ExportHead, added: int, dropped: int) -> ExportR
         duplicates=commit.duplicates,
         superseded=commit.superseded,
     )
+
+
+def count_exported(store: Store, image_ids: pa.Array) -> int:
+    """The number of these images that an export has."""
+    count = 0
+    for file in require_export(store).commit.files:
+        ids = read_file_rows(store, file)["image_id"]
+        is_found = pc.is_in(ids, image_ids)
+        count += pc.sum(is_found).as_py()
+    return count
+
+
+def export_again(uri: str, destination: str) -> None:
+    """Run the command again that made an export of the run or the output at `uri`, or beside it.
+
+    Raises as `export`.
+    """
+    target = open_store(destination)
+    commit = require_export(target).commit
+    store = open_store(uri)
+    source = uri
+    if commit.is_run and not store.exists(PLAN_KEY):
+        source = f"{store.uri}/{commit.runs[0].run_id}"
+    elif not commit.is_run and store.exists(PLAN_KEY):
+        source = store.uri.rpartition("/")[0] or "."
+    export(source, destination, commit.settings)

@@ -17,13 +17,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.acceptance import resolve_policy
 from imagekiln.steps.aggregate.counting import count_run
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.step import aggregate_run
+from imagekiln.steps.aggregate.verdict import resolve_policy
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, cut_name
 from imagekiln.steps.export.commits import require_export
-from imagekiln.steps.export.refresh import count_exported, export_again
+from imagekiln.steps.export.step import count_exported, export_again
 from imagekiln.steps.job.rewrite import ORIGINAL_COLUMN
 from imagekiln.steps.maintain.retry import end_retry
 from imagekiln.steps.maintain.run_list import open_runs

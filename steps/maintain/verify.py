@@ -2,7 +2,7 @@
 
 Images, input images, shards, manifests and lists are compared with their hashes; each row of the
 manifest with the part that it names; and the numbers of images in the commit are counted again. Not
-looked at: attempts, times and costs, plots and thumbnails. Report and card are checked for being
+looked at: attempts, times and costs and thumbnails. Report and card are checked for being
 whole, not for what they say.
 """
 

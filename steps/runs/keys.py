@@ -140,12 +140,6 @@ def report_image_key(image_id: str, suffix: str) -> str:
     return f"report/images/{image_id}{suffix}"
 
 
-def plot_key(name: str, *, dark: bool = False) -> str:
-    """A plot of the report, for a light or a dark background."""
-    suffix = "-dark" if dark else ""
-    return f"report/{name}{suffix}.png"
-
-
 def diff_image_key(number: int, side: str) -> str:
     """A thumbnail on the page that shows two runs side by side."""
     return f"pairs/{number:03d}-{side}.jpg"

@@ -13,7 +13,7 @@ from imagekiln.steps.job.fields import Dtype
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.start_times import StartSeconds
 
-# Bounds of what is read: figures beyond them are damage, and would break sums and plots.
+# Bounds of what is read: figures beyond them are damage, and would break sums.
 Seconds = Annotated[float, Field(ge=0, le=1e10)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 MAX_AMOUNT = 1e18

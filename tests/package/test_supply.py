@@ -22,7 +22,7 @@ ENTRY = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>\S+)(?P<rest>.*(?:\n +.*)*)
 PERMISSIVE = {
     "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "HPND", "ISC",
     "MIT", "MIT-CMU", "PSF-2.0", "Python-2.0", "Unlicense", "Zlib", "CNRI-Python",
-    "LLVM-exception", "LicenseRef-matplotlib", "MIT-0", "ZPL-2.1", "bzip2-1.0.6",
+    "LLVM-exception", "MIT-0", "ZPL-2.1", "bzip2-1.0.6",
 }  # fmt: skip
 # What docs/security.md says of these is for a lawyer to read.
 NAMED = {

@@ -109,11 +109,8 @@ def test_same_sources_give_the_same_files_wherever_and_whenever_they_are_built(
 
 
 @pytest.mark.slow
-def test_light_install_has_the_command_line_without_torch_and_matplotlib(installed: Path) -> None:
+def test_light_install_has_the_command_line_without_torch(installed: Path) -> None:
     assert "Usage: imagekiln" in _run(installed / "imagekiln", "--help")
     assert "Usage: python -m imagekiln" in _run(installed / "python", "-m", "imagekiln", "--help")
-    code = (
-        "import imagekiln.cluster, importlib.util as u; "
-        "print(*map(u.find_spec, ('torch', 'matplotlib')))"
-    )
-    assert _run(installed / "python", "-c", code).split() == ["None", "None"]
+    code = "import imagekiln.cluster, importlib.util as u; print(u.find_spec('torch'))"
+    assert _run(installed / "python", "-c", code).split() == ["None"]

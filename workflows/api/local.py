@@ -257,7 +257,7 @@ def verify(run: PathOrUri) -> "results.VerifyResult":
 
     Manifest, index of images and the summary's numbers of images are compared with what the parts
     hold. Not checked: what report, card and the lists of rejected and duplicate rows say,
-    statistics, times, costs, thumbnails and plots.
+    statistics, times, costs and thumbnails.
 
     Raises Incomplete with a list where anything is missing, damaged or different.
     """

@@ -38,7 +38,7 @@ def verify(run: str, output_format: str) -> None:
 
     Compares images, input images, shards, manifests and lists with their hashes, each row of the
     manifests with its part, and counts the images again. Report and card must be whole; what they
-    say is not checked, nor are times, costs, thumbnails and plots.
+    say is not checked, nor are times, costs and thumbnails.
 
     Exits with 3 where anything is missing, damaged or different.
     """

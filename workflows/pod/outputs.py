@@ -20,7 +20,7 @@ from imagekiln.workflows.templates.child_workflows import split_pods
 COPYING_THREADS = 8
 MAX_LABEL_CHARS = 63
 # The files beside the report that it refers to. User text in it has no quotation marks.
-LINK_PATTERN = re.compile(r'(?:src|srcset|href)="([\w-]+(?:/[\w-]+)*\.\w+)"')
+LINK_PATTERN = re.compile(r'(?:src|href)="([\w-]+(?:/[\w-]+)*\.\w+)"')
 # Argo replaces what stands in double braces, and Kubernetes $(...) in a container's arguments.
 VARIABLE_MARKERS = ("{{", "}}", "$(")
 

@@ -22,7 +22,7 @@ THUMBNAIL_SIDE = 256  # pixels
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One image to show: where its bytes are and what the gates say. Long texts are truncated."""
+    """One image to show. Long texts are truncated."""
 
     image_id: str
     id: str | None
@@ -121,7 +121,8 @@ class ContactSheet:
 def to_samples(rows: pa.Table) -> Iterator[Sample]:
     """The images in these rows of the manifest, as samples."""
     columns = [column.name for column in fields(Sample) if column.name != "settings"]
-    for row in rows.select([*columns, *CAPTION_SETTINGS]).to_pylist():
+    selected = rows.select([*columns, *CAPTION_SETTINGS])
+    for row in selected.to_pylist():
         row["settings"] = {name: row.pop(name) for name in CAPTION_SETTINGS}
         row["prompt"] = truncate_text(row["prompt"], MAX_TEXT_CHARS)
         if row["id"] is not None:
@@ -139,6 +140,6 @@ def read_sample(store: Store, sample: Sample) -> bytes:
 
 
 def render_thumbnail(store: Store, sample: Sample, content: bytes) -> bytes:
-    """The image as a JPEG of at most 256 pixels a side. Raises BadInput where it is damaged."""
+    """The image as a JPEG of at most 256 pixels a side. Raises BadInput if it is damaged."""
     rgb = decode_stored_image(store, asdict(sample), content)
     return encode_thumbnail(rgb, THUMBNAIL_SIDE)

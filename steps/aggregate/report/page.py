@@ -4,39 +4,42 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.util import find_spec
 from itertools import chain, count
 from math import ceil
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from imagekiln.steps.aggregate.report.charts import (
-    Chart,
-    distribution_charts,
-    share_tables,
-    throughput_chart,
-)
 from imagekiln.steps.aggregate.report.contact_sheet import (
     ContactSheet,
     Sample,
     read_sample,
     render_thumbnail,
 )
-from imagekiln.steps.aggregate.report.costs import cost_section
-from imagekiln.steps.aggregate.report.gates import gate_sections
 from imagekiln.steps.aggregate.report.sweep_grid import SweepGrid, SweepSheet
-from imagekiln.steps.aggregate.report.time_use import (
-    SHARD_SIZE_BOTTLENECKS,
-    Bottleneck,
+from imagekiln.steps.aggregate.report.tables import distribution_tables
+from imagekiln.steps.aggregate.report.time_and_cost import (
+    cost_table,
+    describe_cost,
     find_bottleneck,
-    summarize_time_use,
+    slow_shards_table,
+    stage_tables,
 )
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run
+from imagekiln.steps.aggregate.verdict import GateResult, RunVerdict, gate_results, judge_run
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.gates import (
+    BLANK,
+    LOW_CONTRAST,
+    MAX_HASH_DISTANCE,
+    MAX_SATURATION,
+    NEAR_DUPLICATE,
+    OVER_SATURATED,
+    SAFETY,
+)
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import describe_encoding, file_suffix
 from imagekiln.steps.runs.image import describe_setting, find_varied_settings
-from imagekiln.steps.runs.keys import REPORT_KEY, plot_key, report_image_key, thumbnail_key
+from imagekiln.steps.runs.keys import REPORT_KEY, report_image_key, thumbnail_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.figures import (
     format_bytes,
@@ -73,18 +76,23 @@ TEMPLATE_FILTERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class ReportData:
-    """What the page shows of the run at `uri`.
+class GateSection:
+    """One gate: its criterion and result, with marked images and the reasons for their marks."""
 
-    `with_plots` is false where they cannot be drawn. `verdict` is by default that on the whole run.
-    """
+    result: GateResult
+    criterion: str
+    examples: tuple[tuple[Sample, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """The data of the page of the run at `uri`. `verdict` is by default that on the whole run."""
 
     uri: str
     plan: Plan
     summary: Summary
     sheet_samples: list[Sample]
     samples_by_gate: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
-    with_plots: bool = True
     verdict: RunVerdict | None = None
     grid: SweepGrid | None = None
 
@@ -124,10 +132,8 @@ def write_report(
 ) -> None:
     """Write the page and its images into the run, the page last, as long as it is current.
 
-    A page of a part of the run lies in `target` and begins with `verdict`. That of a sweep has its
-    grid. Without matplotlib, which an installation without extras lacks, the page has no plots.
+    The page of a part of the run lies in `target` and begins with `verdict`.
     """
-    can_plot = find_spec("matplotlib") is not None
     grid = None if sweep is None else sweep.build(summary.rows)
     in_grid = set() if grid is None else {sample.image_id for sample in grid.samples}
     data = ReportData(
@@ -136,22 +142,13 @@ def write_report(
         summary=summary,
         sheet_samples=[sample for sample in sheet.samples if sample.image_id not in in_grid],
         samples_by_gate=sheet.samples_by_gate,
-        with_plots=can_plot,
         verdict=verdict,
         grid=grid,
     )
     target = target or store
     _write_samples(store, target, data, is_current)
-    if can_plot:
-        write_plots(target, plotted_charts(summary))
     if is_current():
         target.replace(REPORT_KEY, render_report(data).encode())
-
-
-def plotted_charts(summary: Summary) -> list[Chart]:
-    """The charts that have a plot."""
-    charts = [throughput_chart(summary.throughput), *distribution_charts(summary)]
-    return [chart for chart in charts if chart is not None and chart.plot is not None]
 
 
 def render_report(data: ReportData) -> str:
@@ -170,20 +167,6 @@ def _page_template() -> Template:
     )
     environment.filters |= {function.__name__: function for function in TEMPLATE_FILTERS}
     return environment.get_template("report.html.j2")
-
-
-def write_plots(store: Store, charts: list[Chart]) -> None:
-    """Draw each chart's plot for a light background and for a dark one."""
-    if not charts:
-        return
-    # Imported only if something is drawn: matplotlib takes a second.
-    from imagekiln.steps.aggregate.report import plots
-
-    for chart in charts:
-        for is_dark, scheme in enumerate((plots.LIGHT_SCHEME, plots.DARK_SCHEME)):
-            if chart.plot is not None:
-                content = plots.draw_plot(chart.plot, scheme)
-                store.replace(plot_key(chart.name, dark=bool(is_dark)), content)
 
 
 def _write_samples(
@@ -210,24 +193,39 @@ def _write_samples(
         list(pool.map(write, count(), data.samples))
 
 
-def _sheet_note(data: ReportData) -> str:
-    full_images = data.full_images
-    full = sum(sample.image_id in full_images for sample in data.sheet_samples)
-    if full == len(data.sheet_samples):
-        return "Each image opens in full size."
-    return (
-        f"{pluralize(full, 'image opens', 'images open')} in full size; with the others, the "
-        f"report would take up more than {format_bytes(MAX_FULL_IMAGE_BYTES)}."
-    )
+def _gate_sections(data: ReportData) -> list[GateSection]:
+    job = data.plan.job
+    sections = []
+    for result in gate_results(job, data.summary):
+        samples = data.samples_by_gate.get(result.gate, ())
+        examples = tuple((sample, _mark_reason(result.gate, sample)) for sample in samples)
+        criterion = _criterion(job, result.gate)
+        section = GateSection(result, criterion, examples)
+        sections.append(section)
+    return sections
 
 
-def _find_bottleneck(data: ReportData) -> Bottleneck | None:
-    """What limited the run, if its page shows all of it, and more than a shard's size does."""
-    bottleneck = find_bottleneck(data.summary.seconds, data.summary.usage)
-    if bottleneck is None or data.verdict is not None:
-        return None
-    has_one_shard = len(data.plan.shards) == 1
-    return None if has_one_shard and bottleneck.kind in SHARD_SIZE_BOTTLENECKS else bottleneck
+def _criterion(job: Job, gate: str) -> str:
+    criteria = {
+        BLANK: "not finite, or a single flat color",
+        SAFETY: "flagged by the model's safety checker",
+        LOW_CONTRAST: f"contrast under {format_number(job.gates.low_contrast.below)}",
+        OVER_SATURATED: f"more than {format_percent(MAX_SATURATION)} vivid pixels",
+        NEAR_DUPLICATE: f"at most {MAX_HASH_DISTANCE} bits from an earlier image",
+    }
+    criteria |= {check.name: check.entry for check in job.gates.checks}
+    criteria |= {name: score.criterion for name, score in job.scores.items()}
+    return criteria[gate]
+
+
+def _mark_reason(gate: str, sample: Sample) -> str:
+    if gate == LOW_CONTRAST:
+        return f"contrast {format_number(sample.contrast or 0)}"
+    if gate == OVER_SATURATED:
+        return f"{format_percent(sample.saturation or 0)} vivid pixels"
+    if gate == NEAR_DUPLICATE:
+        return f"looks like {sample.near_duplicate_of}"
+    return (sample.marks_reason or "").removeprefix(f"{gate}: ")
 
 
 def _template_context(data: ReportData) -> dict[str, object]:
@@ -239,25 +237,24 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "uri": data.uri,
         "plan": data.plan,
         "summary": summary,
-        "with_plots": data.with_plots,
         "encoding": describe_encoding(job.encoding),
         "whole": data.verdict is None,
         "verdict": data.verdict or judge_run(summary, job, data.uri),
         "missing_parts": summary.missing_parts[:MAX_PARTS],
         "failures": summary.failures[:MAX_FAILURES],
         "unfolded_failures": UNFOLDED_FAILURES,
-        "gates": gate_sections(job, summary, data.samples_by_gate),
-        "throughput": throughput_chart(summary.throughput),
-        "time_use": summarize_time_use(summary.seconds, summary.usage),
-        "cost": cost_section(summary),
-        "bottleneck": _find_bottleneck(data),
-        "distributions": distribution_charts(summary),
-        "share_tables": share_tables(summary),
+        "gates": _gate_sections(data),
+        "slow_shards": slow_shards_table(summary.throughput),
+        "stages": stage_tables(summary.seconds, summary.usage),
+        "cost": cost_table(summary),
+        "cost_sentences": describe_cost(summary),
+        "bottleneck": find_bottleneck(summary.seconds, summary.usage),
+        "distributions": distribution_tables(summary),
         "grid": data.grid,
         "thumbnails": {sample.image_id: number for number, sample in enumerate(samples)},
         "samples": data.sheet_samples,
         "unfolded_step": ceil(len(data.sheet_samples) / UNFOLDED_SAMPLES),
         "varied": find_varied_settings(settings),
-        "sheet_note": _sheet_note(data),
         "full_images": data.full_images,
+        "max_full_bytes": MAX_FULL_IMAGE_BYTES,
     }

@@ -77,7 +77,8 @@ class SweepSheet:
         self._cells = prod(widths)
         self._width = widths[-1]
         self._columns = min(MAX_VALUES, self._width)
-        self._lines = min(MAX_VALUES, self._cells // self._width)
+        all_lines = self._cells // self._width
+        self._lines = min(MAX_VALUES, all_lines)
         fitting = MAX_CELLS // (self._columns * self._lines)
         self._prompts = min(MAX_PROMPTS, fitting)
         self._rows: pa.Table | None = None
@@ -105,7 +106,7 @@ class SweepSheet:
         self._rows = rows.filter(pa.array(is_of_lowest))
 
     def build(self, input_rows: int) -> SweepGrid | None:
-        """The grid of a run on so many input rows; None where there is nothing to show."""
+        """The grid of a run on so many input rows; None if there is nothing to show."""
         if self._rows is None or not self._rows.num_rows:
             return None
         cells: dict[int, Sample | str] = {}
@@ -115,8 +116,10 @@ class SweepSheet:
             input_row = row["input_row"]
             cells[input_row] = row["status"]
             prompt = input_row // self._cells
-            texts[prompt] = truncate_text(row["prompt"], MAX_TEXT_CHARS)
-        is_ok = pc.equal(self._rows["status"], "ok")
+            text = truncate_text(row["prompt"], MAX_TEXT_CHARS)
+            texts[prompt] = text
+        statuses = self._rows["status"]
+        is_ok = pc.equal(statuses, "ok")
         ok_rows = self._rows.filter(is_ok)
         for sample in to_samples(ok_rows):
             cells[sample.input_row] = sample
@@ -125,7 +128,8 @@ class SweepSheet:
         for prompt in sorted(texts):
             first_row = prompt * self._cells
             shown = [cells.get(first_row + place, NOT_MADE) for place in places]
-            grid_prompt = GridPrompt(texts[prompt], tuple(shown))
+            text = texts[prompt]
+            grid_prompt = GridPrompt(text, tuple(shown))
             prompts.append(grid_prompt)
         return self._make_grid(prompts, input_rows // self._cells)
 
@@ -169,7 +173,7 @@ class SweepSheet:
 
 
 def _may_win(rows: pa.Table) -> npt.NDArray[np.bool_]:
-    """Whether images are the best candidates, or no other one has beaten them."""
+    """True for images that are the best candidates, or not ranked below another."""
     is_outscored = pc.equal(rows["status"], OUTSCORED_STATUS)
     is_lower = pc.greater(rows[RANK_COLUMN], 1)
     has_lost = pc.fill_null(is_lower, False)

@@ -223,14 +223,11 @@ def _edited(store: Store, old: bytes, new: bytes) -> None:
     ("damage", "sentence"),
     [
         (lambda store: store.replace(commit_key(0), b"{"), "is not a readable commit"),
-        (lambda store: store.replace(commit_key(0), b"[" * 100_000), "is not a readable commit"),
         (lambda store: _edited(store, b'"manifest/', b'"../other/'), r"manifests\.0"),
-        (lambda store: _edited(store, b'"image-ids/', b'"image-ids/../'), r"image_ids\.0"),
-        (lambda store: _edited(store, b'"buried":[', b'"buried":["plan.json"'), r"buried\.0"),
         (lambda store: _edited(store, b'"statuses":{', b'"statuses":{"x":-1,'), "a summary"),
         (lambda store: _edited(store, b'"schema_version":2', b'"schema_version":99'), "99"),
     ],
-    ids=["cut", "deep", "manifest", "index", "buried", "summary", "version"],
+    ids=["cut", "manifest", "summary", "version"],
 )
 def test_a_commit_that_is_damaged_or_a_strangers_is_refused_in_a_sentence(
     run: PlanResult, damage: Callable[[Store], None], sentence: str

@@ -11,8 +11,6 @@ import pytest
 
 from imagekiln.steps.aggregate import near_duplicates
 from imagekiln.steps.aggregate.near_duplicates import (
-    NearDuplicateMarker,
-    block_masks,
     find_earlier_matches,
 )
 from imagekiln.steps.aggregate.step import aggregate
@@ -70,30 +68,12 @@ def test_it_holds_where_every_bucket_is_split_further(monkeypatch: pytest.Monkey
     _holds(_clusters(9))
 
 
-def test_distance_is_counted_to_the_bit_of_which_the_sign_is_one() -> None:
-    hashes = np.array([0, 0b1111, 0b11111, -1, -(2**63)], np.int64)
-    assert find_earlier_matches(hashes).tolist() == [-1, 0, 1, -1, 0]
-    assert find_earlier_matches(hashes[:0]).tolist() == []
-
-
 def test_a_million_equal_hashes_take_no_longer_than_others() -> None:
     started = time.process_time()
     result = find_earlier_matches(np.zeros(1_000_000, np.int64))
     assert result[0] == -1
     assert not result[1:].any()
     assert time.process_time() - started < 5
-
-
-@pytest.mark.parametrize("fixed", [0, 2**62 - 1])
-def test_near_hashes_agree_in_one_choice_of_bits(fixed: int) -> None:
-    chosen = list(block_masks(fixed, 10_000))
-    free = [bit for bit in range(64) if not fixed >> bit & 1]
-    chance = np.random.default_rng(1)
-    for _ in range(50):
-        bits = chance.choice(free, min(MAX_HASH_DISTANCE, len(free)), replace=False)
-        differ = sum(1 << int(bit) for bit in bits)
-        assert any(not mask & differ for mask in chosen)
-    assert all(mask & fixed == fixed for mask in chosen)
 
 
 FAR = 0x0123_4567_89AB_CDEF
@@ -146,61 +126,12 @@ def test_near_duplicates_name_the_first_image_across_shards_on_disk_and_s3(
     assert verify(store.uri).ok == 19
 
 
-def test_without_the_gate_nothing_is_compared(tmp_path: Path) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 0.1})
-    summary = aggregate(_filled(planned_run, ALIKE).uri)
-    assert "near_duplicate" not in summary.marks
-    assert manifest(open_store(planned_run.uri))["near_duplicate_of"].null_count == 20
-
-
 def test_other_marks_stay_in_front(tmp_path: Path) -> None:
     planned_run = _planned(tmp_path)
     fill(planned_run, {place: _hashed(place, 0, "low_contrast") for place in range(2)})
     aggregate(planned_run.uri)
     result = manifest(open_store(planned_run.uri))["marks"].to_pylist()
     assert result[:3] == [["low_contrast"], ["low_contrast", "near_duplicate"], []]
-
-
-def test_a_share_of_near_duplicates_fails_the_run_and_the_manifest_has_them(tmp_path: Path) -> None:
-    store = _filled(_planned(tmp_path, share=0.1), ALIKE)
-    with pytest.raises(
-        Incomplete, match=r"near_duplicate found 3 of 20 \(share 0.15, allowed 0.1\)"
-    ):
-        aggregate(store.uri)
-    assert manifest(store)["near_duplicate_of"].null_count == 17
-
-
-def test_aggregation_that_is_killed_before_it_marks_them_leaves_the_marks_of_a_finished_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = _filled(_planned(tmp_path), ALIKE)
-    aggregate(store.uri)
-    with monkeypatch.context() as patch:
-        patch.setattr(NearDuplicateMarker, "mark_manifests", _killed)
-        with pytest.raises(KeyboardInterrupt):
-            aggregate(store.uri)
-    assert verify(store.uri).ok == 19
-
-
-def _killed(*_: object) -> int:
-    raise KeyboardInterrupt
-
-
-def test_only_manifests_in_which_something_was_found_are_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = _filled(_planned(tmp_path), {2: 0, 17: 0})
-    written: list[str] = []
-    create = type(store).create
-
-    def noting(self: Store, key: str, data: bytes) -> bool:
-        written.append(key)
-        return create(self, key, data)
-
-    monkeypatch.setattr(type(store), "create", noting)
-    aggregate(store.uri)
-    numbers = [name.split("/")[1][:5] for name in written if name.startswith("manifest/")]
-    assert sorted(numbers) == ["00000", "00001", "00002", "00002"]
 
 
 def test_marks_follow_the_images_from_commit_to_commit(tmp_path: Path) -> None:
@@ -228,11 +159,3 @@ def test_marks_follow_the_images_from_commit_to_commit(tmp_path: Path) -> None:
 def _originals(store: Store) -> dict[int, str]:
     of = manifest(store)["near_duplicate_of"].to_pylist()
     return {place: original for place, original in enumerate(of) if original is not None}
-
-
-def test_a_run_of_nothing_but_failures_has_no_near_duplicates(tmp_path: Path) -> None:
-    planned_run = planned(
-        tmp_path, str(tmp_path / "out"), gates={"near_duplicate": {}}, limits={"failed_share": 1}
-    )
-    fill(planned_run, {place: not_ok(place) for place in range(20)})
-    assert aggregate(planned_run.uri).marks["near_duplicate"] == 0

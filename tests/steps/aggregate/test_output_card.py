@@ -8,15 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from imagekiln.steps.aggregate import step
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.export.step import export
-from imagekiln.steps.local import run
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
-from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runtime.signals import Stopped
 from imagekiln.steps.storage import open_store
-from tests.runs import Rows, fill, job, not_ok, planned, write_prompts
+from tests.runs import Rows, fill, not_ok, planned
 
 # By name, because type checkers take this repository's folder `datasets` for the library.
 datasets: Any = import_module("datasets")
@@ -83,27 +79,6 @@ def test_nights_load_as_one_dataset_with_nulls_for_columns_that_one_lacks(tmp_pa
     ]
     assert all(row["image"].size == (16, 16) for row in rows)
     assert (rows["created_at"][0].year, rows["model_revision"][0][:7]) == (2026, "sha256:")
-
-
-def test_a_night_that_was_stopped_before_it_was_in_the_card_is_in_it_once_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = tmp_path / "nights"
-    make_night(output, "first", prompts(3))
-    table = write_prompts(tmp_path / "second.parquet", prompts(4))
-    night = job(table, str(output), run_id="second")
-    fill(make_plan(night))
-    with monkeypatch.context() as patch:
-        patch.setattr(step, "update_output_card", stop)
-        with pytest.raises(Stopped):
-            run(night)
-    assert len(load(output, tmp_path)) == 3
-    assert run(night).before
-    assert len(load(output, tmp_path)) == 7
-
-
-def stop(_: str) -> None:
-    raise Stopped
 
 
 def test_runs_that_do_not_fit_are_configurations_of_their_own(tmp_path: Path) -> None:

@@ -109,12 +109,6 @@ def test_images_of_a_part_that_is_not_there_are_missing_and_no_others(
     assert result.manifest.slice(4, 4)["part"].to_pylist() == [None] * 4
 
 
-def test_a_shard_that_was_never_begun_is_missing_as_a_whole(planned_run: PlanResult) -> None:
-    result = reconcile_shard(open_store(planned_run.uri), planned_run.plan, 0)
-    assert result.missing_parts == tuple(KEYS)
-    assert result.manifest["status"].to_pylist() == ["missing"] * 10
-
-
 def _swapped(store: Store, _: Plan) -> None:
     store.replace(KEYS[0], store.read(KEYS[1]))
 

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.aggregate import reconcile
-from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Incomplete, Missing
+from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import EncodedImage
@@ -18,7 +16,6 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store
 from tests.faults import manifests
 from tests.runs import begin_retry, encoded, fill, not_ok, planned, renumbered
 
@@ -103,53 +100,3 @@ def planned_again(run: PlanResult) -> PlanResult:
     late = planned(Path(output).parent, output, run_id="late", limits={"failed_share": 1})
     fill(late, {place: not_ok(place) for place in (0, 8, 16)})
     return late
-
-
-def test_only_the_retry_s_shards_that_hold_a_shard_s_images_are_read(
-    run: PlanResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = begin_retry(run)
-    make(run, plan, [encoded(0), encoded(1), encoded(2)])
-    read: list[tuple[int, int]] = []
-
-    def counted(store: Store, plan: Plan, number: int) -> object:
-        read.append((plan.retry, number))
-        return read_shard(store, plan, number)
-
-    monkeypatch.setattr(reconcile, "read_shard", counted)
-    reconciler = RunReconciler(open_run(run.uri))
-    for number in range(3):
-        assert reconciler.reconcile(number).manifest["status"].to_pylist()[0] == "ok"
-    assert read == [(plan.retry, 0)], "neighbors share it, and what is counted is not read again"
-
-
-def test_a_damaged_part_of_a_retry_is_found(run: PlanResult) -> None:
-    plan = begin_retry(run)
-    make(run, plan, [encoded(0), encoded(1), encoded(2)])
-    aggregate(run.uri)
-    store = open_store(run.uri)
-    key = part_key(0, 0, plan.retry)
-    image = encoded(1).content or b""
-    content = store.read(key)
-    store.replace(key, content.replace(image, bytes(len(image))))
-    with pytest.raises(Incomplete, match=key):
-        verify(run.uri)
-    store.remove(key)
-    with pytest.raises(Incomplete, match=f"{key}: no such file"):
-        verify(run.uri)
-
-
-def test_a_run_is_opened_by_its_own_name_and_by_that_of_its_retry(run: PlanResult) -> None:
-    plan = begin_retry(run)
-    whole, of_retry = open_run(run.uri), open_run(f"{run.uri}/retry-{plan.retry}")
-    for opened in (whole, of_retry):
-        assert (opened.store.uri, opened.plan) == (run.uri, run.plan)
-    assert (whole.addressed_plan, of_retry.addressed_plan) == (run.plan, plan)
-    with pytest.raises(BadInput, match="has no retry 7"):
-        _ = open_run(f"{run.uri}/retry-7").addressed_plan
-
-
-def test_where_there_is_no_plan_no_run_is_opened(tmp_path: Path) -> None:
-    for name in ("nowhere", "retry-1"):
-        with pytest.raises(Missing, match="holds no plan"):
-            open_run(str(tmp_path / name))

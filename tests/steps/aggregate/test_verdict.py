@@ -4,17 +4,16 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
-import click
 import pytest
 
-from imagekiln.steps.aggregate.failures import FailureCause
+from imagekiln.steps.aggregate.image_counts import FailureCause
 from imagekiln.steps.aggregate.preview import Preview, judge_preview
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run, require_finished
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.cli.text import format_preview, format_summary
+from imagekiln.workflows.cli.text import format_summary
 from tests.runs import finished, job, write_prompts
 
 URI = "s3://bucket/a run; rm -rf '$HOME'"
@@ -94,17 +93,6 @@ def test_the_causes_of_images_that_are_not_ok_leave_out_candidates_that_lost(
         assert "outscored" not in result.error
 
 
-def test_a_preview_of_the_best_says_how_many_there_are(whole: Summary, plain: Job) -> None:
-    best = replace(whole, images=8, statuses={"ok": 2, "outscored": 6})
-    preview = Preview("memory://run", "page", 100, best)
-    expected = "Preview: 2 images are ok, the best of 8 candidates, as the job asks."
-    verdict = judge_preview(preview, plain)
-    assert verdict.headline == expected
-    shown = "This page shows 2 images of 8 candidates; 100 are planned."
-    assert verdict.advice.startswith(shown)
-    assert format_preview(preview).startswith(f"{expected} 100 are planned.")
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -124,12 +112,6 @@ def test_rejected_rows_are_part_of_every_verdict(
     assert judge_run(lossy, plain, URI).advice.startswith(sentence)
     assert judge_preview(Preview(URI, "page", 100, lossy), plain).advice.startswith(sentence)
     assert format_summary(lossy).endswith(f", {sentence}")
-
-
-def test_a_preview_says_of_how_many_images_some_failed(whole: Summary, plain: Job) -> None:
-    lacking = replace(whole, statuses={"ok": 19, "failed": 1}, failed_share=0.1)
-    preview = judge_preview(Preview(URI, "page", 100, lacking), plain)
-    assert preview.headline == "Preview: 19 of 20 images are ok, as the job asks."
 
 
 def test_an_incomplete_run_names_the_shards_to_run(whole: Summary, plain: Job) -> None:
@@ -158,14 +140,16 @@ def test_what_is_missing_hides_nothing_else_that_is_wrong(whole: Summary, plain:
         marks={"low_contrast": 5},
     )
     failed = replace(whole, statuses={"ok": 17, "failed": 3}, marks={"low_contrast": 5})
-    gates = "Gates found too many images, too: low_contrast 25 %, where 10 % are allowed."
+    gates = (
+        "Gates found too many images, too: low_contrast found 5 of 20 (25 %, and 10 % are allowed)."
+    )
     for run in (lacking, failed):
         result = judge_run(run, plain, URI)
         assert gates in result.advice
         assert gates in str(result.error)
         preview = judge_preview(Preview(URI, "page", 100, run), plain)
         assert "3 images are not ok" in preview.headline
-        assert "gate low_contrast found 5 of 20" in preview.headline
+        assert "low_contrast found 5 of 20" in preview.headline
     assert "3 images are not ok, too" in judge_run(lacking, plain, URI).advice
     within = replace(lacking, failed_share=0.5, accepted=("low_contrast",))
     assert "too" not in judge_run(within, plain, URI).advice
@@ -180,18 +164,11 @@ def test_a_run_with_too_many_failures_says_how_to_accept_them(whole: Summary, pl
     assert _words(result)[-1] == ["aggregate", URI, "--failed-share", "0.35"]
 
 
-def test_filtered_images_are_not_offered_for_retry(whole: Summary, plain: Job) -> None:
-    result = judge_run(
-        replace(whole, statuses={"ok": 19, "filtered": 1}, failed_share=0.05), plain, URI
-    )
-    assert [words[0] for words in _words(result)] == ["verify"]
-
-
 def test_a_gate_that_found_too_many_is_no_success(whole: Summary, plain: Job) -> None:
     marks = {"low_contrast": 5, "over_saturated": 20}
     result = judge_run(replace(whole, marks=marks), plain, URI)
     assert (result.kind, result.headline) == ("failed", "1 gate found too many images.")
-    assert result.advice.startswith("low_contrast 25 %, where 10 % are allowed.")
+    assert result.advice.startswith("low_contrast found 5 of 20 (25 %, and 10 % are allowed).")
     assert _words(result) == [["aggregate", URI, "--accept", "low_contrast"]]
     accepted = judge_run(replace(whole, marks=marks, accepted=("low_contrast",)), plain, URI)
     assert accepted.kind == "finished"
@@ -238,8 +215,3 @@ def test_a_run_that_is_not_finished_raises_with_the_commands_that_the_report_sho
     assert sentence in str(caught.value)
     if verdict.kind == "failed":
         assert all(command in str(caught.value) for command in verdict.commands)
-
-
-def test_an_unknown_option_in_a_command_is_caught() -> None:
-    with pytest.raises(click.UsageError):
-        _words(RunVerdict("finished", "", "", ("imagekiln verify --never",)))

@@ -1,34 +1,25 @@
 """An export holds each image that is ok once, in files of the chosen size and layout."""
 
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 import imagekiln
-from imagekiln import BadInput, Incomplete, Missing, TryAgain
+from imagekiln import BadInput, Incomplete, Missing
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import StorageRefused
-from imagekiln.steps.export import selection
-from imagekiln.steps.export.cutting import cut_rows
-from imagekiln.steps.export.layout import SUBFOLDER_FILES, data_key, partition_folder
-from imagekiln.steps.export.picture_folder import picture_keys
-from imagekiln.steps.job.export import ExportFormat
+from imagekiln.steps.export import rows
+from imagekiln.steps.export.rows import cut_rows
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, commit_key
 from imagekiln.steps.storage import open_store
-from tests import jobs
 from tests.exports import contents_by_id, read_images, read_manifest
-from tests.mounts import small_disk
 from tests.runs import encoded, fill, not_ok, planned, retried
-from tests.texts import chance
 
 FORMATS = ("parquet", "webdataset", "files")
 NIGHTS = ("monday", "tuesday", "friday")
@@ -63,13 +54,8 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files have few images of noise."""
-    limit_files(monkeypatch, 6000, "parquet")
-
-
-def limit_files(patch: pytest.MonkeyPatch, size: int, kind: ExportFormat) -> None:
-    """Let files of any format be cut as those of this one, after fewer bytes than users may ask."""
-    cut = partial(cut_rows, file_bytes=size, kind=kind)
-    patch.setattr("imagekiln.steps.export.step.cut_rows", lambda tables, *_: cut(tables))
+    cut = partial(cut_rows, file_bytes=6000, kind="parquet")
+    monkeypatch.setattr("imagekiln.steps.export.step.cut_rows", lambda tables, *_: cut(tables))
 
 
 @pytest.mark.quick_cases(3)
@@ -106,32 +92,6 @@ def test_readers_of_hive_layouts_read_an_export(output: str, tmp_path: Path) -> 
     assert set(table.column_names) >= {"image", "image_id", "prompt", "seed", "color"}
     assert "steps" not in table.column_names
     assert set(table["color"].to_pylist()) == set(COLORS)
-
-
-def test_partitions_of_the_largest_numbers_are_folders(tmp_path: Path) -> None:
-    columns = {"prompt": ["a", "b", "c"], "number": pa.array([2**64 - 1, 1, None], pa.uint64())}
-    run = jobs.plan(tmp_path, columns, carry=["number"])
-    fill(run)
-    aggregate(run.uri)
-    imagekiln.export(run.uri, tmp_path / "export", partition_by="number")
-    folders = {path.name for path in (tmp_path / "export" / "data").iterdir()}
-    assert folders == {
-        f"number={2**64 - 1}",
-        "number=1",
-        "number=__HIVE_DEFAULT_PARTITION__",
-    }
-
-
-def test_a_folder_has_a_thousand_pictures_under_names_that_follow_from_their_places() -> None:
-    rows = pa.table({"byte_size": [2_000_000] * 2500})
-    folders = list(cut_rows(iter([rows]), 500_000_000, "files"))
-    assert [folder.num_rows for folder in folders] == [1000, 1000, 500]
-    key = data_key("", 4, 12, "0a1b", "/metadata.parquet")
-    suffixes = [".png", ".jpg"]
-    assert list(picture_keys(key, suffixes)) == [
-        "data/000004-00012-0a1b/000004-00012-0a1b-00000.png",
-        "data/000004-00012-0a1b/000004-00012-0a1b-00001.jpg",
-    ]
 
 
 def damage(path: Path) -> None:
@@ -173,9 +133,11 @@ def test_a_destination_with_something_else_is_refused(output: str, tmp_path: Pat
     imagekiln.export(f"{output}/friday", target)
     (rows,) = (target / "_rows").iterdir()
     damage(rows)
+    commit = (target / commit_key(0)).read_text()
     shutil.rmtree(target / "commits")
     (target / "commits").mkdir()
-    (target / commit_key(0)).write_text('{"export_version":99}')
+    other = commit.replace('"export_version":1', '"export_version":99')
+    (target / commit_key(0)).write_text(other)
     with pytest.raises(BadInput, match="has version 99, and this Imagekiln reads 1"):
         imagekiln.export(f"{output}/friday", target)
     (target / commit_key(0)).write_text("{}")
@@ -212,7 +174,11 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(
         imagekiln.export(run, tmp_path, partition_by="guidance")
     with pytest.raises(Missing):
         imagekiln.export(tmp_path / "nothing", tmp_path)
-    monkeypatch.setattr(selection, "MAX_PARTITIONS", 3)
+    with monkeypatch.context() as patch:
+        patch.setattr("imagekiln.steps.export.step.MAX_FILES", 0)
+        with pytest.raises(BadInput, match="at most 0 files, and this one would have more"):
+            imagekiln.export(run, tmp_path / "out")
+    monkeypatch.setattr(rows, "MAX_PARTITIONS", 3)
     with pytest.raises(BadInput, match="more than 3 values"):
         imagekiln.export(run, tmp_path, partition_by="color")
     unmade = planned(tmp_path / "p", str(tmp_path / "open"), [{"prompt": "a"}])
@@ -227,16 +193,6 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(
 
 
 @pytest.mark.usefixtures("small_files")
-def test_an_export_has_no_more_files_than_its_plan_may_name(
-    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagekiln.steps.export.step.MAX_FILES", 2)
-    with pytest.raises(BadInput, match="at most 2 files, and this one would have more"):
-        imagekiln.export(output, tmp_path / "export")
-    assert not (tmp_path / "export" / commit_key(0)).exists()
-
-
-@pytest.mark.usefixtures("small_files")
 def test_pieces_of_a_manifest_have_each_image_once(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,61 +202,3 @@ def test_pieces_of_a_manifest_have_each_image_once(
     assert 1 < len(pieces) <= sum(pieces) / 5
     ids = [row["image_id"] for row in read_manifest(str(tmp_path))]
     assert sorted(map(str, ids)) == sorted(contents_by_id(output))
-
-
-def test_working_folder_without_room_means_try_again(
-    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with small_disk(tmp_path / "disk", kibibytes=8) as disk:
-        monkeypatch.setattr(tempfile, "tempdir", str(disk))
-        with pytest.raises(TryAgain, match=r"out of disk or memory|the disk is full"):
-            imagekiln.export(f"{output}/friday", tmp_path / "export", partition_by="color")
-
-
-def test_an_image_that_may_not_be_read_is_not_called_damaged(
-    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> list[bytes]:
-        raise StorageRefused("s3://bucket/part: access was refused. Check the key.")
-
-    monkeypatch.setattr("imagekiln.steps.export.copying.read_images", refuse)
-    with pytest.raises(StorageRefused, match=r"Check the key\.$"):
-        imagekiln.export(output, tmp_path)
-
-
-def test_a_value_that_is_too_long_for_the_name_of_a_folder_is_refused() -> None:
-    with pytest.raises(BadInput, match="is too long for a folder's name"):
-        partition_folder("color", "red" * 100)
-
-
-def test_no_folder_has_more_files_than_a_hub_takes() -> None:
-    count = 3 * SUBFOLDER_FILES + 1
-    keys = [data_key("a=b", 0, number, "0a1b", ".tar") for number in range(count)]
-    assert len(set(keys)) == count
-    folders = Counter(key.rpartition("/")[0] for key in keys)
-    assert max(*folders.values(), len(folders)) <= SUBFOLDER_FILES
-
-
-def test_tars_have_at_most_the_size_that_was_chosen(
-    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit_files(monkeypatch, 20_000, "webdataset")
-    imagekiln.export(output, tmp_path, format="webdataset")
-    sizes = [path.stat().st_size for path in (tmp_path / "data").iterdir()]
-    assert max(sizes) <= 20_000
-    assert sum(sizes) > 10_000 * (len(sizes) - 1)
-
-
-def test_files_have_at_most_the_size_that_was_chosen() -> None:
-    choose = chance(3)
-    tables = [
-        pa.table({"byte_size": [choose.randint(1, 400) for _ in range(choose.randint(1, 30))]})
-        for _ in range(100)
-    ]
-    files = list(cut_rows(iter(tables), 1000, "parquet"))
-    assert pa.concat_tables(files).equals(pa.concat_tables(tables))
-    sizes = [sum(file["byte_size"].to_pylist()) + 8 * file.num_rows for file in files]
-    assert max(sizes) <= 1000
-    assert min(sizes[:-1]) > 500
-    alone = pa.table({"byte_size": [2000, 5000]})
-    assert [file.num_rows for file in cut_rows(iter([alone]), 1000, "parquet")] == [1, 1]

@@ -14,7 +14,7 @@ from imagekiln import BadInput
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.export.commits import read_export
-from imagekiln.steps.export.cutting import cut_rows
+from imagekiln.steps.export.rows import cut_rows
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.part_file import pack_part

@@ -1,25 +1,19 @@
 """Of images that several runs hold, an export and a dataset have those of the newest."""
 
-import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 
 import imagekiln
 from imagekiln import BadInput, TryAgain
 from imagekiln.results import Dataset
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.dataset.newest_images import ReplacedImages, find_replaced_images
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.commits import read_head
-from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
+from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runs.part_file import pack_part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
@@ -173,23 +167,6 @@ def test_image_that_was_taken_down_in_the_newest_run_alone_is_not_lost(tmp_path:
     assert sorted(map(str, image_ids(anew))) == sorted(map(str, opened))
 
 
-def test_export_beside_a_retry_has_each_image_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output, newer = two_nights(tmp_path)
-
-    def compare_then_mend(*arguments: Any) -> ReplacedImages | None:  # noqa: ANN401  # as there
-        replaced = find_replaced_images(*arguments)
-        if not read_head(open_store(newer.uri)).commit.retries:
-            mend(newer)
-        return replaced
-
-    monkeypatch.setattr("imagekiln.steps.dataset.dataset.find_replaced_images", compare_then_mend)
-    result = imagekiln.export(output, tmp_path / "export")
-    exported = ds.dataset(tmp_path / "export" / "data").to_table(["image_id"])
-    assert result.images == exported.num_rows == len(exported["image_id"].unique()) == 4
-
-
 def test_an_edited_text_replaces_all_images_of_its_row_in_an_export_too(
     tmp_path: Path,
 ) -> None:
@@ -222,23 +199,6 @@ def test_an_edited_text_replaces_all_images_of_its_row_in_an_export_too(
     assert (result.superseded, result.duplicates) == (3, 0)
 
 
-def test_night_that_is_resumed_later_is_not_newer_for_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = str(tmp_path / "nights")
-    runs = []
-    for night, prompt in enumerate(("a cat", "a black cat")):
-        monkeypatch.setenv("SOURCE_DATE_EPOCH", str(1_800_000_000 + 86_400 * night))
-        rows = [{"id": "a", "prompt": prompt}]
-        runs.append(planned(tmp_path / f"{night}", output, rows, run_id=f"night-{night}"))
-    for run in reversed(runs):
-        fill(run)
-        aggregate(run.uri)
-    for dataset in (imagekiln.dataset(output), imagekiln.dataset(output, newest_by="id")):
-        *_, newest = rows_of(dataset)
-        assert newest["prompt"] == "a black cat"
-
-
 def test_an_export_says_what_it_leaves_out(output: str, tmp_path: Path) -> None:
     result = imagekiln.export(output, tmp_path, newest_by="id")
     card = (tmp_path / CARD_KEY).read_text()
@@ -246,22 +206,3 @@ def test_an_export_says_what_it_leaves_out(output: str, tmp_path: Path) -> None:
     assert (f"{result.duplicates} that newer runs hold" in card) == bool(result.duplicates)
     with pytest.raises(BadInput, match="newest-by id, and this one has newest-by image_id"):
         imagekiln.export(output, tmp_path)
-
-
-def test_runs_are_compared_by_texts_and_integers_that_they_have(output: str) -> None:
-    with pytest.raises(BadInput, match="'guidance': is double, and the newest"):
-        imagekiln.dataset(output, newest_by="guidance")
-    with pytest.raises(BadInput, match="has no column 'row'"):
-        imagekiln.dataset(output, ["prompt"], newest_by="row")
-
-
-def test_a_manifest_with_an_id_that_is_none_is_damaged(output: str, tmp_path: Path) -> None:
-    nights = shutil.copytree(output, tmp_path / "nights")
-    path = next((nights / "night-1" / "manifest").iterdir())
-    manifest = pq.read_table(path)
-    place = manifest.schema.get_field_index("image_id")
-    ids = ["not an id", *manifest["image_id"].to_pylist()[1:]]
-    pq.write_table(manifest.set_column(place, "image_id", pa.array(ids)), path)
-    with pytest.raises(BadInput, match="is damaged"):
-        imagekiln.export(nights, tmp_path / "export")
-    assert not (tmp_path / "export" / SUCCESS_KEY).exists()

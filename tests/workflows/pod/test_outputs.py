@@ -6,7 +6,7 @@ import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.runs.keys import REPORT_KEY, plot_key
+from imagekiln.steps.runs.keys import REPORT_KEY
 from imagekiln.workflows.pod.outputs import (
     copy_report,
     leave_report,
@@ -21,11 +21,9 @@ from tests.runs import finished, planned
 def test_report_is_copied_with_the_files_it_refers_to_and_nothing_else(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
     page = store.read(REPORT_KEY)
-    plots = [plot_key("throughput"), plot_key("throughput", dark=True)]
-    picture = b'<source srcset="throughput-dark.png"><img src="throughput.png">'
+    picture = b'<img src="thumbnails/9999.png">'
     store.replace(REPORT_KEY, page + picture + b'<a href="../plan.json">')
-    for plot in plots:
-        store.create(plot, b"a plot")
+    store.create("report/thumbnails/9999.png", b"a picture")
     report = files(tmp_path / "run" / "report")
     store.create("report/other.png", b"of an older page")
     copy_report(tmp_path / "copy", store)

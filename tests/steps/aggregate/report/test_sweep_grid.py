@@ -71,18 +71,6 @@ def test_each_image_is_where_its_prompt_and_settings_are(tmp_path: Path) -> None
             assert place == (prompt_text, seed, guidance)
 
 
-def test_one_setting_is_a_line_for_each_prompt_and_no_sweep_is_no_grid(tmp_path: Path) -> None:
-    pages = []
-    for name, sweep in (("one", {"guidance": [1, 5]}), ("none", {"guidance": [3]})):
-        run = _planned(tmp_path / name, sweep)
-        fill(run)
-        aggregate(run.uri)
-        pages.append(open_store(run.uri).read(REPORT_KEY).decode())
-    assert pages[0].count('<th scope="row"><bdi dir="auto">a cat</bdi></th>') == 1
-    assert '<th scope="rowgroup"' not in pages[0]
-    assert 'class="sweep"' not in pages[1]
-
-
 def _shard(rows: Sequence[int]) -> ReconciledShard:
     count = len(rows)
     texts = {name: pa.nulls(count, pa.string()) for name in ("id", "marks_reason", "sha256")}

@@ -1,12 +1,22 @@
-"""What a run cost and what for, by its attempts and the statistics of its shards."""
+"""The time of devices: its uses, its cost, and the speed of shards."""
 
 from dataclasses import replace
 
 import pytest
 
-from imagekiln.steps.aggregate.spending import summarize_spending
+from imagekiln.steps.aggregate.device_time import (
+    MAX_SLOWEST,
+    Throughput,
+    summarize_spending,
+    summarize_throughput,
+)
 from imagekiln.steps.runs.attempts import NOTHING, Spent
-from imagekiln.steps.runs.stats import ShardStats, StageSeconds
+from imagekiln.steps.runs.stats import (
+    ShardStats,
+    StageSeconds,
+    max_peak_memory,
+    mean_busy_share,
+)
 
 # A minute of loading, then ten of which nine were spent on drawing.
 SECONDS = StageSeconds(total=660, load=60, text=20, denoise=500, decode=20)
@@ -60,15 +70,18 @@ def test_a_run_that_left_no_statistics_has_a_cost_too() -> None:
     assert result.cost.total == pytest.approx(0.4)
 
 
-def test_a_process_that_never_loaded_its_model_repeats_what_it_did() -> None:
-    died = Spent(seconds=50, useful=0, loading=50, attempts=1)
-    seconds = summarize_spending([], died, PRICES, drawn=0, ok=0).gpu_seconds
-    assert (seconds.repeated, seconds.loading, seconds.drawing) == (50, 0, 0)
-
-
-def test_runs_without_attempts_have_the_time_of_their_shards() -> None:
-    seconds = summarize_spending([STATS], NOTHING, PRICES, drawn=100, ok=100).gpu_seconds
-    assert (seconds.total, seconds.loading, seconds.drawing) == (660, 60, 540)
+@pytest.mark.parametrize(
+    ("stats", "spent", "repeated", "loading", "drawing"),
+    [
+        ([], Spent(seconds=50, useful=0, loading=50, attempts=1), 50, 0, 0),
+        ([STATS], NOTHING, 0, 60, 540),
+    ],
+)
+def test_times_without_statistics_or_without_attempts(
+    stats: list[ShardStats], spent: Spent, repeated: float, loading: float, drawing: float
+) -> None:
+    seconds = summarize_spending(stats, spent, PRICES, drawn=0, ok=0).gpu_seconds
+    assert (seconds.repeated, seconds.loading, seconds.drawing) == (repeated, loading, drawing)
 
 
 def test_images_that_another_process_committed_first_are_repeated() -> None:
@@ -84,9 +97,34 @@ def test_each_kind_of_device_has_its_price() -> None:
     assert [(price.device, price.per_hour) for price in result.prices] == [("H100", 3), ("L4", 1)]
     assert result.price_per_hour == pytest.approx(2)
 
+    unpriced = summarize_spending([STATS], SPENT, {"L4": 1.0}, drawn=100, ok=100)
+    assert (unpriced.cost, unpriced.prices[0].per_hour) == (None, None)
 
-def test_the_cost_is_unknown_where_a_device_has_no_price() -> None:
-    table = {"L4": 1.0}
-    result = summarize_spending([STATS], SPENT, table, drawn=100, ok=100)
-    assert result.cost is None
-    assert result.prices[0].per_hour is None
+
+def _shard_stats(shard: int, seconds: float, images: int = 100) -> ShardStats:
+    return ShardStats(shard, 1, images, 1, 8, "cuda", StageSeconds(seconds))
+
+
+def test_rates_come_by_shard_and_slow_shards_are_named_the_slowest_first() -> None:
+    few = [_shard_stats(2, 50.0), _shard_stats(0, 100.0), _shard_stats(3, 10.0, images=0)]
+    assert summarize_throughput(4, few).rates == (1.0, None, 2.0, None)
+    assert summarize_throughput(3, []) == Throughput()
+    many = [_shard_stats(number, 100.0 + (number >= 80) * number) for number in range(100)]
+    result = summarize_throughput(100, many)
+    assert (result.median, result.slow) == (1.0, 20)
+    assert [each.shard for each in result.slowest] == list(range(99, 99 - MAX_SLOWEST, -1))
+
+
+def test_device_usage_counts_shards_by_their_time_after_loading() -> None:
+    def stats(busy: float | None, total: float, load: float = 0.0) -> ShardStats:
+        seconds = StageSeconds(total=total, load=load)
+        return replace(_shard_stats(0, 1.0), seconds=seconds, busy_share=busy)
+
+    both = [stats(1.0, 110.0, 10.0), stats(0.5, 320.0, 20.0)]
+    assert mean_busy_share(both) == pytest.approx((100 + 150) / 400)
+    assert mean_busy_share([stats(None, 100.0)]) is None
+    assert mean_busy_share([stats(None, 100.0), stats(0.25, 8.0)]) == 0.25
+    assert mean_busy_share([stats(0.0, 5.0, 5.0)]) is None
+    peaks = [replace(_shard_stats(0, 1.0), peak_memory=peak) for peak in (None, 3, 7)]
+    assert max_peak_memory(peaks) == 7
+    assert max_peak_memory(peaks[:1]) is None

@@ -1,4 +1,4 @@
-"""What a run cost, and what for: device-seconds and money by use, with what was wasted."""
+"""The time of a run's devices: what it went into, what it cost, and how fast shards were."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -6,9 +6,17 @@ from dataclasses import astuple, dataclass
 
 from imagekiln.steps.job.prices import PricePerHour, find_price
 from imagekiln.steps.runs.attempts import Spent
-from imagekiln.steps.runs.stats import ShardStats, StageSeconds, mean_busy_share
+from imagekiln.steps.runs.stats import (
+    ShardStats,
+    StageSeconds,
+    largest_by_number,
+    mean_busy_share,
+)
 
 SECONDS_PER_HOUR = 3600
+MAX_SLOWEST = 10
+SLOW_RATIO = 0.8  # of the median rate: slower shards are worth a look
+SIGNIFICANT_DIGITS = 4  # of a rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +38,9 @@ class UseAmounts:
 
 @dataclass(frozen=True, slots=True)
 class DevicePrice:
-    """The price of a kind of device for an hour, where it is from, and how long it was used.
+    """The price of a kind of device for an hour, its source, and the hours of use.
 
-    `per_hour` is None where the price table has none.
+    `per_hour` is None if the price table has none.
     """
 
     device: str
@@ -43,11 +51,11 @@ class DevicePrice:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What a run and its retries took, over all attempts.
+    """Time and cost of a run and its retries, over all attempts.
 
-    `cost` is in the currency of the prices; None where a device has no price. Of the time for
+    `cost` is in the currency of the prices; None if a device has no price. Of the time for
     drawing, `not_ok_seconds` went into images that are not ok: blank, filtered, failed, or made
-    again by a later retry. `attempts` are processes and pods, of which `lost_attempts` never said
+    again by a later retry. `attempts` are processes and pods. `lost_attempts` of them never said
     how they ended: what they did after they last wrote is not counted.
     """
 
@@ -69,10 +77,7 @@ class Spending:
 def summarize_spending(
     stats: Sequence[ShardStats], spent: Spent, prices: PricePerHour | None, *, drawn: int, ok: int
 ) -> Spending:
-    """What was spent, by the attempts at the run and the statistics of its shards.
-
-    `drawn` images were made, of which `ok` are of use.
-    """
+    """Add up attempts and the statistics of shards, which made `drawn` images, `ok` of use."""
     gpu_seconds = _seconds_by_use(stats, spent)
     used = _device_prices(stats, spent, prices)
     mean_price = _mean_price(used)
@@ -80,9 +85,7 @@ def summarize_spending(
     if mean_price is not None:
         per_second = mean_price / SECONDS_PER_HOUR
         cost = UseAmounts(*(seconds * per_second for seconds in astuple(gpu_seconds)))
-    share_not_ok = 0.0
-    if drawn:
-        share_not_ok = max(0.0, 1.0 - ok / drawn)
+    share_not_ok = max(0.0, 1.0 - ok / drawn) if drawn else 0.0
     return Spending(
         gpu_seconds=gpu_seconds,
         cost=cost,
@@ -104,24 +107,20 @@ def _seconds_by_use(stats: Sequence[ShardStats], spent: Spent) -> UseAmounts:
     loading = max(useful_loading, seconds.load - dropped)
     useful = max(0.0, total - dropped - loading)
 
-    # If all processes ended well, what no shard's statistics have is idle: several share a pod, and
-    # wait for the last of them. Else it is the work of those that left no statistics.
+    # If all processes ended well, time that is in no shard's statistics is idle: several share a
+    # pod, and wait for the last of them. Else it is the work of those that left no statistics.
     idle_end = 0.0
-    all_ended = spent.attempts == spent.ended
-    if all_ended and working > 0:
+    if spent.attempts == spent.ended and working > 0:
         idle_end = max(0.0, useful - working)
     rest = useful - idle_end
 
-    # Images that were drawn and dropped, since another process was first.
-    dropped_images = 0
-    drawn_images = 0
-    for shard in stats:
-        dropped_images += shard.repeated_images
-        drawn_images += shard.images + shard.repeated_images
+    # Another process was first with these images.
+    dropped_images = sum(shard.repeated_images for shard in stats)
+    drawn_images = sum(shard.images for shard in stats) + dropped_images
     repeated = rest * dropped_images / max(1, drawn_images)
     rest -= repeated
 
-    drawing, compiling = _working_shares(stats, seconds)
+    drawing, compiling = _working_shares(stats, seconds, working)
     waiting = 1.0 - drawing - compiling
     return UseAmounts(
         drawing=rest * drawing,
@@ -132,21 +131,20 @@ def _seconds_by_use(stats: Sequence[ShardStats], spent: Spent) -> UseAmounts:
     )
 
 
-def _working_shares(stats: Sequence[ShardStats], seconds: StageSeconds) -> tuple[float, float]:
+def _working_shares(
+    stats: Sequence[ShardStats], seconds: StageSeconds, working: float
+) -> tuple[float, float]:
     """The shares of drawing and compiling in the time after loading."""
-    working = seconds.total - seconds.load
     if working <= 0:
         return 1.0, 0.0
     compiling = min(1.0, seconds.compile / working)
     computed = seconds.text + seconds.denoise + seconds.decode
     computed += sum(seconds.passes.values())
     busy = mean_busy_share(stats)
-    if busy is None:
-        busy = 1.0
     # Texts may be encoded during a batch, and are then counted twice.
     drawing = min(
         computed / working,
-        busy,
+        1.0 if busy is None else busy,
         1.0 - compiling,
     )
     return drawing, compiling
@@ -165,10 +163,9 @@ def _device_prices(
     used = []
     for device, gpu_hours in sorted(hours.items()):
         price = find_price(prices, device or None)
-        if price is None:
-            used.append(DevicePrice(device, gpu_hours, None, ""))
-        else:
-            used.append(DevicePrice(device, gpu_hours, price.per_hour, price.source))
+        per_hour = None if price is None else price.per_hour
+        source = "" if price is None else price.source
+        used.append(DevicePrice(device, gpu_hours, per_hour, source))
     return tuple(used)
 
 
@@ -181,5 +178,65 @@ def _mean_price(used: Sequence[DevicePrice]) -> float | None:
     if not hours:
         return prices[0]
     priced_devices = zip(prices, used, strict=True)
-    paid = sum(price * device.gpu_hours for price, device in priced_devices)
-    return paid / hours
+    return sum(price * device.gpu_hours for price, device in priced_devices) / hours
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTime:
+    """One shard's images and seconds, over all its attempts."""
+
+    shard: int
+    images: int
+    seconds: float
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Images a second by shard, in the plan's order; None if a shard has no rate.
+
+    `slow` counts the shards under 80 % of the `median`, and `slowest` has at most ten of them, the
+    slowest first.
+    """
+
+    rates: tuple[float | None, ...] = ()
+    median: float = 0.0
+    slow: int = 0
+    slowest: tuple[ShardTime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUsage:
+    """The use of devices; None if no shard left such a figure.
+
+    `busy` is the share of wall time after loading in which the devices computed, `peak_memory` the
+    most bytes in use on one of them.
+    """
+
+    busy: float | None = None
+    peak_memory: int | None = None
+
+
+def summarize_throughput(shards: int, stats: Sequence[ShardStats]) -> Throughput:
+    """The rates of a run of so many shards."""
+    measured = [shard for shard in largest_by_number(stats) if shard.images_per_second > 0]
+    if not measured:
+        return Throughput()
+    measured.sort(key=lambda shard: shard.images_per_second)
+    rates = {shard.shard: _round_rate(shard) for shard in measured}
+    median_shard = measured[len(measured) // 2]
+    slow_rate = SLOW_RATIO * median_shard.images_per_second
+    slow = [shard for shard in measured if shard.images_per_second < slow_rate]
+    return Throughput(
+        rates=tuple(rates.get(number) for number in range(shards)),
+        median=_round_rate(median_shard),
+        slow=len(slow),
+        slowest=tuple(
+            ShardTime(shard.shard, shard.images, shard.seconds.total, shard.attempts)
+            for shard in slow[:MAX_SLOWEST]
+        ),
+    )
+
+
+def _round_rate(shard: ShardStats) -> float:
+    return float(f"{shard.images_per_second:.{SIGNIFICANT_DIGITS}g}")

@@ -1,29 +1,25 @@
-"""Counters that stay small however much they count: histograms, frequent values, distributions."""
+"""Histograms and frequent values of a run's images, in memory that does not grow with the run."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.image_counts import count_values
-
-T = TypeVar("T")
+from imagekiln.steps.aggregate.image_counts import add_frequent, count_values
 
 MAX_BINS = 24
 SIGNIFICANT_BITS = 10  # of a number in a histogram
-MAX_VALUES = 10_000  # beyond which rare ones are forgotten: errors and shapes are arbitrary
-RETAINED_VALUES = 100
 MAX_TOP_VALUES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """How many values are at least `low` and under `high`."""
+    """Number of values that are at least `low` and under `high`."""
 
     low: float
     high: float
@@ -37,11 +33,6 @@ class Histogram:
     least: int | float = 0
     most: int | float = 0
     bins: tuple[Bin, ...] = ()
-
-    @property
-    def images(self) -> int:
-        """How many values were counted."""
-        return sum(interval.images for interval in self.bins)
 
 
 class HistogramBuilder:
@@ -65,8 +56,8 @@ class HistogramBuilder:
         rounded = _round_down(numbers.to_numpy())
         self._counts += count_values(pa.array(rounded))
 
-    def to_histogram(self) -> Histogram:
-        """The histogram in at most 24 bins of about one width."""
+    def build(self) -> Histogram:
+        """The histogram, in bins of about one width."""
         if not self._counts:
             return Histogram()
         is_whole = isinstance(self._most, int)
@@ -82,19 +73,10 @@ class HistogramBuilder:
         # Bounds are rounded as values are, so that each value is in its bin.
         distinct_starts = np.unique(_round_down(starts))
         bounds = np.append(distinct_starts, end)
-        images, _ = np.histogram(
-            list(self._counts),
-            bounds,
-            weights=list(self._counts.values()),
-        )
-        intervals = zip(
-            bounds.tolist(),
-            bounds[1:].tolist(),
-            images.tolist(),
-            strict=False,
-        )
-        bins = tuple(Bin(low, high, count) for low, high, count in intervals)
-        return Histogram(self._least, self._most, bins)
+        weights = list(self._counts.values())
+        images, _ = np.histogram(list(self._counts), bounds, weights=weights)
+        columns = (bounds[:-1].tolist(), bounds[1:].tolist(), images.tolist())
+        return Histogram(self._least, self._most, tuple(map(Bin, *columns)))
 
 
 def _round_down(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -107,7 +89,7 @@ def _round_down(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class ValueCount:
-    """A setting's value, and how many images have it."""
+    """A setting's value, and the number of images that have it."""
 
     value: str
     images: int
@@ -122,44 +104,22 @@ class TopValues:
     other_images: int = 0
 
 
-class TopKCounter(Generic[T]):
-    """Counts values. If too many are different, only the most frequent so far are retained."""
-
-    def __init__(self) -> None:
-        """Begin with no value."""
-        self._counts: Counter[T] = Counter()
-
-    def __contains__(self, value: T) -> bool:
-        """Whether the value is retained."""
-        return value in self._counts
-
-    def add(self, counts: Counter[T]) -> None:
-        """Add counts of values."""
-        self._counts.update(counts)
-        if len(self._counts) > MAX_VALUES:
-            retained = self._counts.most_common(RETAINED_VALUES)
-            self._counts = Counter(dict(retained))
-
-    def most_common(self, limit: int) -> list[tuple[T, int]]:
-        """The most frequent values with their counts; among equal counts, the first value added."""
-        return self._counts.most_common(limit)
-
-    def top_values(self, total: int, format_value: Callable[[T], str] = str) -> TopValues:
-        """The most frequent of `total` values as people read them."""
-        common = self.most_common(MAX_TOP_VALUES)
-        return TopValues(
-            top=tuple(ValueCount(format_value(value), images) for value, images in common),
-            others=len(self._counts) - len(common),
-            other_images=total - sum(images for _, images in common),
-        )
+def _top_values(
+    counts: Counter[Any], total: int, format_value: Callable[[Any], str] = str
+) -> TopValues:
+    common = counts.most_common(MAX_TOP_VALUES)
+    return TopValues(
+        top=tuple(ValueCount(format_value(value), images) for value, images in common),
+        others=len(counts) - len(common),
+        other_images=total - sum(images for _, images in common),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
-    """Distributions over planned images, but `bytes` over those that are ok.
+    """Distributions over planned images, but `bytes` and `scores` over those that are ok.
 
-    Prompts are measured in characters, shapes in pixels. `scores` are over the images that are
-    stored and have one: those of losers hide what choosing has gained.
+    Prompts are measured in characters, shapes in pixels.
     """
 
     bytes: Histogram = field(default_factory=Histogram)
@@ -178,9 +138,9 @@ class DistributionBuilder:
         self._scores = {name: HistogramBuilder() for name in scores}
         self._bytes = HistogramBuilder()
         self._prompt = HistogramBuilder()
-        self._shapes = TopKCounter[str]()
-        self._steps = TopKCounter[int]()
-        self._guidance = TopKCounter[float]()
+        self._shapes: Counter[str] = Counter()
+        self._steps: Counter[int] = Counter()
+        self._guidance: Counter[float] = Counter()
         self._images = 0
         self._guided_images = 0
 
@@ -190,32 +150,28 @@ class DistributionBuilder:
         self._bytes.add(manifest["byte_size"])
         prompt_lengths = pc.utf8_length(manifest["prompt"])
         self._prompt.add(prompt_lengths)
-
-        is_stored = pc.equal(manifest["status"], "ok")
-        stored = manifest.filter(is_stored)
+        is_ok = pc.equal(manifest["status"], "ok")
         for name, histogram in self._scores.items():
-            histogram.add(stored[name])
+            histogram.add(manifest[name].filter(is_ok))
 
+        add_frequent(self._steps, count_values(manifest["steps"]))
         guidance = pc.drop_null(manifest["guidance"])
         self._guided_images += len(guidance)
-        self._guidance.add(count_values(guidance))
-        step_counts = count_values(manifest["steps"])
-        self._steps.add(step_counts)
-
+        add_frequent(self._guidance, count_values(guidance))
         shapes = pc.binary_join_element_wise(
             manifest["width"].cast(pa.string()),
             manifest["height"].cast(pa.string()),
             " \N{MULTIPLICATION SIGN} ",
         )
-        self._shapes.add(count_values(shapes))
+        add_frequent(self._shapes, count_values(shapes))
 
     def build(self) -> Distributions:
         """The distributions of all images added."""
         return Distributions(
-            bytes=self._bytes.to_histogram(),
-            prompt=self._prompt.to_histogram(),
-            shapes=self._shapes.top_values(self._images),
-            steps=self._steps.top_values(self._images),
-            guidance=self._guidance.top_values(self._guided_images, "{:g}".format),
-            scores={name: scores.to_histogram() for name, scores in self._scores.items()},
+            bytes=self._bytes.build(),
+            prompt=self._prompt.build(),
+            shapes=_top_values(self._shapes, self._images),
+            steps=_top_values(self._steps, self._images),
+            guidance=_top_values(self._guidance, self._guided_images, "{:g}".format),
+            scores={name: scores.build() for name, scores in self._scores.items()},
         )

@@ -1,13 +1,17 @@
-"""The images of a source, in order: all that are ok of a run or of an output, and by partition.
+"""The rows of an export: read from its source, sorted into folders, and cut into files.
 
-However many there are, memory holds the rows of few shards: what a column sorts into folders waits
-on this machine's disk.
+Memory holds the rows of few shards: those that a column sorts into folders wait on this machine's
+disk.
 """
 
+import math
+import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,6 +19,7 @@ from imagekiln.steps.dataset.dataset import IMAGE_COLUMN, Dataset
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.layout import partition_folder
 from imagekiln.steps.export.settings import ExportSettings
+from imagekiln.steps.job.export import ExportFormat
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.failures import translate_errors
@@ -24,8 +29,12 @@ from imagekiln.steps.storage.scratch import read_arrow_batches
 READERS = 2
 REQUIRED_COLUMNS = ("image_id", "prompt", "byte_size", "sha256")  # of the rows, besides places
 MAX_PARTITIONS = 500  # each has an open file while the images are sorted into them
-# Of every image that is ok, the same.
-CONSTANT_COLUMNS = ("status", "error")
+CONSTANT_COLUMNS = ("status", "error")  # the same for every image that is ok
+MAX_FILE_ROWS = 2**17
+SAMPLE_MEMBERS = 3  # of a tar: image, JSON with the row, and prompt
+MEMBER_BYTES = 2 * tarfile.BLOCKSIZE  # a header, and what fills the last block
+JSON_NAME_BYTES = 12  # quotes, colon, comma, and what its value has more than in memory
+FOLDER_PICTURES = 1000
 
 
 def exported_columns(known: Sequence[str], settings: ExportSettings) -> list[str]:
@@ -44,7 +53,7 @@ def iter_partitions(
 ) -> Iterator[tuple[str, Iterator[pa.Table]]]:
     """The images of these tables by the values of a column, in the order of the folders' names.
 
-    The folder is "" for all if there is no column. Raises BadInput where it has too many values.
+    The folder is "" for all if there is no column. Raises BadInput if it has too many values.
     """
     if column is None:
         yield "", tables
@@ -126,7 +135,7 @@ def _with_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def require_partition_column(dataset: Dataset, column: str) -> None:
-    """Raise BadInput where the column of a dataset is no text, integer or boolean."""
+    """Raise BadInput unless the column of a dataset is text, integer or boolean."""
     if column not in dataset.columns:
         names = ", ".join(dataset.columns)
         raise BadInput(f"{dataset.uri}: has no column {column!r}. Its columns are {names}.")
@@ -136,3 +145,37 @@ def require_partition_column(dataset: Dataset, column: str) -> None:
             f"column {column!r}: is {kind}, and only text, integers and booleans become folders. "
             "Choose another column to partition by."
         )
+
+
+def cut_rows(tables: Iterator[pa.Table], file_bytes: int, kind: ExportFormat) -> Iterator[pa.Table]:
+    """The rows of each file: as many as fit into it, at least one."""
+    rows: pa.Table | None = None
+    weights = np.zeros(0, np.int64)
+    for table in tables:
+        rows = pa.concat_tables([rows, table]) if rows else table
+        weights = np.concatenate([weights, _weigh(table, file_bytes, kind)])
+        while weights.sum() > file_bytes:
+            fitting = np.searchsorted(weights.cumsum(), file_bytes, side="right")
+            count = max(1, int(fitting))
+            yield rows.slice(0, count).combine_chunks()
+            rows = rows.slice(count)
+            weights = weights[count:]
+    if rows:
+        yield rows.combine_chunks()
+
+
+def _weigh(rows: pa.Table, file_bytes: int, kind: ExportFormat) -> npt.NDArray[np.int64]:
+    """The share of each row in the `file_bytes` of a file. No file has more than the most rows."""
+    if kind == "files":  # of which each image is a file of its own
+        share = math.ceil(file_bytes / FOLDER_PICTURES)
+        return np.full(rows.num_rows, share)
+    row_bytes = math.ceil(rows.nbytes / rows.num_rows)
+    if kind == "webdataset":  # Parquet has rows compressed, and names once
+        row_bytes *= 2
+        row_bytes += MEMBER_BYTES * SAMPLE_MEMBERS
+        for name in rows.column_names:
+            row_bytes += len(name) + JSON_NAME_BYTES
+    image_bytes = rows["byte_size"].to_numpy()
+    stored: npt.NDArray[np.int64] = image_bytes + row_bytes
+    least = math.ceil(file_bytes / MAX_FILE_ROWS)
+    return np.maximum(stored, least)
