@@ -1,6 +1,7 @@
 """A stand-in for the Kubernetes API on loopback: it serves a dictionary of objects."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ FOLDERS = {
     "ConfigMap": f"{CORE}/configmaps",
     "PriorityClass": "apis/scheduling.k8s.io/v1/priorityclasses",
 }
+SELECTOR_COMMA = re.compile(r",(?![^(]*\))")  # between terms, not in a list of values
 KINDS = ("workflows", "workflowtemplates", "cronworkflows", "workfloweventbindings")
 H100 = {
     "nvidia.com/gpu.present": "true",
@@ -189,11 +191,23 @@ def _is_in(path: str, folder: str) -> bool:
 
 
 def _matches(stored: Json, query: dict[str, str]) -> bool:
-    label, _, value = query.get("labelSelector", "").partition("=")
-    if label and get_texts(stored, "metadata", "labels").get(label) != value:
+    terms = SELECTOR_COMMA.split(query.get("labelSelector", ""))
+    labels = get_texts(stored, "metadata", "labels")
+    if not all(_has_label(labels, term) for term in terms if term):
         return False
     name = query.get("fieldSelector", "").removeprefix("metadata.name=")
     return not name or object_name(stored) == name
+
+
+def _has_label(labels: Mapping[str, str], term: str) -> bool:
+    """Whether labels match `key`, `!key`, `key=value` or `key in (value,value)`."""
+    if match := re.fullmatch(r"(\S+) (in|notin) \((.*)\)", term):
+        key, operator, values = match.groups()
+        return (labels.get(key) in values.split(",")) == (operator == "in")
+    if term.startswith("!"):
+        return term[1:] not in labels
+    key, equals, value = term.partition("=")
+    return labels.get(key) == value if equals else key in labels
 
 
 def _right(body: Json) -> str:

@@ -25,9 +25,10 @@ from imagekiln.workflows.doctor.check_access import (
     SERVICE_ACCOUNTS,
 )
 from imagekiln.workflows.doctor.check_argo import DEPLOYMENTS
-from imagekiln.workflows.doctor.check_gpus import (
+from imagekiln.workflows.doctor.check_nodes import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
+    NODES,
     RESOURCE_SLICES,
 )
 from imagekiln.workflows.doctor.check_profile import (
@@ -39,7 +40,6 @@ from imagekiln.workflows.doctor.check_profile import (
 )
 from imagekiln.workflows.doctor.check_quota import QUOTAS
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
-from imagekiln.workflows.doctor.node_fit import NODES
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.templates.workflow import API_VERSION, COMMON_LABELS
 from tests.cluster import kube

@@ -9,7 +9,6 @@ from typing import cast
 
 from hera.workflows import Workflow
 
-from imagekiln.steps.job.export import RunExport
 from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings, RowDefaults
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.templates.render import build_event_binding
@@ -32,9 +31,6 @@ JOB = Job(
     ),
     cluster=ClusterSettings(namespace=NAMESPACE, parallelism=8, priority_class="imagekiln-batch"),
 )
-EXPORTING = JOB.model_copy(
-    update={"export": (RunExport(to="s3://exports/postcards", format="webdataset"),)}
-)
 # Texts that a careless template would take for its own.
 ODD = JOB.model_copy(
     update={
@@ -49,7 +45,7 @@ ODD = JOB.model_copy(
 def goldens() -> Iterator[tuple[Path, str]]:
     """Each golden file, and what it should hold.
 
-    Two whole templates, what those with `rewrite` or `export` add, the GPU pods of every profile,
+    Two whole templates, what one with `rewrite` adds, the GPU pods of every profile,
     what runs a job, and the docs' example of a workflow that a batch is part of.
     """
     gpu = load_profile("gpu")
@@ -58,9 +54,7 @@ def goldens() -> Iterator[tuple[Path, str]]:
             _file(name),
             to_yaml_documents([build_workflow_template(load_profile(name), NAMESPACE)]),
         )
-    yield _file("rewriting"), to_yaml({"templates": added("cached-claim", rewrites=True)})
-    exporting = [{"templates": added("gpu", exports=True)}, build_workflow(EXPORTING, gpu)]
-    yield _file("exporting"), to_yaml_documents(exporting)
+    yield _file("rewriting"), to_yaml({"templates": rewriting("cached-claim")})
     for name in bundled_profiles():
         yield FOLDER / "generate" / f"{name}.yaml", to_yaml(generate(name))
     yield _file("workflow"), to_yaml(build_workflow(JOB, gpu, "2026-11-21", "Europe/Berlin"))
@@ -71,12 +65,12 @@ def goldens() -> Iterator[tuple[Path, str]]:
     yield _file("pipeline"), to_yaml(example_pipeline())
 
 
-def added(profile: str, *, rewrites: bool = False, exports: bool = False) -> list[object]:
-    """The templates that a workflow with these steps has instead of, or beside, the usual ones."""
+def rewriting(profile: str) -> list[object]:
+    """The templates that a workflow with `rewrite` has instead of, or beside, the usual ones."""
     loaded = load_profile(profile)
     specs = [
         build_workflow_template(loaded, NAMESPACE)["spec"],
-        build_workflow_template(loaded, NAMESPACE, rewrites=rewrites, exports=exports)["spec"],
+        build_workflow_template(loaded, NAMESPACE, rewrites=True)["spec"],
     ]
     plain, own = (cast("dict[str, list[object]]", spec)["templates"] for spec in specs)
     return [template for template in own if template not in plain]

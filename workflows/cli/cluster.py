@@ -74,9 +74,8 @@ def doctor(
     """Check that the cluster has everything the job needs.
 
     Prints each prerequisite as ok, wrong or unknown, with the remedy. Uses kubeconfig, and changes
-    nothing but probe objects, which it writes to the job's output and exports and to Argo's
-    artifact store, and removes. Exits with 2 if anything is wrong, and with 75 if the cluster does
-    not answer.
+    nothing but probe objects, which it writes to the job's output and exports, and removes. Exits
+    with 2 if anything is wrong, and with 75 if the cluster does not answer.
     """
     from imagekiln.steps.errors import BadInput, TryAgain
     from imagekiln.steps.job.dates import fill_date

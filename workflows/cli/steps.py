@@ -81,7 +81,6 @@ def rewrite(
     help="Shards that each pod generates in parallel.",
 )
 @cloup.option("--gpu-memory", type=float, hidden=True, help="That of the pods' GPUs, in GiB.")
-@cloup.option("--exports", is_flag=True, hidden=True, help="The workflow has a step for exports.")
 @cloup.option(
     "--outputs",
     type=OUTPUTS_FOLDER,
@@ -94,7 +93,6 @@ def plan(
     output_format: str,
     workers: int,
     gpu_memory: float | None,
-    exports: bool,
     outputs: str | None,
 ) -> None:
     """Validate the prompts and write the plan of a run.
@@ -103,7 +101,6 @@ def plan(
     plan. For a sample of the images, start with `preview`, which plans it as the first shard: a run
     that was planned without one has none.
     """
-    from imagekiln.steps.errors import BadInput
     from imagekiln.steps.maintain.retry import plan_retry
     from imagekiln.steps.plan.step import make_plan
     from imagekiln.steps.rewrite.step import prompt_rewriter
@@ -118,12 +115,6 @@ def plan(
     from imagekiln.workflows.pod.outputs import write_plan_outputs
 
     resolved_job = job.resolve()
-    if job.argo and resolved_job.export and not exports:
-        raise BadInput(
-            "export: this workflow has no step for it. Register the job's own template by "
-            "`imagekiln apply JOB`, and name it, which ends in -export."
-        )
-
     retry = retry or job.request.retry
     if retry:
         result = plan_retry(resolved_job)
@@ -134,7 +125,7 @@ def plan(
     add_log_context("plan", result.uri)
 
     if outputs:
-        write_plan_outputs(Path(outputs), result, resolved_job.cluster, workers)
+        write_plan_outputs(Path(outputs), result, resolved_job, workers)
     gpus = resolved_job.cluster.parallelism * workers
     format_text = format_retry_plan if retry else partial(format_plan, cluster_gpus=gpus)
     print_result(result, output_format, format_text)

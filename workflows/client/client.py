@@ -19,8 +19,6 @@ from imagekiln.workflows.client.connect import connect, next_command
 from imagekiln.workflows.client.failures import AlreadyExists
 from imagekiln.workflows.client.resubmission import (
     find_running_twin,
-    join_schedule,
-    require_no_running_schedule,
     require_no_running_twin,
     resubmit_workflow,
     start_retry,
@@ -63,16 +61,13 @@ def submit(
     argo: ArgoApi | None = None,
     *,
     retry: bool = False,
-    schedule: Json | None = None,
 ) -> WorkflowStatus:
     """Start the job, after registering its template if there is none.
 
-    A job that is submitted twice runs once: while its workflow runs or once it has succeeded, the
-    second call gives its status; if it has failed, the second call resubmits it; while it is being
-    stopped, the second call is refused. So it is while a schedule's workflow does the same work, or
-    one that another version of Imagekiln has named otherwise. With `retry`, a new workflow makes
-    again what ended failed, blank or missing in the job's run, one at a time. The workflow joins
-    `schedule`, whose runs do not overlap, and is refused while one of them is running.
+    A job that is submitted twice runs once: while a workflow does the same work, a schedule's too,
+    or once it has succeeded, the second call returns its status. If it has failed, the second call
+    resubmits it; while it is being stopped, the second call is refused. With `retry`, a new
+    workflow makes again what ended failed, blank or missing in the job's run, one at a time.
 
     Raises BadInput, also if the registered template is of another profile or version, and
     TryAgain.
@@ -88,8 +83,7 @@ def submit(
         job = store_prompt_list(job, job.prompts)
 
     def build(number: int = 0) -> Json:
-        workflow = build_workflow(job, profile, date, timezone, retry=number)
-        return workflow if schedule is None else join_schedule(workflow, schedule)
+        return build_workflow(job, profile, date, timezone, retry=number)
 
     workflow = build()
     is_new = register_template(job, argo)
@@ -97,8 +91,6 @@ def submit(
         twin = find_running_twin(workflow, argo)
         if twin is not None:
             return read_available_status(twin)
-        if schedule is not None:
-            require_no_running_schedule(workflow, argo)
         return await_template(partial(_start, workflow, argo), is_new)
 
     require_no_running_twin(workflow, argo)

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import moment_in_utc
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import next_command
@@ -88,40 +88,15 @@ def find_running_twin(workflow: Json, argo: ArgoApi) -> Json | None:
     That is the job's own workflow, a resubmission of it, the same date fired by a schedule, or one
     that another version of Imagekiln named. Raises BadInput where it is being stopped.
     """
-    parameters = _normalized_parameters(workflow)
-    for other in _running_workflows(workflow, argo):
-        if _normalized_parameters(other) == parameters:
-            require_not_stopping(other)
-            return other
-    return None
-
-
-def _running_workflows(workflow: Json, argo: ArgoApi) -> list[Json]:
-    """The workflows of the same job that have not ended."""
     _, namespace, _ = object_identity(workflow)
     labels = get_texts(workflow, "metadata", "labels")
     selector = f"{JOB_LABEL}={labels[JOB_LABEL]},{NOT_COMPLETED}"
-    workflows = argo.list_objects("Workflow", namespace, selector)
-    return [other for other in workflows if not has_ended(other)]
-
-
-def require_no_running_schedule(workflow: Json, argo: ArgoApi) -> None:
-    """Raise BadInput while a workflow of the job runs: both would make what is new in one table.
-
-    Where the workflow itself is there and has not failed, nothing is started.
-    """
-    with suppress(Missing):
-        existing = argo.get(*object_identity(workflow))
-        if read_available_status(existing).phase not in FAILED_PHASES:
-            return
-    running = _running_workflows(workflow, argo)
-    if running:
-        _, namespace, _ = object_identity(workflow)
-        name = str(object_metadata(running[0])["name"])
-        raise BadInput(
-            f"{name}: is still running, and what is new in the table would be made by both. Wait "
-            f"for it, or stop it: {next_command('stop', name, namespace)}."
-        )
+    parameters = _normalized_parameters(workflow)
+    for other in argo.list_objects("Workflow", namespace, selector):
+        if not has_ended(other) and _normalized_parameters(other) == parameters:
+            require_not_stopping(other)
+            return other
+    return None
 
 
 def require_no_running_twin(workflow: Json, argo: ArgoApi) -> None:
@@ -198,22 +173,6 @@ def _schedules(metadata: Json) -> list[Json]:
         for owner in get_mappings(metadata, "ownerReferences")
         if owner.get("kind") == "CronWorkflow"
     ]
-
-
-def join_schedule(workflow: Json, cron_workflow: Json) -> Json:
-    """The workflow as one of a schedule's, by which Argo knows that a run of it is running."""
-    schedule = object_metadata(cron_workflow)
-    name = str(schedule["name"])
-    metadata = object_metadata(workflow)
-    owner = {
-        "apiVersion": API_VERSION,
-        "kind": "CronWorkflow",
-        "name": name,
-        "uid": str(schedule.get("uid", "")),
-        "controller": True,
-    }
-    labels = get_texts(metadata, "labels") | {CRON_LABEL: name}
-    return workflow | {"metadata": metadata | {"labels": labels, "ownerReferences": [owner]}}
 
 
 def _without_argo_state(values: Mapping[str, str]) -> dict[str, str]:

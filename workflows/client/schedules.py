@@ -207,10 +207,15 @@ def backfill(
     Only fire times that have passed. One that the schedule has fired is the same run, so nothing
     is made twice. With `retry`, what ended failed, blank or missing in these runs is made again.
 
-    Raises Missing where there is no schedule, BadInput for no fire times or too many, for times
-    from before a change of the schedule, and where several runs would make the same new rows.
+    Raises Missing if there is no schedule, and BadInput for no fire times or too many, for times
+    from before a change of the schedule, and for runs that would make the same new rows.
     """
     require_day_order(first, last)
+    if not retry and shares_new_rows(job):
+        raise BadInput(
+            f"{job.name}: makes what is new in one table, whichever run it is in. "
+            "Submit it once: `imagekiln submit JOB`."
+        )
     argo = argo or connect()
     cron_workflow = _read_schedule(job, argo)
     crons, timezone = _read_times(cron_workflow)
@@ -219,16 +224,11 @@ def backfill(
     _require_reasonable_number(times, cron_workflow_name(job), f"from {first} to {last}")
     _require_unchanged(cron_workflow, times[0], cron_workflow_name(job))
 
-    fired = {time: None if retry else _fired_workflow(job, time, argo) for time in times}
-    if not retry:
-        _require_single_start(job, list(fired.values()).count(None))
-
-    owner = cron_workflow if shares_new_rows(job) else None  # so that no run begins beside it
     runs = []
-    for fire_time, status in fired.items():
+    for fire_time in times:
+        status = None if retry else _fired_workflow(job, fire_time, argo)
         if status is None:
-            moment = fire_time.isoformat()
-            status = submit(job, moment, timezone, argo, retry=retry, schedule=owner)
+            status = submit(job, fire_time.isoformat(), timezone, argo, retry=retry)
         runs.append(BackfilledRun(fire_time.astimezone(zone).date(), status))
     return runs
 
@@ -288,15 +288,6 @@ def _require_unchanged(cron_workflow: Json, first: datetime, name: str) -> None:
             "before are named by the times of then, and would be made a second time. Choose later "
             "days, or submit each by its own time: "
             "`imagekiln submit JOB --date 2026-11-20T01:30 --timezone ZONE`."
-        )
-
-
-def _require_single_start(job: Job, starts: int) -> None:
-    """Raise BadInput where several runs at once would make what is new in one table."""
-    if starts > 1 and shares_new_rows(job):
-        raise BadInput(
-            f"{job.name}: makes what is new in one table, and {starts} runs at once would all make "
-            "it. Backfill only the last of these days: it makes what the others would have made."
         )
 
 

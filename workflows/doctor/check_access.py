@@ -3,8 +3,8 @@
 from contextlib import suppress
 
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check_nodes import NODES
 from imagekiln.workflows.doctor.cluster_view import AccessRight, ClusterView, ResourceKind
-from imagekiln.workflows.doctor.node_fit import NODES
 from imagekiln.workflows.objects import get_mapping, get_texts
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.pod import STORAGE_SECRETS

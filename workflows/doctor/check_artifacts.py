@@ -2,17 +2,9 @@
 
 from contextlib import suppress
 
-from imagekiln.steps.errors import KilnError
 from imagekiln.steps.job.settings_file import YAML_ERRORS, load_yaml
-from imagekiln.steps.storage import open_store
-from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, wrong
 from imagekiln.workflows.doctor.check_access import READ_SECRETS, SECRETS, account_identity
-from imagekiln.workflows.doctor.check_object_store import (
-    PLAINTEXT_ADVICE,
-    WHOSE_CREDENTIALS,
-    probe_store,
-    storage_finding,
-)
 from imagekiln.workflows.doctor.check_profile import CONFIG_MAPS
 from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.objects import Json, get_mapping, get_texts
@@ -30,12 +22,6 @@ APPLY_ARTIFACTS = (
 LOGS_ADVICE = (
     "Argo fails a pod whose log it cannot store, so a store out of reach fails the workflow. "
     "Remove archiveLogs unless you want that."
-)
-AWS_DOMAIN = ".amazonaws.com"
-DEFAULT_REGION = "us-east-1"
-INSECURE_ADVICE = (
-    "The store does not use TLS: write `insecure: true` below its endpoint in ConfigMap "
-    "artifact-repositories (artifacts.yaml, or your overlay's patch of it), and apply that."
 )
 
 
@@ -78,63 +64,18 @@ def _read_repository(config_map: Json | None) -> Json:
 
 
 def _find_missing_secrets(view: ClusterView, s3: Json) -> Finding | None:
-    """Report Secrets of the repository that do not exist, or perhaps do not."""
+    """Report Secrets of the repository that do not exist, if the user may read Secrets."""
     names = {str(get_mapping(s3, field).get("name", "")) for field in SECRET_FIELDS} - {""}
     if account_identity(view) is None:
         names.discard(STORAGE_SECRET)  # pods need it themselves: store-credentials reports it
-    can_read = view.is_allowed(READ_SECRETS)
-    missing = sorted(name for name in names if not can_read or view.get(SECRETS, name) is None)
+    if not names or not view.is_allowed(READ_SECRETS):
+        return None
+    missing = sorted(name for name in names if view.get(SECRETS, name) is None)
     if not missing:
         return None
-    says = (
+    return wrong(
         f"Argo reads its key for reports from Secret {' and '.join(missing)} of namespace "
-        f"{view.namespace}, without which publish-report's pod does not start"
-    )
-    remedy = (
+        f"{view.namespace}, which does not exist: publish-report's pod would not start.",
         f"Create Secret {missing[0]} with the keys that the repository names, or write "
-        "useSDKCreds: true instead, as cluster/base/artifacts.yaml explains."
+        "useSDKCreds: true instead, as cluster/base/artifacts.yaml explains.",
     )
-    if can_read:
-        return wrong(f"{says}: it does not exist.", remedy)
-    return unknown(f"{says}; you cannot read Secrets.", remedy)
-
-
-@doctor_check("artifact-store")
-def check_artifact_store(view: ClusterView) -> Finding:
-    """Argo's store takes an object, with this machine's key; it is removed again."""
-    repository = get_mapping(_read_repository(view.get(CONFIG_MAPS, REPOSITORIES_CONFIG_MAP)), "s3")
-    bucket = str(repository.get("bucket", ""))
-    endpoint = _store_endpoint(repository)
-    where = f"Bucket {bucket} at {endpoint or 'AWS'}"
-    # Written out: this machine's environment may name another one.
-    region = repository.get("region") or DEFAULT_REGION
-    probed = endpoint or f"https://s3.{region}{AWS_DOMAIN}"
-    try:
-        leftover = probe_store(open_store(f"s3://{bucket}", probed), careful=False)
-    except KilnError as error:
-        finding = storage_finding(error)
-        if finding.remedy == PLAINTEXT_ADVICE:
-            return wrong(f"{where}, for reports: {finding.says}", INSECURE_ADVICE)
-        is_pods_key = get_mapping(repository, "accessKeySecret").get("name") == STORAGE_SECRET
-        is_refused = finding.verdict == "wrong" and "no such bucket" not in finding.says
-        if finding.verdict == "unknown" or (is_refused and not is_pods_key):
-            remedy = f"{finding.remedy} {_consequence()}"
-            return unknown(f"{where}, for reports: {finding.says}", remedy)
-        return wrong(f"{where}, for reports: {finding.says}", str(finding.remedy))
-    return ok(f"{where} takes new objects, for reports, {WHOSE_CREDENTIALS}.{leftover}")
-
-
-def _consequence() -> str:
-    return (
-        "Without it, workflows succeed and Argo's page lacks their reports. With archive_logs in "
-        "the profile they fail."
-    )
-
-
-def _store_endpoint(repository: Json) -> str | None:
-    """Return the URL of a repository's store; None for AWS."""
-    endpoint = str(repository.get("endpoint", ""))
-    if not endpoint or endpoint.partition(":")[0].endswith(AWS_DOMAIN):
-        return None
-    scheme = "http" if repository.get("insecure") else "https"
-    return f"{scheme}://{endpoint}"

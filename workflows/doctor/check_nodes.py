@@ -1,57 +1,226 @@
-"""The nodes: whether generate finds one with GPUs, and the CPU steps one without."""
+"""Nodes with the profile's labels and GPUs, and their driver and memory.
 
-from collections.abc import Sequence
+Taints and free room are left to the scheduler, whose message `watch` prints.
+"""
 
+from collections import Counter
+
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.performance import GIB, require_room
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.cluster_view import ClusterView
-from imagekiln.workflows.doctor.node_fit import Node, NodeFit, fit_generate, fit_pod, list_nodes
-from imagekiln.workflows.doctor.pod_requests import pod_resources
-from imagekiln.workflows.profiles.profile import PodSettings, Profile
+from imagekiln.workflows.doctor.check_storage import split_remedy
+from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
+from imagekiln.workflows.objects import Json, get_mapping, get_mappings, get_texts, object_name
+from imagekiln.workflows.profiles.profile import GPU_LABEL, NodeLabel, PodSettings, Profile
 
-PRODUCT_LABEL = "nvidia.com/gpu.product"
+NODES = ResourceKind("api/v1", "nodes")
 # Autoscalers read these; the nodes for a profile that has one may not exist yet.
 AUTOSCALER_ANNOTATIONS = (
     "cluster-autoscaler.kubernetes.io/safe-to-evict",
     "karpenter.sh/do-not-disrupt",
 )
+LABEL_ADVICE = (
+    "See `kubectl get nodes --show-labels`, and label a node: `kubectl label node NODE KEY=VALUE`. "
+    "Or ask for other labels in a profile of your own."
+)
+GPU_OPERATOR_ADVICE = (
+    "Install the NVIDIA GPU Operator, or NVIDIA's device plugin, and add nodes with GPUs: "
+    "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html"
+)
+MIG_ADVICE = (
+    'Partition GPUs by MIG with the strategy "mixed": run the commands at the top of '
+    "cluster/gpus/mig.yaml, which `imagekiln manifests cluster` writes."
+)
+MIN_DRIVER = 580  # CUDA 13 needs it, which PyPI's wheels of torch 2.15 are built for
+DRIVER_TABLE = "docs/gpus.md#drivers-and-gpu-models"
+GPU_IMAGE_NAME = "imagekiln-gpu"
+DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
+CLAIM_TEMPLATES = ResourceKind("apis/resource.k8s.io/v1", "resourceclaimtemplates", namespaced=True)
+DEVICE_CLASSES = ResourceKind("apis/resource.k8s.io/v1", "deviceclasses")
+RESOURCE_SLICES = ResourceKind("apis/resource.k8s.io/v1", "resourceslices")
+INSTALL_DRA_DRIVER = "Install the DRA driver of your GPUs; Kubernetes must be 1.34 or later."
+SHARED_SUFFIX = ".shared"  # of a resource whose GPUs pods share; the label has the GPU's name
+MIB_PER_GIB = 1024
 
 
 @doctor_check("gpu-nodes")
 def check_gpu_nodes(view: ClusterView, profile: Profile) -> Finding:
-    """A node advertises the profile's GPU, and admits its pods."""
-    fit = fit_generate(list_nodes(view), profile)
-    if not fit.nodes:
-        return _no_node(fit, profile.generate)
-    if profile.gpu.claim:
-        return ok(f"{pluralize(len(fit.nodes), 'node')} for pods that claim a GPU.")
-    resource = profile.gpu.resource
-    total = sum(int(node.allocatable_amount(resource)) for node in fit.nodes)
-    nodes = pluralize(len(fit.nodes), "node")
-    return ok(f"{nodes} with {total} {resource}{_format_products(fit.nodes)}.")
+    """A node with the profile's labels advertises as many GPUs as a pod asks for."""
+    gpu, pod = profile.gpu, profile.generate
+    labeled = _labeled_nodes(view, pod)
+    nodes = _gpu_nodes(view, profile)
+    if not labeled:
+        return _no_node(f"No node has labels {_label_selector(pod)}.", LABEL_ADVICE, pod)
+    if not nodes:
+        amount = f"{gpu.count} {gpu.resource}" if gpu.count > 1 else gpu.resource
+        return _no_node(f"No node advertises {amount}.", _install_advice(gpu.resource), pod)
+    if gpu.claim:
+        return ok(f"{pluralize(len(nodes), 'node')} for pods that claim a GPU.")
+    total = sum(_gpu_count(node, gpu.resource) for node in nodes)
+    products = sorted({_labels(node)[GPU_LABEL] for node in nodes if GPU_LABEL in _labels(node)})
+    names = f" ({', '.join(products)})" if products else ""
+    return ok(f"{pluralize(len(nodes), 'node')} with {total} {gpu.resource}{names}.")
 
 
 @doctor_check("cpu-nodes")
 def check_cpu_nodes(view: ClusterView, profile: Profile) -> Finding:
-    """A node admits the pods of plan and aggregate."""
+    """A node has the labels that plan and aggregate ask for."""
     pod = profile.steps
-    fit = fit_pod(list_nodes(view), pod, pod_resources(pod).requests)
-    if fit.nodes:
-        return ok(f"{pluralize(len(fit.nodes), 'node')} for plan and aggregate.")
-    remedy = f"{fit.remedy} If every node has GPUs, set steps: {{labels: []}} there."
-    return _no_node(NodeFit((), fit.reason, remedy), pod)
+    nodes = _labeled_nodes(view, pod)
+    if nodes:
+        return ok(f"{pluralize(len(nodes), 'node')} for plan and aggregate.")
+    advice = f"{LABEL_ADVICE} If every node has GPUs, set steps: {{labels: []}} there."
+    return _no_node(f"No node has labels {_label_selector(pod)}.", advice, pod)
 
 
-def _no_node(fit: NodeFit, pod: PodSettings) -> Finding:
+@doctor_check("gpu-claim")
+def check_gpu_claim(view: ClusterView, name: str) -> Finding:
+    """The claim template and its device classes exist, and a driver publishes devices."""
+    template = view.get(CLAIM_TEMPLATES, name)
+    if template is None:
+        return wrong(
+            f"ResourceClaimTemplate {name} does not exist in namespace {view.namespace}.",
+            f"Create one: `imagekiln manifests cluster`, then `kubectl apply -n {view.namespace} "
+            "-f cluster/gpus/resource-claim-template.yaml`.",
+        )
+    classes = _device_classes(template)
+    missing = [each for each in classes if view.get(DEVICE_CLASSES, each) is None]
+    if missing:
+        return wrong(
+            f"ResourceClaimTemplate {name} asks for DeviceClass {', '.join(missing)}, which does "
+            "not exist.",
+            INSTALL_DRA_DRIVER,
+        )
+    devices: Counter[str] = Counter()
+    for resource_slice in view.list_objects(RESOURCE_SLICES):
+        driver = str(get_mapping(resource_slice, "spec").get("driver"))
+        devices[driver] += len(get_mappings(resource_slice, "spec", "devices"))
+    if not devices.total():
+        return wrong("No driver publishes a device: no ResourceSlice has one.", INSTALL_DRA_DRIVER)
+    counts = [f"{pluralize(devices[driver], 'device')} of {driver}" for driver in sorted(devices)]
+    return ok(f"{name} asks for {', '.join(classes)}; the cluster has {', '.join(counts)}.")
+
+
+@doctor_check("driver")
+def check_driver(view: ClusterView, profile: Profile, image: str) -> Finding:
+    """The GPUs' driver runs the CUDA of our image; another image may need another one."""
+    versions = {object_name(node): _driver_version(node) for node in _gpu_nodes(view, profile)}
+    versions = {name: version for name, version in versions.items() if version}
+    if not versions:
+        return unknown(
+            "No node with GPUs has a label with its driver's version.",
+            "Install GPU feature discovery, or run nvidia-smi on a node: "
+            f"{MIN_DRIVER} or later is needed.",
+        )
+    oldest = min(versions, key=lambda name: _major(versions[name]))
+    if _major(versions[oldest]) >= MIN_DRIVER:
+        distinct = ", ".join(sorted(set(versions.values())))
+        return ok(f"Driver {distinct}; CUDA 13 needs {MIN_DRIVER} or later.")
+    says = f"CUDA 13 needs driver {MIN_DRIVER} or later, and {oldest} has {versions[oldest]}."
+    if image.rpartition("/")[2].partition("@")[0].partition(":")[0] != GPU_IMAGE_NAME:
+        return unknown(
+            says, f"{image} is not Imagekiln's own: check which CUDA it has ({DRIVER_TABLE})."
+        )
+    return wrong(
+        says,
+        "Update the driver, or exclude these nodes by a label in a profile of your own. PyTorch "
+        f"2.15 has no build for CUDA 12 ({DRIVER_TABLE}).",
+    )
+
+
+@doctor_check("gpu-memory")
+def check_gpu_memory(
+    view: ClusterView, job: Job, profile: Profile, weights: int | KilnError | None
+) -> Finding:
+    """The weights of the job's models fit in the memory of every GPU that a pod may get."""
+    # Of GPU feature discovery, for a GPU or slice of the node.
+    label = f"{profile.gpu.resource.removesuffix(SHARED_SUFFIX)}.memory"
+    nodes = _gpu_nodes(view, profile)
+    labels = [(_labels(node).get(label, ""), object_name(node)) for node in nodes]
+    sizes = [(int(mib) / MIB_PER_GIB, name) for mib, name in labels if mib.isdecimal()]
+    if not sizes or not isinstance(weights, int):
+        return unknown(
+            "The size of the weights, or of the GPUs' memory, is not known.",
+            "See model, and install GPU feature discovery, or compare them yourself.",
+        )
+    gib, name = min(sizes)
+    try:
+        require_room(job, weights, gib, f"a GPU of node {name}")
+    except BadInput as error:
+        return wrong(*split_remedy(error))
+    return ok(f"The weights take {weights / GIB:.1f} GiB, and the smallest GPU has {gib:.1f} GiB.")
+
+
+def _labeled_nodes(view: ClusterView, pod: PodSettings) -> list[Json]:
+    selector = _label_selector(pod)
+    return view.list_objects(NODES, f"labelSelector={selector}" if selector else "")
+
+
+def _gpu_nodes(view: ClusterView, profile: Profile) -> list[Json]:
+    """Return the nodes for generate: by a claim, only the driver knows which have devices."""
+    nodes = _labeled_nodes(view, profile.generate)
+    if profile.gpu.claim:
+        return nodes
+    return [node for node in nodes if _gpu_count(node, profile.gpu.resource) >= profile.gpu.count]
+
+
+def _label_selector(pod: PodSettings) -> str:
+    """Return the labels that a pod asks of its node, as the Kubernetes API selects by them."""
+    own = [f"{key}={value}" for key, value in pod.node_selector.items()]
+    return ",".join([*own, *map(_label_term, pod.labels)])
+
+
+def _label_term(label: NodeLabel) -> str:
+    match label.operator:
+        case "In" | "NotIn":
+            return f"{label.key} {label.operator.lower()} ({','.join(label.values)})"
+        case "DoesNotExist":
+            return f"!{label.key}"
+        case _:  # selectors of lists compare no numbers
+            return label.key
+
+
+def _no_node(reason: str, remedy: str, pod: PodSettings) -> Finding:
     """Report no node as wrong, or as unknown if an autoscaler may add one."""
     if any(annotation in pod.annotations for annotation in AUTOSCALER_ANNOTATIONS):
         return unknown(
-            f"{fit.reason} The autoscaler may add a node once a pod waits for it.",
-            f"If it adds none: {fit.remedy}",
+            f"{reason} The autoscaler may add a node once a pod waits for it.",
+            f"If it adds none: {remedy}",
         )
-    return wrong(fit.reason, fit.remedy)
+    return wrong(reason, remedy)
 
 
-def _format_products(nodes: Sequence[Node]) -> str:
-    products = {node.labels[PRODUCT_LABEL] for node in nodes if PRODUCT_LABEL in node.labels}
-    return f" ({', '.join(sorted(products))})" if products else ""
+def _install_advice(resource: str) -> str:
+    if "/mig-" in resource:
+        return MIG_ADVICE
+    if resource.startswith("nvidia.com/"):
+        return GPU_OPERATOR_ADVICE
+    return f"Install the device plugin that advertises {resource}."
+
+
+def _labels(node: Json) -> dict[str, str]:
+    return get_texts(node, "metadata", "labels")
+
+
+def _gpu_count(node: Json, resource: str) -> int:
+    return int(get_texts(node, "status", "allocatable").get(resource, 0))
+
+
+def _device_classes(template: Json) -> list[str]:
+    """Return the device classes that a claim template names: a request has one, or alternatives."""
+    classes: set[str] = set()
+    for request in get_mappings(template, "spec", "spec", "devices", "requests"):
+        choices = (get_mapping(request, "exactly"), *get_mappings(request, "firstAvailable"))
+        classes |= {str(choice["deviceClassName"]) for choice in choices if choice}
+    return sorted(classes)
+
+
+def _driver_version(node: Json) -> str:
+    versions = (_labels(node).get(label, "") for label in DRIVER_LABELS)
+    return next((each for each in versions if each.partition(".")[0].isdecimal()), "")
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])

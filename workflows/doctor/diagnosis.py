@@ -13,12 +13,10 @@ from imagekiln.workflows.doctor import (
     check_access,
     check_argo,
     check_artifacts,
-    check_gpus,
-    check_model,
     check_nodes,
-    check_object_store,
     check_profile,
     check_quota,
+    check_storage,
 )
 from imagekiln.workflows.doctor.check import DoctorCheck
 from imagekiln.workflows.doctor.cluster_view import ClusterView
@@ -46,10 +44,9 @@ class Diagnosis:
 def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None = None) -> Checks:
     """Make every check that the job needs, one by one.
 
-    Nothing is changed on the cluster; an object is written to the job's output, to each of its
-    exports and to Argo's artifact store, and removed. If the Kubernetes API refuses this user or
-    does not answer, the checks that need none are still made; TryAgain is raised after them if it
-    does not answer.
+    Nothing is changed on the cluster; an object is written to the job's output and to each of its
+    exports, and removed. If the Kubernetes API refuses this user or does not answer, the checks
+    that need none are still made, before TryAgain is raised if it does not answer.
     """
     view = ClusterView(kubernetes, job.cluster.namespace)
     profile = load_profile(job.cluster.profile)
@@ -59,7 +56,7 @@ def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None =
         yield from _namespace_checks(view, job, profile, server)
         yield from _profile_checks(view, profile)
         yield from _artifact_checks(view, profile)
-        weights = check_model.read_weights(job)
+        weights = check_storage.read_weights(job)
         yield from _node_checks(view, job, profile, weights)
     except KilnError as error:
         yield from diagnose_without_cluster(job, error)
@@ -75,12 +72,12 @@ def diagnose_without_cluster(
     The last of them says why, or TryAgain is raised where another attempt may find one.
     """
     load_profile(job.cluster.profile)
-    yield from _local_checks(job, check_model.read_weights(job))
+    yield from _local_checks(job, check_storage.read_weights(job))
     if server is not None:
         yield check_argo.check_server(server)
     if isinstance(reason, TryAgain):
         raise reason
-    yield DoctorCheck("kubernetes", "wrong", *check_object_store.split_remedy(reason))
+    yield DoctorCheck("kubernetes", "wrong", *check_storage.split_remedy(reason))
 
 
 def collect_diagnosis(job: Job, checks: Iterable[DoctorCheck]) -> Diagnosis:
@@ -131,22 +128,19 @@ def _profile_checks(view: ClusterView, profile: Profile) -> Checks:
 def _artifact_checks(view: ClusterView, profile: Profile) -> Checks:
     """Check what Argo needs to show reports, and to keep logs."""
     if profile.report_artifact or profile.archive_logs:
-        repository = check_artifacts.check_artifact_repository(view)
-        yield repository
-        if repository.verdict != "wrong":
-            yield check_artifacts.check_artifact_store(view)
+        yield check_artifacts.check_artifact_repository(view)
 
 
 def _node_checks(
     view: ClusterView, job: Job, profile: Profile, weights: int | KilnError | None
 ) -> Checks:
     if profile.gpu.claim:
-        yield check_gpus.check_gpu_claim(view, profile.gpu.claim)
+        yield check_nodes.check_gpu_claim(view, profile.gpu.claim)
     yield check_nodes.check_gpu_nodes(view, profile)
-    yield check_model.check_gpu_memory(view, job, profile, weights)
+    yield check_nodes.check_gpu_memory(view, job, profile, weights)
     if profile.gpu.device == "cuda":
         image = job.cluster.gpu_image or profile.generate.image
-        yield check_gpus.check_driver(view, profile, image)
+        yield check_nodes.check_driver(view, profile, image)
     yield check_nodes.check_cpu_nodes(view, profile)
     runtime_classes = {profile.generate.runtime_class, profile.steps.runtime_class}
     for name in sorted(name for name in runtime_classes if name):
@@ -155,11 +149,11 @@ def _node_checks(
 
 def _local_checks(job: Job, weights: int | KilnError | None) -> Checks:
     """Check what needs no cluster."""
-    yield check_model.check_model(job, weights)
-    yield check_object_store.check_paths(job)
-    yield check_object_store.check_output(job)
+    yield check_storage.check_model(job, weights)
+    yield check_storage.check_paths(job)
+    yield check_storage.check_output(job)
     for destination in job.export:
-        yield check_object_store.check_export(destination.to)
-    yield check_object_store.check_prompts(job)
+        yield check_storage.check_export(destination.to)
+    yield check_storage.check_prompts(job)
     if job.batch.tuning is not None:
-        yield check_object_store.check_tuning(job)
+        yield check_storage.check_tuning(job)

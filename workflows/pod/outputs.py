@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.job import ClusterSettings
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import REPORT_KEY
 from imagekiln.steps.runs.run import open_run
@@ -25,9 +25,7 @@ LINK_PATTERN = re.compile(r'(?:src|href)="([\w-]+(?:/[\w-]+)*\.\w+)"')
 VARIABLE_MARKERS = ("{{", "}}", "$(")
 
 
-def write_plan_outputs(
-    folder: Path, planned: PlanResult, cluster: ClusterSettings, workers: int = 1
-) -> None:
+def write_plan_outputs(folder: Path, planned: PlanResult, job: Job, workers: int = 1) -> None:
     """Write plan's output parameters, one file each: the run, pod counts and scheduling.
 
     A pod makes one shard per worker. A run that has finished needs no pods. A canary is the first
@@ -38,7 +36,7 @@ def write_plan_outputs(
     is_finished = not is_retry and open_run(planned.uri).is_finished
     shards = 0 if is_finished else len(planned.plan.shards)
     counts = split_pods(shards, workers)
-    has_canary = cluster.canary is not None and not is_retry
+    has_canary = job.cluster.canary is not None and not is_retry
     canary_pods = min(1, counts.pods) if has_canary else 0
 
     parameters = {
@@ -47,11 +45,12 @@ def write_plan_outputs(
         "canary": str(canary_pods),
         "pods_here": str(max(0, counts.pods_here - canary_pods)),
         "workflows": str(counts.child_workflows),
-        "parallelism": str(cluster.parallelism),
-        "priority_class": cluster.priority_class or "",
+        "parallelism": str(job.cluster.parallelism),
+        "priority_class": job.cluster.priority_class or "",
         "job_name": planned.plan.job.name,
         "run_id": _label_value(planned.plan.run_id),
         "images": str(planned.plan.counts.images),
+        "exports": str(len(job.export)),  # not the plan's: they may change after it
     }
     write_parameters(folder, parameters)
 

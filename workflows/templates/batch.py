@@ -41,27 +41,25 @@ def batch_task(
     settings: Sequence[str] = (),
     retry: bool = False,
     rewrites: bool = False,
-    exports: bool = False,
     cluster: ClusterSettings | None = None,
 ) -> BatchTask:
     """A task that runs a job, and succeeds when its dataset is complete.
 
-    `job` is the job itself, or the URI of its file, which an earlier task may yet write; `cluster`
-    then stands for the job's own, and `rewrites` and `exports` say whether it has `rewrite` and
-    `export`. The workflow around it runs in that namespace, where the template of that profile is
-    registered. `name` tells the batches of one workflow apart; the other parameters are those of
-    `submit`. Raises BadInput where no pod could run the job.
+    `job` is the job itself, or the URI of its file, which an earlier task may yet write; then
+    `cluster` stands for the job's own, and `rewrites` says whether the job has `rewrite`. The
+    workflow around it runs in that namespace, where the template of that profile is registered.
+    `name` tells the batches of one workflow apart; the other parameters are those of `submit`.
+    Raises BadInput if no pod could run the job.
     """
     if isinstance(job, Job):
         require_reachable_paths(job)
         source: dict[str, Text] = {"job": job_parameter(job)}
         cluster = cluster or job.cluster
         rewrites = job.rewrite is not None
-        exports = bool(job.export)
     else:
         source = {"job-uri": job}
         cluster = cluster or ClusterSettings()
-    template = template_name(load_profile(cluster.profile), rewrites=rewrites, exports=exports)
+    template = template_name(load_profile(cluster.profile), rewrites=rewrites)
     options: dict[str, Text] = {
         "run-id": run_id,
         "logical-date": date,

@@ -29,23 +29,21 @@ ENDED = (
 
 
 def main_dag(
+    before_plan: Sequence[Task],
     plan_step: Container,
     fetch_step: Container | None,
     shards: DAG,
     children: DAG,
     aggregate_step: Container,
-    export_step: Container | None = None,
-    before_plan: Sequence[Task] = (),
+    export_step: Container,
 ) -> DAG:
     """Plan, generate here and in child workflows, aggregate, export.
 
-        (rewrite) -> plan -> (fetch) -> canary -> generate, generate-further -> aggregate
-        -> (export)
+        (rewrite) -> plan -> (fetch) -> canary -> generate, generate-further -> aggregate -> export
 
-    `rewrite` is there, as a task of `before_plan`, where prompts are rewritten first. `fetch` is
-    there where one pod fills a cache of models for all, and `export` where the job asks for copies
-    of its run. `canary` is skipped unless the job asks for one. Where its images are not as the job
-    asks, nothing else is made: the workflow ends with its sentence.
+    `rewrite` is a task of `before_plan`, if prompts are rewritten first. `fetch` is there if one
+    pod fills a cache of models for all. `canary` and `export` are skipped unless the job asks for
+    them. If the canary's images are not as the job asks, the workflow ends with its sentence.
     """
     plan = Task(name="plan", template=plan_step)
     for earlier, later in pairwise([*before_plan, plan]):
@@ -80,11 +78,14 @@ def main_dag(
     canary.next(aggregate, on=TaskResult.succeeded | TaskResult.skipped | TaskResult.omitted)
     for task in generate:
         task.next(aggregate, on=ENDED)
-    tasks: list[Task | m.DAGTask] = [*before_plan, *before, canary, *generate, aggregate]
-    if export_step is not None:
-        export = Task(name="export", template=export_step, arguments=[run])
-        aggregate.next(export, on=TaskResult.succeeded)
-        tasks.append(export)
+    export = Task(
+        name="export",
+        template=export_step,
+        arguments=[run],
+        when="{{tasks.plan.outputs.parameters.exports}} != 0",
+    )
+    aggregate.next(export, on=TaskResult.succeeded)
+    tasks = [*before_plan, *before, canary, *generate, aggregate, export]
     return DAG(name="main", fail_fast=False, tasks=tasks)
 
 

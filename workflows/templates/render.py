@@ -43,13 +43,12 @@ def render_manifests(
 
 
 def build_event_binding(profile: Profile, namespace: str, template: str = "") -> dict[str, object]:
-    """The binding that starts a run of a job posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
+    """Build the binding that starts a job posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
 
     The body is JSON: job (an object, since Argo would hand on a text of several lines as one line)
     or job-uri, and optionally run-id, logical-date, timezone, settings (a list, for the same
-    reason) and retry. Jobs that rewrite their prompts or export their runs are posted to the name
-    of their own template. With `request`, an id of the sender's, a body that comes twice starts one
-    workflow.
+    reason) and retry. Jobs that rewrite their prompts are posted to the name of their own template.
+    With `request`, an id of the sender's, a body that comes twice starts one workflow.
     """
     name = template or template_name(profile)
     parameters = [

@@ -57,6 +57,7 @@ PLAN_OUTPUTS = (
     *SCHEDULING_PARAMETERS,
     *LABELS,
     "images",
+    "exports",
 )
 # The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
 WORKFLOW_OUTPUTS = ("run", "images", "ok")
@@ -106,11 +107,9 @@ def fetch_language_model_step(profile: Profile) -> Container:
     return cpu_container(step, profile, _model_volume(profile.cache, read_only=False))
 
 
-def plan_step(profile: Profile, *, exports: bool = False) -> Container:
+def plan_step(profile: Profile) -> Container:
     """Read the job, plan the run, and hand out how many pods it takes."""
     arguments = ["plan", "--argo", "--device", profile.gpu.device, *_workers_option(profile)]
-    if exports:
-        arguments.append("--exports")
     if profile.gpu.memory is not None:
         arguments += ["--gpu-memory", f"{profile.gpu.memory:g}"]
     step = StepCommand(
@@ -182,7 +181,7 @@ def aggregate_step(profile: Profile) -> Container:
 
 
 def export_step(profile: Profile) -> Container:
-    """Make the copies of the finished run that the job asks for."""
+    """Copy the finished run to each destination of the job's `export`."""
     step = StepCommand(
         "export",
         ["copy", "--argo", f"--run={RUN_INPUT}"],

@@ -55,29 +55,21 @@ TITLE_ANNOTATION = "workflows.argoproj.io/title"  # shown in the UI
 DESCRIPTION_ANNOTATION = "workflows.argoproj.io/description"
 DIGEST_ANNOTATION = "imagekiln.dev/digest"
 REWRITE_SUFFIX = "-rewrite"
-EXPORT_SUFFIX = "-export"
 
 
-def template_name(profile: Profile, *, rewrites: bool = False, exports: bool = False) -> str:
-    """The name on the cluster of the profile's template, or of one that rewrites or exports too."""
-    before = REWRITE_SUFFIX if rewrites else ""
-    after = EXPORT_SUFFIX if exports else ""
-    return f"imagekiln-{profile.name}{before}{after}"
+def template_name(profile: Profile, *, rewrites: bool = False) -> str:
+    """The name on the cluster of the profile's template, or of the one that rewrites prompts."""
+    return f"imagekiln-{profile.name}{REWRITE_SUFFIX if rewrites else ''}"
 
 
 def job_template_name(job: Job, profile: Profile) -> str:
     """The name of the template that a job runs by."""
-    return template_name(profile, rewrites=job.rewrite is not None, exports=bool(job.export))
+    return template_name(profile, rewrites=job.rewrite is not None)
 
 
 def build_job_template(job: Job, profile: Profile) -> dict[str, object]:
     """The template that a job runs by, in its namespace."""
-    return build_workflow_template(
-        profile,
-        job.cluster.namespace,
-        rewrites=job.rewrite is not None,
-        exports=bool(job.export),
-    )
+    return build_workflow_template(profile, job.cluster.namespace, rewrites=job.rewrite is not None)
 
 
 def template_labels(profile: Profile) -> dict[str, str]:
@@ -90,18 +82,14 @@ def build_workflow_template(
     namespace: str,
     *,
     rewrites: bool = False,
-    exports: bool = False,
     max_pods: int = MAX_PODS,
 ) -> dict[str, object]:
-    """The template as a Kubernetes object. Its digest tells profiles and versions apart.
+    """Build the template as a Kubernetes object. Its digest tells profiles and versions apart.
 
-    With `rewrites`, it is the one of jobs whose prompts are rewritten before they are planned, with
-    `exports` of those whose runs are copied.
-    `max_pods` is how many shards a child workflow has. (The plan step decides when there are any.)
+    With `rewrites`, it is the one of jobs whose prompts are rewritten before they are planned.
+    `max_pods` is how many pods a child workflow has. (The plan step decides when there are any.)
     """
-    template = _workflow_template(
-        profile, namespace, max_pods, rewrites=rewrites, exports=exports
-    ).build()
+    template = _workflow_template(profile, namespace, max_pods, rewrites=rewrites).build()
     spec = cast("m.WorkflowSpec", template.spec)
     for part in spec.templates or []:
         if part.dag is not None:
@@ -127,11 +115,10 @@ def as_object(model: BaseModel) -> dict[str, object]:
 
 
 def _workflow_template(
-    profile: Profile, namespace: str, max_pods: int, *, rewrites: bool, exports: bool
+    profile: Profile, namespace: str, max_pods: int, *, rewrites: bool
 ) -> WorkflowTemplate:
-    name = template_name(profile, rewrites=rewrites, exports=exports)
-    order = f"{'Rewrite, plan' if rewrites else 'Plan'}, generate, aggregate"
-    order += ", export" if exports else ""
+    name = template_name(profile, rewrites=rewrites)
+    order = f"{'Rewrite, plan' if rewrites else 'Plan'}, generate, aggregate, export"
     return WorkflowTemplate(
         name=name,
         namespace=namespace,
@@ -156,7 +143,7 @@ def _workflow_template(
         ttl_strategy=m.TTLStrategy(seconds_after_completion=TTL_DAYS * DAY_SECONDS),
         archive_logs=profile.archive_logs,
         pod_disruption_budget=_disruption_budget(profile),
-        templates=_templates(profile, name, max_pods, rewrites=rewrites, exports=exports),
+        templates=_templates(profile, name, max_pods, rewrites=rewrites),
     )
 
 
@@ -173,10 +160,10 @@ def _parameters() -> list[Parameter]:
 
 
 def _templates(
-    profile: Profile, name: str, max_pods: int, *, rewrites: bool, exports: bool
+    profile: Profile, name: str, max_pods: int, *, rewrites: bool
 ) -> list[m.Template | Templatable]:
     """The DAGs, the entry point first, and then the steps."""
-    plan = steps.plan_step(profile, exports=exports)
+    plan = steps.plan_step(profile)
     generate = steps.generate_step(profile)
     aggregate = steps.aggregate_step(profile)
     needs_fetch = profile.cache is not None and profile.cache.claim is not None
@@ -187,8 +174,8 @@ def _templates(
     child = child_workflow_template(profile, name, max_pods)
     children = children_dag(child)
     before_plan, rewriting = _rewriting(profile, needs_fetch=needs_fetch) if rewrites else ([], [])
-    export = steps.export_step(profile) if exports else None
-    main = main_dag(plan, fetch, shards, children, aggregate, export, before_plan)
+    export = steps.export_step(profile)
+    main = main_dag(before_plan, plan, fetch, shards, children, aggregate, export)
     finish_steps = [steps.report_step(profile)]
     if profile.report_artifact:
         finish_steps.append(steps.publish_step(profile))
@@ -203,11 +190,11 @@ def _templates(
         plan,
         generate,
         aggregate,
+        export,
         finish_dag(finish_steps),
         *finish_steps,
         *([fetch] if fetch else []),
         *rewriting,
-        *([export] if export else []),
     ]
 
 

@@ -129,17 +129,13 @@ def test_pod_that_plans_refuses_prompts_that_are_not_rewritten(tmp_path: Path) -
     assert "planning rewrites none. First type `imagekiln rewrite JOB` where" in done.output
 
 
-def test_pod_that_plans_refuses_a_job_that_its_workflow_would_not_export(tmp_path: Path) -> None:
-    done = _plan(tmp_path, _job(tmp_path, "export: [{to: copies}]"))
-    assert done.exit_code == 2
-    assert "export: this workflow has no step for it. Register the job's own" in done.output
-
-
 def test_pod_copies_the_run_as_its_job_asks(tmp_path: Path) -> None:
     copies = json.dumps([{"to": str(tmp_path / "copies"), "format": "files"}])
     job = _job(tmp_path, f"export: {copies}")
-    assert _plan(tmp_path, job, "--exports").exit_code == 0
-    run = _outputs(tmp_path)["run"]
+    assert _plan(tmp_path, job).exit_code == 0
+    outputs = _outputs(tmp_path)
+    assert outputs["exports"] == "1"
+    run = outputs["run"]
     _finish(run)
     environment = {"IMAGEKILN_JOB": _encoded(job)}
     done = CliRunner(env=environment).invoke(main, ["copy", "--argo", f"--run={run}"])

@@ -19,7 +19,6 @@ from imagekiln.workflows.client.schedules import (
     pause,
     resume,
 )
-from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.workflow import build_cron_workflow
 from tests.workflows.client.postcards import CRON_WORKFLOW, NAMESPACE, postcards, scheduled_workflow
@@ -105,49 +104,13 @@ def test_backfill_makes_no_night_again_that_the_schedule_made_at_another_time(
     assert argo.workflows() == [run.status.name for run in made]
 
 
-def test_backfill_makes_new_rows_of_one_table_in_one_run(argo: Memory) -> None:
+def test_backfill_of_what_is_new_in_one_table_is_a_submission(argo: Memory) -> None:
     job = postcards(skip_existing=True)
     create(job, ("30 1 * * *",), argo=argo)
-    with pytest.raises(BadInput, match="2 runs at once would all make it"):
-        backfill(job, *WEEKEND, argo)
-    assert argo.workflows() == []
-    (first,) = backfill(job, WEEKEND[1], WEEKEND[1], argo)
-    assert argo.workflows() == [first.status.name]
-
-
-@pytest.mark.parametrize("retry", [False, True])
-def test_backfill_of_what_is_new_in_one_table_is_a_run_of_its_schedule(
-    argo: Memory, retry: bool
-) -> None:
-    job = postcards(skip_existing=True)
-    create(job, ("30 1 * * *",), argo=argo)
-    cron_workflow = argo.objects["CronWorkflow", NAMESPACE, CRON_WORKFLOW]
-    cast("Json", cron_workflow["metadata"])["uid"] = "7"
-    (run,) = backfill(job, NIGHT, NIGHT, argo, retry=retry)
-    workflow = argo.get("Workflow", NAMESPACE, run.status.name)
-    metadata = cast("dict[str, object]", workflow["metadata"])
-    owner = {"kind": "CronWorkflow", "name": CRON_WORKFLOW, "uid": "7", "controller": True}
-    assert metadata["ownerReferences"] == [owner | {"apiVersion": "argoproj.io/v1alpha1"}]
-    labels = cast("dict[str, str]", metadata["labels"])
-    assert labels["workflows.argoproj.io/cron-workflow"] == CRON_WORKFLOW
-
-
-def test_backfill_of_what_is_new_in_one_table_does_not_begin_beside_another_night(
-    argo: Memory,
-) -> None:
-    night = scheduled_workflow(argo, "2025-11-27T01:30:00Z", "Running")
-    job = postcards(skip_existing=True)
-    create(job, ("30 1 * * *",), argo=argo)
-    with pytest.raises(BadInput, match=f"{night}: is still running"):
+    with pytest.raises(BadInput, match=r"makes what is new in one table.* `imagekiln submit JOB`"):
         backfill(job, NIGHT, NIGHT, argo)
-    assert argo.workflows() == [night]
-    argo.end(night, "Succeeded")
-    (first,) = backfill(job, NIGHT, NIGHT, argo)
-    (same,) = backfill(job, NIGHT, NIGHT, argo)
-    assert argo.workflows() == [night, first.status.name] == [night, same.status.name]
-    argo.end(first.status.name, "Succeeded")
-    argo.end(night, "Running")
-    assert backfill(job, NIGHT, NIGHT, argo)[0].status.name == first.status.name
+    assert argo.workflows() == []
+    assert len(backfill(job, NIGHT, NIGHT, argo, retry=True)) == 1
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])

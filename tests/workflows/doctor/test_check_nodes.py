@@ -1,17 +1,24 @@
-"""The nodes that pods fit on, and where there is none, which of the reasons it is."""
+"""Nodes with the profile's labels and GPUs, and their driver and claims."""
 
 from pathlib import Path
 
 import pytest
 
-from imagekiln.workflows.doctor.check import DoctorCheck
-from imagekiln.workflows.doctor.check_nodes import check_cpu_nodes, check_gpu_nodes
+from imagekiln.workflows.doctor.check_nodes import (
+    check_cpu_nodes,
+    check_driver,
+    check_gpu_claim,
+    check_gpu_nodes,
+)
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile
 from tests.kube import H100, Kube
 
 GPU = load_profile("gpu")
 WHOLE = "nvidia.com/gpu"
+OWN_IMAGE = "registry:5000/imagekiln-gpu:0.1.0@sha256:00"
+RESOURCES = "apis/resource.k8s.io/v1"
+CLAIMS = f"{RESOURCES}/namespaces/imagekiln/resourceclaimtemplates"
 
 
 def _own_profile(folder: Path, text: str) -> Profile:
@@ -20,127 +27,100 @@ def _own_profile(folder: Path, text: str) -> Profile:
     return load_profile(str(file))
 
 
-def _remedy(finding: DoctorCheck) -> str:
-    assert finding.remedy is not None
-    return finding.remedy
-
-
-def test_nodes_that_fit_are_counted_with_their_gpus(kube: Kube) -> None:
+def test_nodes_are_counted_with_their_gpus_page_by_page(kube: Kube) -> None:
     kube.node("gpu-1", H100, has={WHOLE: "4"})
+    kube.page = 1
     finding = check_gpu_nodes(kube.view(), GPU)
     assert finding.verdict == "ok"
     assert finding.says == f"2 nodes with 6 {WHOLE} (NVIDIA-H100-80GB-HBM3)."
 
 
-def test_nodes_are_read_page_by_page(kube: Kube) -> None:
-    kube.page = 1
-    assert check_gpu_nodes(kube.view(), GPU).verdict == "ok"
-    assert len(kube.requests) == 2
-
-
 def test_nodes_that_the_user_cannot_read_are_unknown(kube: Kube) -> None:
     kube.unreadable = {"nodes"}
     finding = check_gpu_nodes(kube.view(), GPU)
-    assert finding.verdict == "unknown"
-    assert finding.says == "You cannot read nodes."
-    assert "imagekiln-doctor" in _remedy(finding)
+    assert (finding.verdict, finding.says) == ("unknown", "You cannot read nodes.")
+    assert "imagekiln-doctor" in str(finding.remedy)
 
 
-def test_remedy_for_a_cluster_without_gpus_is_what_advertises_them(kube: Kube) -> None:
-    kube.node("gpu-0")
-    finding = check_gpu_nodes(kube.view(), GPU)
-    assert finding.verdict == "wrong"
-    assert finding.says == "None of 2 nodes advertises nvidia.com/gpu."
-    assert "GPU Operator" in _remedy(finding)
-
-
-def test_mig_has_a_remedy_of_its_own(kube: Kube) -> None:
-    finding = check_gpu_nodes(kube.view(), load_profile("mig-1g-10gb"))
-    assert finding.verdict == "wrong"
-    assert "mig.yaml" in _remedy(finding)
-
-
-def test_label_that_no_node_has_is_named(kube: Kube) -> None:
-    finding = check_gpu_nodes(kube.view(), load_profile("tainted-pool"))
-    assert finding.verdict == "wrong"
-    assert finding.says == "No node has label pool In images: no node has that label."
-
-
-def test_label_with_other_values_is_named_with_them(kube: Kube, tmp_path: Path) -> None:
-    text = "generate: {labels: [{key: nvidia.com/gpu.product, values: [NVIDIA-L4]}]}"
-    finding = check_gpu_nodes(kube.view(), _own_profile(tmp_path, text))
-    assert finding.says == (
-        "No node has label nvidia.com/gpu.product In NVIDIA-L4: "
-        "its values are NVIDIA-H100-80GB-HBM3."
-    )
+@pytest.mark.parametrize(
+    ("profile", "verdict", "says", "remedy"),
+    [
+        ("gpu", "wrong", "No node advertises nvidia.com/gpu.", "GPU Operator"),
+        ("gpu-4", "wrong", "No node advertises 4 nvidia.com/gpu.", "GPU Operator"),
+        ("mig-1g-10gb", "wrong", "No node advertises nvidia.com/mig-1g.10gb.", "mig.yaml"),
+        ("tainted-pool", "wrong", "No node has labels pool=images.", "kubectl label"),
+        ("scale-from-zero", "unknown", "may add a node once a pod waits", "If it adds none"),
+    ],
+)
+def test_cluster_without_the_gpus_of_a_profile_has_a_remedy(
+    kube: Kube, profile: str, verdict: str, says: str, remedy: str
+) -> None:
+    kube.node("gpu-0", H100)
+    finding = check_gpu_nodes(kube.view(), load_profile(profile))
+    assert finding.verdict == verdict
+    assert says in finding.says
+    assert remedy in str(finding.remedy)
 
 
 @pytest.mark.parametrize(
     ("label", "verdict"),
     [
-        ("{key: memory, operator: Gt, values: ['40000']}", "ok"),
-        ("{key: memory, operator: Lt, values: ['40000']}", "wrong"),
-        ("{key: absent, operator: Gt, values: ['1']}", "wrong"),
+        ("{key: memory, values: ['40000', '81559']}", "ok"),
         ("{key: memory, operator: NotIn, values: ['81559']}", "wrong"),
         ("{key: absent, operator: NotIn, values: ['81559']}", "ok"),
+        ("{key: memory, operator: Gt, values: ['40000']}", "ok"),
         ("{key: memory, operator: Exists}", "ok"),
         ("{key: memory, operator: DoesNotExist}", "wrong"),
     ],
 )
-def test_labels_are_compared_as_the_scheduler_does(
+def test_nodes_are_selected_by_the_labels_of_the_profile(
     kube: Kube, tmp_path: Path, label: str, verdict: str
 ) -> None:
     kube.node("gpu-0", {"memory": "81559"}, has={WHOLE: "1"})
-    assert (
-        check_gpu_nodes(
-            kube.view(), _own_profile(tmp_path, f"generate: {{labels: [{label}]}}")
-        ).verdict
-        == verdict
-    )
-
-
-def test_taint_that_the_profile_does_not_tolerate_is_named(kube: Kube) -> None:
-    kube.node("gpu-0", H100, "dedicated", has={WHOLE: "2"})
-    finding = check_gpu_nodes(kube.view(), GPU)
-    assert finding.verdict == "wrong"
-    assert finding.says == (
-        "No node is open to the profile's pods: gpu-0 has taint dedicated=present:NoSchedule."
-    )
-
-
-@pytest.mark.parametrize(("value", "verdict"), [("present", "ok"), ("other", "wrong")])
-def test_toleration_of_one_value_tolerates_no_other(
-    kube: Kube, tmp_path: Path, value: str, verdict: str
-) -> None:
-    text = f"generate: {{tolerations: [{{key: nvidia.com/gpu, operator: Equal, value: {value}}}]}}"
-    assert check_gpu_nodes(kube.view(), _own_profile(tmp_path, text)).verdict == verdict
-
-
-def test_more_gpus_than_any_node_has_are_wrong(kube: Kube) -> None:
-    finding = check_gpu_nodes(kube.view(), load_profile("gpu-4"))
-    assert finding.verdict == "wrong"
-    assert finding.says == "A pod asks for 4 of nvidia.com/gpu, and no node has more than 2."
-
-
-def test_memory_and_cpu_count_argos_own_container(kube: Kube, tmp_path: Path) -> None:
-    finding = check_gpu_nodes(
-        kube.view(), _own_profile(tmp_path, "generate: {cpu: 32, memory: 256}")
-    )
-    assert (
-        finding.says == "A pod asks for 256.062 GiB of memory, and no node has more than 256 GiB."
-    )
-
-
-def test_pool_that_grows_from_zero_is_unknown_while_it_is_empty(kube: Kube) -> None:
-    kube.node("gpu-0")
-    finding = check_gpu_nodes(kube.view(), load_profile("scale-from-zero"))
-    assert finding.verdict == "unknown"
-    assert "may add a node once a pod waits" in finding.says
+    profile = _own_profile(tmp_path, f"generate: {{labels: [{label}]}}")
+    assert check_gpu_nodes(kube.view(), profile).verdict == verdict
 
 
 def test_cluster_without_a_cpu_node_is_wrong(kube: Kube) -> None:
     del kube.objects["api/v1/nodes/cpu-0"]
     finding = check_cpu_nodes(kube.view(), GPU)
     assert finding.verdict == "wrong"
-    assert "nvidia.com/gpu.present DoesNotExist" in finding.says
-    assert "labels: []" in _remedy(finding)
+    assert "!nvidia.com/gpu.present" in finding.says
+    assert "labels: []" in str(finding.remedy)
+
+
+@pytest.mark.parametrize(
+    ("label", "version", "image", "verdict"),
+    [
+        ("nvidia.com/cuda.driver-version.full", "580.65.06", OWN_IMAGE, "ok"),
+        ("nvidia.com/cuda.driver-version.full", "570.172.08", OWN_IMAGE, "wrong"),
+        ("nvidia.com/cuda.driver.major", "535", OWN_IMAGE, "wrong"),
+        ("nvidia.com/cuda.driver.major", "535", "registry.example.com/mine:1", "unknown"),
+        ("nvidia.com/cuda.driver.major", "", OWN_IMAGE, "unknown"),
+    ],
+)
+def test_driver_before_580_does_not_run_the_cuda_13_of_our_image(
+    kube: Kube, label: str, version: str, image: str, verdict: str
+) -> None:
+    kube.node("gpu-0", {label: version}, has={WHOLE: "1"})
+    kube.node("cpu-0", {"nvidia.com/cuda.driver.major": "470"})  # no pod of the job gets there
+    finding = check_driver(kube.view(), GPU, image)
+    assert finding.verdict == verdict
+    if verdict == "wrong":
+        assert f"gpu-0 has {version}" in finding.says
+
+
+def test_gpu_claim_needs_a_template_a_device_class_and_devices(kube: Kube) -> None:
+    missing = check_gpu_claim(kube.view(), "imagekiln-gpu")
+    assert missing.says == (
+        "ResourceClaimTemplate imagekiln-gpu does not exist in namespace imagekiln."
+    )
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    kube.put(CLAIMS, "imagekiln-gpu", spec={"spec": {"devices": {"requests": [request]}}})
+    assert "DeviceClass gpu.nvidia.com" in check_gpu_claim(kube.view(), "imagekiln-gpu").says
+    kube.put(f"{RESOURCES}/deviceclasses", "gpu.nvidia.com")
+    assert "No driver publishes a device" in check_gpu_claim(kube.view(), "imagekiln-gpu").says
+    spec = {"driver": "gpu.nvidia.com", "devices": [{"name": "gpu-0"}, {"name": "gpu-1"}]}
+    kube.put(f"{RESOURCES}/resourceslices", "gpu-0", spec=spec)
+    says = "imagekiln-gpu asks for gpu.nvidia.com; the cluster has 2 devices of gpu.nvidia.com."
+    assert check_gpu_claim(kube.view(), "imagekiln-gpu").says == says

@@ -54,7 +54,7 @@ def test_number_of_good_images_is_an_output_of_aggregate(tmp_path: Path) -> None
 
 def test_run_with_a_long_id_has_a_label_that_kubernetes_takes(tmp_path: Path) -> None:
     planned_run = planned(tmp_path, str(tmp_path / "out"), run_id="a" * 62 + "-" + "b" * 37)
-    write_plan_outputs(tmp_path / "outputs", planned_run, planned_run.plan.job.cluster)
+    write_plan_outputs(tmp_path / "outputs", planned_run, planned_run.plan.job)
     assert (tmp_path / "outputs" / "run_id").read_text() == "a" * 62
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from imagekiln.workflows.cli.local import tune
-from imagekiln.workflows.doctor.pod_requests import get_quantities, resources_by_step
+from imagekiln.workflows.doctor.check_quota import get_quantities, resources_by_step
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from imagekiln.workflows.templates.yaml import to_yaml

@@ -18,7 +18,7 @@ from tests.workflows.argo_pods import with_defaults
 CLUSTER = Path(__file__).parents[3] / "workflows" / "cluster"
 Object = dict[str, Any]
 STEPS = {
-    "rewrite", "fetch-language-model", "plan", "fetch", "generate", "aggregate", "report",
+    "rewrite", "fetch-language-model", "plan", "fetch", "generate", "aggregate", "export", "report",
     "publish-report", "further-one",
 }  # fmt: skip
 STORE = "52.216.8.3"

@@ -121,6 +121,7 @@ def test_same_job_renders_the_same_workflow_name_and_another_another() -> None:
         {"output": "file:///data"},
         {"model": {"id": "./model"}},
         {"batch": {"tuning": "tuning.yaml"}},
+        {"export": [{"to": "copies"}]},
     ],
 )
 def test_job_that_names_this_machine_is_refused(change: dict[str, object]) -> None:

@@ -185,7 +185,7 @@ def test_run_may_name_images_of_its_own() -> None:
     assert "argoexec" in executor
     assert {step for step, image in chosen.items() if image == gpu} == {"generate", "fetch"}
     assert {step for step, image in chosen.items() if image == cpu} == {
-        "plan", "aggregate", "report", "publish-report"
+        "plan", "aggregate", "export", "report", "publish-report"
     }  # fmt: skip
 
 
@@ -278,6 +278,7 @@ def test_no_step_gets_a_secret_that_it_does_not_use(name: str) -> None:
         "rewrite": storage | {"huggingface"},
         "fetch-language-model": storage | {"huggingface"},
         "aggregate": storage,
+        "export": storage,
         "report": {"imagekiln-webhook"},
         "publish-report": storage,
         "further-one": set[str](),
@@ -327,6 +328,7 @@ NAMES_AND_NUMBERS = {
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
     inputs = ("run", "shard", "judge")
     allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs} | NAMES_AND_NUMBERS
+    allowed.add("--run={{inputs.parameters.run}}")
     for name in ("gpu", "cached-claim", "gpu-4"):
         rewriting = build_workflow_template(load_profile(name), NAMESPACE, rewrites=True)
         for template in cast("dict[str, Any]", rewriting)["spec"]["templates"]:

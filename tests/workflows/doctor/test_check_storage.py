@@ -8,7 +8,7 @@ from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.job.tuning_file import add_tuning_entry
 from imagekiln.steps.storage import filesystem, open_store
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
-from imagekiln.workflows.doctor.check_object_store import (
+from imagekiln.workflows.doctor.check_storage import (
     check_export,
     check_output,
     check_paths,

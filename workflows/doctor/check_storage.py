@@ -1,4 +1,4 @@
-"""The job's storage, as far as this machine can tell with its own credentials."""
+"""The job's storage and model, as far as this machine can tell with its own credentials."""
 
 from contextlib import suppress
 from uuid import uuid4
@@ -8,6 +8,7 @@ from imagekiln.steps.job.dates import DATE_PLACEHOLDER
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptList, PromptTemplate
 from imagekiln.steps.job.tuning_file import read_tuning_file
+from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.source_files import expand_pattern
 from imagekiln.steps.plan.template_recipes import load_recipes
 from imagekiln.steps.runtime.figures import pluralize
@@ -29,6 +30,26 @@ LOCAL_ADVICE = (
     "Pods may reach it, even if this machine does not. To check from here, set AWS_ACCESS_KEY_ID, "
     "AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, and run doctor again."
 )
+
+
+def read_weights(job: Job) -> int | KilnError | None:
+    """Return the bytes of the models' weights; None if unknown, or the error of reading them."""
+    try:
+        return resolve_model(job).weights_bytes
+    except KilnError as error:
+        return error
+
+
+@doctor_check("model")
+def check_model(job: Job, weights: int | KilnError | None) -> Finding:
+    """The job's models can be found, and fit each other."""
+    if not isinstance(weights, KilnError):
+        return ok(f"{job.model.id} can be read.")
+    says, remedy = split_remedy(weights)
+    # Pods may reach more, or have another token.
+    if isinstance(weights, TryAgain | Missing) or weights.__cause__ is not None:
+        return unknown(says, f"{remedy} Pods may reach it, even if this machine does not.".strip())
+    return wrong(says, remedy)
 
 
 @doctor_check("paths")
