@@ -18,7 +18,7 @@ from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.input_images import resize_to_cover
 from imagekiln.steps.job.passes import CaptionPass
-from imagekiln.steps.models.facts import weights_digest
+from imagekiln.steps.models.component_files import weights_digest
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.storage import open_store
