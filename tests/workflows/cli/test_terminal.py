@@ -4,6 +4,7 @@ import ast
 import json
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -12,13 +13,14 @@ from imagekiln.steps.runtime.machine import add_log_context, empty_log_context
 from imagekiln.workflows.cli import text
 from imagekiln.workflows.cli.status import status_text
 from imagekiln.workflows.cli.terminal import (
+    FORMAT,
     print_event,
     print_failure,
     print_json,
     print_note,
+    print_result,
     print_text,
 )
-from imagekiln.workflows.cli.text import print_result
 from imagekiln.workflows.client.status import PodCounts, WorkflowStatus
 from imagekiln.workflows.client.steps import StepFailure
 
@@ -100,7 +102,10 @@ def test_log_of_a_pod_is_lines_of_json(
 def test_a_result_is_printed_without_control_characters(
     output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_result(VerifyResult(EVIL, images=20, ok=20, bytes=1000, statuses={}), output)
+    context = click.Context(click.Command("verify"))
+    context.meta[FORMAT] = output
+    with context:
+        print_result(VerifyResult(EVIL, images=20, ok=20, bytes=1000, statuses={}))
     shown = capsys.readouterr().out
     assert _control_characters(shown) == []
     assert not any(line.startswith("Finished") for line in shown.splitlines())
