@@ -4,12 +4,11 @@ import errno
 import os
 import sys
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 import cloup
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.runtime.machine import empty_log_context, silence_libraries
 from imagekiln.steps.runtime.sanitize import redact_secrets
 from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
@@ -161,15 +160,3 @@ class KilnGroup(cloup.Group):
 def main() -> None:
     """Batch image generation: a table of prompts (CSV, Parquet, ...) in, an image dataset out."""
     silence_libraries()
-    _require_hub_url()
-
-
-def _require_hub_url() -> None:
-    """Raise BadInput for an HF_ENDPOINT with which diffusers cannot be imported."""
-    try:
-        parts = urlsplit(os.environ.get("HF_ENDPOINT", ""))
-        _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise BadInput(
-            "HF_ENDPOINT: is not the URL of a hub. Write https://host, or unset it."
-        ) from error

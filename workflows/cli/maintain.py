@@ -159,7 +159,7 @@ def gc(folder: str, older_than: float, *, remove: bool) -> None:
     help="The address to serve at. Any other than this one lets others see the images.",
 )
 def gallery(folder: str, port: int, host: str) -> None:
-    """Show the images of runs in a browser, and trends over a schedule's runs.
+    """Show the images of runs and trends in a browser.
 
     The page searches prompts, filters by any column and sorts by any number. OUTPUT may also be one
     run. Until Ctrl-C, the page is served to this machine, from an index of the manifests in TMPDIR:

@@ -49,10 +49,10 @@ def format_table(lines: Mapping[str, str], min_width: int = 0) -> str:
 def format_rows(rows: Sequence[Mapping[str, str]]) -> str:
     """Rows under the names of their columns, without columns that are empty."""
     names = [name for name in rows[0] if any(row[name] for row in rows)]
-    cells = [names, *([row[name] for name in names] for row in rows)]
+    cells = [names, *([sanitize_line(row[name]) for name in names] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
-    return "\n".join(map(sanitize_line, lines))
+    return "\n".join(lines)
 
 
 def _field_texts(result: object) -> Iterator[tuple[str, str]]:

@@ -6,12 +6,10 @@ from pathlib import Path
 
 from imagekiln.steps.aggregate.summary import load_summary, summary_to_json
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.models.performance import COMPUTED_SOURCE
 from imagekiln.steps.plan.estimate import Estimate
-from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.cli.plan_text import format_estimate, format_plan
+from imagekiln.workflows.cli.plan_text import format_estimate
 from tests.runs import write_prompts
 from tests.workflows.cli.commands import ROWS, kiln, parse_json
 
@@ -56,13 +54,6 @@ def test_estimate_does_not_take_what_a_cpu_took_for_a_profile_of_named_gpus(job:
     assert "GPU-hours:   unknown; " in kiln(*anywhere, "--set", "cluster.profile=h100").stdout
 
 
-def test_plan_that_devices_share_says_how_long_all_of_them_take(job: str) -> None:
-    settings = ("part.images=1", "shard.images=100", "shard.seconds_per_image=1200", "device=cpu")
-    result = make_plan(read_job(job, settings))
-    assert len(result.plan.shards) == 1
-    assert "About 60 min on 2 devices at once (2 device-hours" in format_plan(result, 2)
-
-
 def test_run_as_json_keeps_progress_out_of_stdout(job: str) -> None:
     found = parse_json(kiln("run", job, "--format", "json"))
     assert set(found) == {"uri", "summary", "before", "input_change", "exports"}
@@ -104,13 +95,6 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_estimate_says_how_many_prompts_are_rewritten_first(job: str, tmp_path: Path) -> None:
-    rewritten = tmp_path / "rewritten.yaml"
-    rewritten.write_text(Path(job).read_text() + "rewrite: {model: {id: kiln/writer}}\n")
-    lines = kiln("estimate", str(rewritten)).stdout.splitlines()
-    assert "rewriting:    6 prompts, before planning; not included in the figures below" in lines
-
-
 def test_many_duplicates_are_explained(job: str, tmp_path: Path) -> None:
     same = write_prompts(tmp_path / "same.parquet", [{"prompt": "a red circle"}] * 3)
     sentence = (
@@ -122,26 +106,6 @@ def test_many_duplicates_are_explained(job: str, tmp_path: Path) -> None:
         assert done.exit_code == 0
         assert sentence in done.stdout
         assert sentence not in kiln(command, job).stdout
-
-
-def test_several_images_of_a_row_that_are_the_best_each_are_explained(job: str) -> None:
-    scores = ("--set", "scores={sharp: {kind: sharpness}}", "--set", "keep=best 1 of 4 by sharp")
-    several = (*scores, "--set", "defaults.images_per_prompt=3")
-    sentence = (
-        "3 images of each row, each the best of 4 candidates by sharp: 12 candidates, 3 kept."
-    )
-    assert sentence in kiln("estimate", job, *several).stderr
-    assert sentence in kiln("plan", job, *several).stdout
-    assert "Keeps the best of 4 candidates by sharp." in kiln("estimate", job, *scores).stderr
-
-
-def test_estimate_names_the_price_of_a_table_and_the_excess_over_a_budget(job: str) -> None:
-    speed = ("--set", "shard.seconds_per_image=1200", "--set", "price_per_hour={NVIDIA L4: 0.7}")
-    budget = ("--set", "budget.cost=1")
-    assert kiln("estimate", job, *speed, *budget).stdout.splitlines()[-2:] == [
-        "cost:         1.40 (at 0.70 per device-hour: NVIDIA L4)",
-        "budget:       exceeded: cost 1.40, where budget.cost is 1.00",
-    ]
 
 
 def test_estimate_counts_the_highest_price_of_a_table_where_the_gpu_is_unknown(job: str) -> None:
@@ -174,11 +138,6 @@ def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: s
     ]
     found = parse_json(kiln("estimate", job, *speed, "--format", "json"))
     assert (found["images"], found["gpu_hours"], found["cost"]) == (6, 2.0, 5.0)
-
-
-def test_estimate_with_a_price_says_why_there_is_no_cost(job: str) -> None:
-    lines = kiln("estimate", job, "--price", "2.5").stdout.splitlines()
-    assert lines[-1] == "cost:         unknown without the device-hours"
 
 
 def test_estimate_says_that_a_cluster_would_stop_the_job_before_it_ends(job: str) -> None:

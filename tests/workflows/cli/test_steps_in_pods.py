@@ -175,24 +175,6 @@ def test_pod_of_a_bad_canary_ends_with_the_sentence_of_what_failed(
     assert CliRunner().invoke(main, ("generate", "--shard", "0", "--", run)).exit_code == 0
 
 
-def test_run_is_the_same_whatever_the_cluster_settings_and_the_plan_holds_none(
-    tmp_path: Path,
-) -> None:
-    runs = set()
-    for more in ("", "cluster: {profile: h100, parallelism: 3}"):
-        assert _plan(tmp_path, _job(tmp_path, more)).exit_code == 0
-        runs.add(_outputs(tmp_path)["run"])
-    assert len(runs) == 1
-    assert "cluster" not in _dict(_plan_file(runs.pop())["job"])
-
-
-def test_finished_run_has_no_shards_left(tmp_path: Path) -> None:
-    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
-    _finish(_outputs(tmp_path)["run"])
-    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
-    assert (_outputs(tmp_path)["pods"], _outputs(tmp_path)["pods_here"]) == ("0", "0")
-
-
 def test_night_with_nothing_new_has_no_shards(tmp_path: Path) -> None:
     assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
     _finish(_outputs(tmp_path)["run"])
@@ -242,14 +224,6 @@ def test_parameters_go_on_top_of_the_job(tmp_path: Path) -> None:
     assert _dict(job["batch"])["images"] == 2
     assert _dict(job["defaults"])["negative_prompt"] == "{{a}} 'b' \"c\" $(d)"
     assert job["device"] == "cpu"
-
-
-def test_event_gives_settings_as_a_list(tmp_path: Path) -> None:
-    settings = _encoded(json.dumps(["batch.images=2", 'defaults.negative_prompt=a "b"', ""]))
-    assert _plan(tmp_path, _job(tmp_path), IMAGEKILN_SETTINGS=settings).exit_code == 0
-    job = _dict(_plan_file(_outputs(tmp_path)["run"])["job"])
-    assert _dict(job["batch"])["images"] == 2
-    assert _dict(job["defaults"])["negative_prompt"] == 'a "b"'
 
 
 def test_job_is_read_from_where_job_uri_says(tmp_path: Path, s3_bucket: str) -> None:
@@ -333,13 +307,6 @@ def test_retry_where_nothing_is_left_needs_no_pods_and_hands_out_the_run(tmp_pat
     assert open_run(run).head.commit.retries == ()
 
 
-def test_retry_of_a_run_that_is_not_there_plans_nothing(tmp_path: Path) -> None:
-    done = _plan(tmp_path, _job(tmp_path), "--retry")
-    assert done.exit_code == 2
-    assert "there is no such run to retry" in done.output
-    assert not (tmp_path / "runs").exists()
-
-
 def test_retry_of_a_run_that_lacks_parts_makes_these_first(tmp_path: Path) -> None:
     run = _with_failures(tmp_path)
     shutil.rmtree(Path(run) / "commits")
@@ -352,20 +319,6 @@ def test_retry_of_a_run_that_lacks_parts_makes_these_first(tmp_path: Path) -> No
     left = _outputs(tmp_path)
     shards = str(len(load_plan(open_store(run)).shards))
     assert (left["run"], left["pods"]) == (run, shards)
-
-
-def test_model_of_a_retry_is_that_of_its_run(tmp_path: Path) -> None:
-    run = _with_failures(tmp_path, 3)
-    assert _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}"), "--retry").exit_code == 0
-    done = CliRunner().invoke(main, ["fetch", f"{run}/retry-1"])
-    assert done.exit_code == 0, done.output
-
-
-def test_retry_of_a_run_that_was_never_aggregated_is_incomplete(tmp_path: Path) -> None:
-    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
-    done = _plan(tmp_path, _job(tmp_path), "--retry")
-    assert done.exit_code == 3
-    assert "imagekiln aggregate" in done.output
 
 
 @pytest.mark.parametrize("sign", ["{{", "}}", "$("])
