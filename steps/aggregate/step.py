@@ -16,7 +16,7 @@ from imagekiln.steps.aggregate.report.page import write_report
 from imagekiln.steps.aggregate.summary import Summary, summary_of
 from imagekiln.steps.aggregate.verdict import require_finished
 from imagekiln.steps.errors import Incomplete
-from imagekiln.steps.job.prices import PricePerHour
+from imagekiln.steps.job.execution import PricePerHour
 from imagekiln.steps.runs.commits import Head, commit_next, is_highest
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.registry import RunEntry, register_run

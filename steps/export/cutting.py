@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from imagekiln.steps.job.export import ExportFormat
+from imagekiln.steps.job.output import ExportFormat
 
 MAX_FILE_ROWS = 2**17
 SAMPLE_MEMBERS = 3  # of a tar: image, JSON with the row, and prompt

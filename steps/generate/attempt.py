@@ -160,7 +160,7 @@ def encode_for(store: Store, plan: Plan, progress: Progress) -> FinishParts:
     Raises BadInput where the signer's files or a user's check cannot be loaded.
     """
     encoder = OutputEncoder(plan, _forgotten_ids(store))
-    return lambda drawn: encode_parts(drawn, encoder, progress, plan.job.keep)
+    return lambda drawn: encode_parts(drawn, encoder, progress)
 
 
 def _forgotten_ids(store: Store) -> frozenset[str]:

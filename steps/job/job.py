@@ -16,10 +16,10 @@ from imagekiln.steps.job.execution import (
     BudgetSettings,
     JobLimits,
     PartSettings,
+    PricePerHour,
     ShardSettings,
     SpeedSettings,
 )
-from imagekiln.steps.job.export import MAX_EXPORTS, RunExport, check_exports
 from imagekiln.steps.job.fields import (
     RUN_ID_PATTERN,
     Guidance,
@@ -35,8 +35,15 @@ from imagekiln.steps.job.fields import (
     StepCount,
 )
 from imagekiln.steps.job.gates import Gate, GateSettings
-from imagekiln.steps.job.origin import JobOrigin
-from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
+from imagekiln.steps.job.output import (
+    MAX_EXPORTS,
+    C2paSettings,
+    Encoding,
+    MetadataLevel,
+    Png,
+    RunExport,
+    check_exports,
+)
 from imagekiln.steps.job.passes import (
     MAX_PASSES,
     AnyPass,
@@ -45,11 +52,16 @@ from imagekiln.steps.job.passes import (
     alters_pixels,
     check_passes,
 )
-from imagekiln.steps.job.prices import PricePerHour
-from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptList, PromptTemplate
-from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
+from imagekiln.steps.job.prompts import (
+    RECIPE_COLUMNS,
+    REWRITE_COLUMNS,
+    PromptList,
+    PromptTemplate,
+    RewriteSettings,
+)
 from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
+from imagekiln.steps.job.settings_file import JobOrigin
 
 MAX_SAMPLE_IMAGES = 1000  # of a preview, or a canary
 

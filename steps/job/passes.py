@@ -9,14 +9,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from imagekiln.steps.job.columns import MAX_SIDE, RESERVED_COLUMNS
+from imagekiln.steps.job.columns import RESERVED_COLUMNS
 from imagekiln.steps.job.fields import (
     Guidance,
     HubReference,
     Integer,
     Number,
     PipelineSettings,
-    PositiveInteger,
     SettingMistake,
     Settings,
     StepCount,
@@ -37,7 +36,6 @@ PassName = Annotated[
         description="At most 40 lower-case letters, digits and underscores, a letter first.",
     ),
 ]
-Side = Annotated[PositiveInteger, Field(le=MAX_SIDE)]
 
 
 class UpscalePass(HubReference):
@@ -77,16 +75,6 @@ class RefinePass(Settings):
     scale: Annotated[Number, Field(ge=1 / MAX_SCALE, le=MAX_SCALE)] | None = Field(
         default=None, description="Enlarges the image before it is drawn over."
     )
-    width: Side | None = Field(default=None, description="In place of scale, with height.")
-    height: Side | None = Field(default=None, description="In place of scale, with width.")
-
-    @model_validator(mode="after")
-    def _require_one_size(self) -> "RefinePass":
-        if (self.width is None) != (self.height is None):
-            raise ValueError("has one of width and height; set both, or scale")
-        if self.width is not None and self.scale is not None:
-            raise ValueError("has both scale and width; remove one of them")
-        return self
 
     @model_validator(mode="after")
     def _require_a_step(self) -> "RefinePass":

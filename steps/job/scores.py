@@ -166,9 +166,6 @@ class KeepSettings(Settings):
         ge=2, le=MAX_CANDIDATES, description="How many candidates each image of a prompt has."
     )
     by: ScoreName = Field(description="The score that decides.")
-    losers: Literal["drop", "keep"] = Field(
-        default="drop", description="drop leaves their rows, keep their files too."
-    )
 
     @model_validator(mode="before")
     @classmethod

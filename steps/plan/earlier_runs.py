@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from imagekiln.steps.errors import BadInput, KilnError, StorageRefused
+from imagekiln.steps.job.execution import normalize_gpu
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prices import normalize_gpu
 from imagekiln.steps.runs.commits import read_head
 from imagekiln.steps.runs.registry import READERS, RunEntry, iter_successful, read_entries
 from imagekiln.steps.runs.stats import RunRate, describe_passes

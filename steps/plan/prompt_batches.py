@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from imagekiln.steps.job.columns import PROMPT_COLUMNS, Column
-from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
+from imagekiln.steps.job.prompts import REWRITE_COLUMNS
 from imagekiln.steps.plan.cell_notes import CellNotes
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,

@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter
 
 from imagekiln.steps.errors import Missing, TryAgain
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.job.prompts import RewriteSettings
 from imagekiln.steps.runs.keys import rewrite_key
 from imagekiln.steps.runs.tables import damage_error, read_table, to_parquet
 from imagekiln.steps.storage import open_store

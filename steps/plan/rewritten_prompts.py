@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
+from imagekiln.steps.job.prompts import REWRITE_COLUMNS
 from imagekiln.steps.plan.column_readers import read_texts
 from imagekiln.steps.plan.input_files import InputFile, PromptTexts, iter_file_columns
 from imagekiln.steps.plan.rewriting import Rewriting, RewrittenText, open_rewriting

@@ -25,7 +25,7 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.device_choice import choose_device
 from imagekiln.steps.generate.diffusion.loading import load_network
-from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.job.prompts import RewriteSettings
 from imagekiln.steps.models.hub_cache import loading_from_cache
 from imagekiln.steps.plan.rewriting import Ending, RewrittenText
 from imagekiln.steps.rewrite.model_files import fetch_weights, read_architecture

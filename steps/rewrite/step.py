@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.start import require_extra
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.job.prompts import RewriteSettings
 from imagekiln.steps.models.facts import is_hub_id, weights_digest
 from imagekiln.steps.models.hub import is_commit, resolve_commit
 from imagekiln.steps.plan.rewriting import FrozenModel, RewritePart, Rewriting, open_rewriting

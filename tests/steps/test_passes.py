@@ -169,15 +169,6 @@ def test_only_winners_have_passes(tmp_path: Path) -> None:
         assert (row["width"], row["drawn_width"]) == (2 * SIDE, SIDE)
 
 
-@pytest.mark.slow
-def test_losers_that_are_stored_have_passes_too(tmp_path: Path) -> None:
-    keep = {"of": 2, "by": "seeds", "losers": "keep"}
-    settings = job_with(tmp_path, scores=SEEDS, keep=keep, passes={"big": BIG})
-    result = run(settings, NoProgress(), Stop())
-    assert result.summary.ok == 2 * len(ROWS)
-    assert verify(result.uri).images == 2 * len(ROWS)
-
-
 def test_an_image_whose_pass_failed_is_retried(tmp_path: Path) -> None:
     plan = planned(
         tmp_path, str(tmp_path / "out"), ROWS, passes={"big": BIG}, limits={"failed_share": 1}

@@ -9,8 +9,8 @@ from typing import cast
 
 from hera.workflows import Workflow
 
-from imagekiln.steps.job.export import RunExport
 from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings, RowDefaults
+from imagekiln.steps.job.output import RunExport
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.templates.render import build_event_binding
 from imagekiln.workflows.templates.workflow import build_cron_workflow, build_workflow

@@ -21,7 +21,7 @@ from imagekiln.steps.export import selection
 from imagekiln.steps.export.cutting import cut_rows
 from imagekiln.steps.export.layout import SUBFOLDER_FILES, data_key, partition_folder
 from imagekiln.steps.export.picture_folder import picture_keys
-from imagekiln.steps.job.export import ExportFormat
+from imagekiln.steps.job.output import ExportFormat
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, commit_key
 from imagekiln.steps.storage import open_store
 from tests import jobs

@@ -23,7 +23,7 @@ def _message(**settings: object) -> str:
 def test_best_of_several_is_written_in_words_or_as_a_group() -> None:
     scores = {"clip_score": CLIP}
     in_words = validate_job({**JOB, "scores": scores, "keep": "best 1 of  4 by clip_score"})
-    group = {"of": 4, "by": "clip_score", "losers": "drop"}
+    group = {"of": 4, "by": "clip_score"}
     as_group = validate_job({**JOB, "scores": scores, "keep": group})
     assert in_words == as_group
     assert in_words.candidates == 4

@@ -13,7 +13,7 @@ from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.scorers import load_model_scorer
 from imagekiln.steps.generate.diffusion.transformers_models import load_captioner, load_upscaler
 from imagekiln.steps.job.passes import CaptionPass, UpscalePass
-from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.job.prompts import RewriteSettings
 from imagekiln.steps.models import hub
 from imagekiln.steps.models.hub_cache import require_undamaged
 from imagekiln.steps.rewrite.language_model import load_language_model
