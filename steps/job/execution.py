@@ -12,6 +12,7 @@ from imagekiln.steps.job.fields import (
     PositiveInteger,
     Settings,
     Share,
+    is_unset,
 )
 
 DEFAULT_BATCH_IMAGES = 8
@@ -94,10 +95,6 @@ def _restore_on_off(value: object) -> object:
     return value
 
 
-def _is_unset(value: object) -> bool:
-    return value is None
-
-
 class StepCacheSettings(Settings):
     """Steps that are not computed but extrapolated from the two latest that were."""
 
@@ -121,10 +118,10 @@ class SpeedSettings(Settings):
     )
     guidance_interval: tuple[Share, Share] | None = Field(
         default=None,
-        exclude_if=_is_unset,
+        exclude_if=is_unset,
         description="The shares of the steps between which guidance applies, such as [0, 0.6].",
     )
-    step_cache: StepCacheSettings | None = Field(default=None, exclude_if=_is_unset)
+    step_cache: StepCacheSettings | None = Field(default=None, exclude_if=is_unset)
 
     @field_validator("guidance_interval")
     @classmethod

@@ -1,6 +1,7 @@
 """The types of settings with their bounds, and the bases of groups of settings."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import (
@@ -34,6 +35,18 @@ class SettingMistake(ValueError):
         """Say what is wrong with the setting at `path`, from the group that was checked."""
         super().__init__(problem)
         self.path = path
+
+
+def is_unset(value: object) -> bool:
+    """Whether to leave a setting out of what is written, so that run ids stay."""
+    return value is None
+
+
+def require_unique(noun: str, names: Sequence[str]) -> None:
+    """Raise ValueError if a name is there twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f'has two {noun}s "{name}"; remove or rename one of them')
 
 
 def _reject_nul(text: str) -> str:
@@ -131,18 +144,16 @@ class PipelineSettings(HubReference):
         description="A local folder, a hub id such as org/name, a safetensors file with all of "
         "the model's weights, or bundled:shapes."
     )
-    # Left out of what is written where it is not set, like `variant`.
     config: Location | None = Field(
         default=None,
-        exclude_if=lambda config: config is None,
+        exclude_if=is_unset,
         description="For a model in one file: the folder or hub id of a pipeline of its family, "
         "of which all but the weights is used.",
     )
     dtype: Dtype = "bfloat16"
-    # Left out of what is written where it is not set, so that run ids are those of before.
     variant: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9_]+$",
-        exclude_if=lambda variant: variant is None,
+        exclude_if=is_unset,
         description="Which files hold the weights: with fp16, NAME.fp16.safetensors.",
     )

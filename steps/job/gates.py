@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from imagekiln.steps.job.fields import Number, Settings, Share
+from imagekiln.steps.job.fields import Number, Settings, Share, require_unique
 
 LOW_CONTRAST = "low_contrast"
 OVER_SATURATED = "over_saturated"
@@ -93,11 +93,7 @@ class GateSettings(Settings):
     @field_validator("checks")
     @classmethod
     def _require_unique_names(cls, checks: tuple[UserCheckGate, ...]) -> tuple[UserCheckGate, ...]:
-        names: set[str] = set()
-        for check in checks:
-            if check.name in names:
-                raise ValueError(f'has two checks named "{check.name}"; rename one of them')
-            names.add(check.name)
+        require_unique("check", [check.name for check in checks])
         return checks
 
     @property

@@ -1,5 +1,6 @@
 """The settings of a job, with their bounds beside them."""
 
+import operator
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
@@ -33,6 +34,8 @@ from imagekiln.steps.job.fields import (
     PositiveInteger,
     Settings,
     StepCount,
+    is_unset,
+    require_unique,
 )
 from imagekiln.steps.job.gates import Gate, GateSettings
 from imagekiln.steps.job.output import (
@@ -166,7 +169,7 @@ class ClusterSettings(Settings):
     )
     canary: Annotated[PositiveInteger, Field(le=MAX_SAMPLE_IMAGES)] | None = Field(
         default=None,
-        exclude_if=lambda canary: canary is None,  # so that workflows keep their names
+        exclude_if=is_unset,  # so that workflows keep their names
         description="The images of a sample that is made and judged before all others.",
     )
     priority_class: ObjectName | None = Field(
@@ -209,7 +212,7 @@ class Job(Settings):
     # Left out of what is written where it is not set, so that run ids are those of before.
     rewrite: RewriteSettings | None = Field(
         default=None,
-        exclude_if=lambda rewrite: rewrite is None,
+        exclude_if=is_unset,
         description="A language model that rewrites each prompt before the run is planned.",
     )
     output: Location = Field(description="The folder or URI that holds the runs.")
@@ -221,7 +224,7 @@ class Job(Settings):
     defaults: RowDefaults = RowDefaults()
     export: Annotated[tuple[RunExport, ...], Field(max_length=MAX_EXPORTS)] = Field(
         default=(),
-        exclude_if=lambda exports: not exports,
+        exclude_if=operator.not_,
         description="Copies of each finished run, such as WebDataset or folders of pictures.",
     )
     card: CardSettings = CardSettings()
@@ -239,17 +242,17 @@ class Job(Settings):
     gates: GateSettings = GateSettings()
     scores: Annotated[dict[ScoreName, AnyScore], Field(max_length=MAX_SCORES)] = Field(
         default={},
-        exclude_if=lambda scores: not scores,
+        exclude_if=operator.not_,
         description="Numbers that are computed of each image, by the names of their columns.",
     )
     keep: KeepSettings | None = Field(
         default=None,
-        exclude_if=lambda keep: keep is None,
+        exclude_if=is_unset,
         description="Keeps the best of several images of a prompt: best 1 of 4 by clip_score.",
     )
     passes: Annotated[dict[PassName, AnyPass], Field(max_length=MAX_PASSES)] = Field(
         default={},
-        exclude_if=lambda passes: not passes,
+        exclude_if=operator.not_,
         description="What is done to each image before it is stored, in this order.",
     )
     price_per_hour: PricePerHour | None = Field(
@@ -283,49 +286,31 @@ class Job(Settings):
     @field_validator("carry")
     @classmethod
     def _require_unique_columns(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
-        for index, column in enumerate(columns):
-            if column in columns[:index]:
-                raise ValueError(f'lists "{column}" twice; remove one of them')
+        require_unique("column", columns)
         return columns
 
     @model_validator(mode="after")
-    def _require_free_columns(self) -> "Job":
-        for column in REWRITE_COLUMNS:
-            if self.rewrite is not None and column in self.carry:
-                raise ValueError(
-                    f'has rewrite, which writes column "{column}", and carries another; '
-                    "rename that in the table"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _require_metadata_for_c2pa(self) -> "Job":
+    def _check_groups(self) -> "Job":
+        rewritten = next((name for name in REWRITE_COLUMNS if name in self.carry), None)
+        if self.rewrite is not None and rewritten is not None:
+            raise ValueError(
+                f'has rewrite, which writes column "{rewritten}", and carries another; '
+                "rename that in the table"
+            )
         if self.c2pa is not None and self.metadata == "none":
             raise ValueError(
                 "has c2pa, which marks each image, and metadata: none; remove one of them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _require_price_for_budget(self) -> "Job":
         if self.budget.cost is not None and self.price_per_hour is None:
             raise ValueError("has budget.cost and no price; set price_per_hour")
-        return self
-
-    @model_validator(mode="after")
-    def _check_scores_and_exports(self) -> "Job":
-        check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carried_names})
-        check_exports(self.export, self.output)
-        return self
-
-    @model_validator(mode="after")
-    def _check_passes(self) -> "Job":
-        check_passes(self.passes, self.all_gates, self.carried_names)
         if self.refines_with_own_model and (self.model.controlnet or self.model.ip_adapter):
             raise ValueError(
                 "has a pass of the kind refine, which does not work with model.controlnet or "
                 "model.ip_adapter; give the pass a model of its own, or remove one of them"
             )
+        check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carried_names})
+        check_passes(self.passes, self.all_gates, self.carried_names)
+        check_exports(self.export, self.output)
         return self
 
     @property
@@ -403,6 +388,6 @@ class Job(Settings):
         return job
 
     def without_cluster(self) -> "Job":
-        """The job as a plan holds it: without what changes no image of its run."""
+        """The job as a plan holds it: without settings that change no image of its run."""
         outside = {"cluster": ClusterSettings(), "budget": BudgetSettings(), "export": ()}
         return self.model_copy(update=outside)

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from imagekiln.steps.job.columns import RESERVED_COLUMNS
 from imagekiln.steps.job.fields import (
     Guidance,
     HubReference,
@@ -19,10 +18,10 @@ from imagekiln.steps.job.fields import (
     SettingMistake,
     Settings,
     StepCount,
+    is_unset,
 )
-from imagekiln.steps.job.gates import GATE_NAMES, STATUS_NAMES
 from imagekiln.steps.job.samplers import Sampler
-from imagekiln.steps.job.scores import KIND_REQUIRED, RANK_COLUMN, SCORE_NAME_PATTERN
+from imagekiln.steps.job.scores import KIND_REQUIRED, RESERVED_NAMES, SCORE_NAME_PATTERN
 
 MAX_PASSES = 8
 MAX_SCALE = 8
@@ -61,15 +60,14 @@ class RefinePass(Settings):
     guidance: Guidance | None = Field(
         default=None, description="Where absent, the row's, or that of the pass's own model."
     )
-    # Left out of what is written where they are not set, so that run ids are those of before.
     sampler: Sampler | None = Field(
         default=None,
-        exclude_if=lambda sampler: sampler is None,
+        exclude_if=is_unset,
         description="Where absent, the row's.",
     )
     model: PipelineSettings | None = Field(
         default=None,
-        exclude_if=lambda model: model is None,
+        exclude_if=is_unset,
         description="The diffusers pipeline that draws; where absent, the job's own.",
     )
     scale: Annotated[Number, Field(ge=1 / MAX_SCALE, le=MAX_SCALE)] | None = Field(
@@ -126,14 +124,7 @@ def check_passes(
 
     `taken_names` are those of scores and gates, `taken_columns` those that the job carries.
     """
-    reserved = {
-        *RESERVED_COLUMNS,
-        *GATE_NAMES,
-        *STATUS_NAMES,
-        *taken_names,
-        *taken_columns,
-        RANK_COLUMN,
-    }
+    reserved = {*RESERVED_NAMES, *taken_names, *taken_columns}
     earlier_caption = None
     for name, settings in passes.items():
         if name in reserved:

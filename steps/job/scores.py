@@ -20,11 +20,13 @@ from imagekiln.steps.job.fields import (
     Number,
     SettingMistake,
     Settings,
+    is_unset,
 )
 from imagekiln.steps.job.gates import GATE_NAMES, STATUS_NAMES, Gate, require_own_function
 
 SCORE_NAME_PATTERN = r"[a-z][a-z0-9_]{0,39}"
 RANK_COLUMN = "candidate_rank"
+RESERVED_NAMES = {*RESERVED_COLUMNS, *GATE_NAMES, *STATUS_NAMES, RANK_COLUMN}
 SCORER_GROUP = "imagekiln.scorers"  # of entry points, in the metadata of installed packages
 MAX_SCORES = 16
 MAX_CANDIDATES = 16
@@ -102,7 +104,7 @@ class RewardScore(ModelScore):
     kind: Literal["reward"] = "reward"
     processor: HubReference | None = Field(
         default=None,
-        exclude_if=lambda processor: processor is None,
+        exclude_if=is_unset,
         description="Whose tokenizer and image processor are used, where the model has none.",
     )
 
@@ -184,28 +186,16 @@ class KeepSettings(Settings):
 def check_scores(
     scores: Mapping[str, AnyScore], keep: KeepSettings | None, taken_names: Collection[str]
 ) -> None:
-    """Raise SettingMistake where a score's name means something else, or `keep` names none."""
-    reserved = {*RESERVED_COLUMNS, *GATE_NAMES, *STATUS_NAMES, *taken_names, RANK_COLUMN}
+    """Raise SettingMistake if a score has a name that is taken, or `keep` names none."""
     for name in scores:
-        if name in reserved:
+        if name in RESERVED_NAMES or name in taken_names:
             raise SettingMistake(
                 ("scores", name), "has the name of a column, gate or status; rename the score"
             )
-    if keep is None or keep.by in scores:
-        return
-    if keep.by in reserved:
+    if keep is not None and keep.by not in scores:
+        names = ", ".join(scores) or "none"
         raise SettingMistake(
             ("keep",),
-            f'chooses by "{keep.by}", the name of a column, gate or status; choose by a score, '
-            "such as sharpness, and add scores.sharpness: {kind: sharpness}",
+            f'chooses by "{keep.by}", and the scores are {names}; name one of them, or add one, '
+            "such as scores.sharpness: {kind: sharpness}",
         )
-    if not scores:
-        settings = ": {kind: sharpness}" if keep.by == "sharpness" else ""
-        raise SettingMistake(
-            ("keep",),
-            f'chooses by "{keep.by}", and the job has no scores; add scores.{keep.by}{settings}',
-        )
-    names = ", ".join(scores)
-    raise SettingMistake(
-        ("keep",), f'chooses by "{keep.by}", and the scores are {names}; name one of them'
-    )

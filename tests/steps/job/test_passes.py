@@ -65,14 +65,6 @@ def test_wrong_passes_are_refused_in_a_sentence(passes: object, sentence: str) -
     assert "\n" not in str(error.value)
 
 
-def test_names_of_scores_and_carried_columns_are_taken() -> None:
-    scores = {"x": {"kind": "own", "entry": "tests.scorers:brightness"}}
-    with pytest.raises(BadInput, match=r"passes\.x has the name"):
-        job_with({"x": REFINE}, scores=scores)
-    with pytest.raises(BadInput, match=r"passes\.x has the name"):
-        job_with({"x": REFINE}, carry=["x"])
-
-
 def test_a_second_pass_with_adapters_is_refused() -> None:
     model = {"id": "org/model", "ip_adapter": {"id": "org/adapter", "weight_name": "a.safetensors"}}
     with pytest.raises(BadInput, match=r"refine, which does not work with model\.controlnet"):

@@ -18,9 +18,6 @@ from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.plan import template_rows
-from imagekiln.steps.plan.estimate import estimate
-from imagekiln.steps.plan.input_files import input_fingerprint
-from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.plan.template_recipes import count_prompts, load_recipes
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.prompts import wildcards
@@ -283,21 +280,6 @@ def test_hostile_tables_are_refused_in_a_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_column_that_templates_write_is_not_carried_in_its_place(tmp_path: Path) -> None:
-    table = write(tmp_path / "table.parquet", {"city": ["Ulm"], "text": ["a cat"]})
-    prompts = {"template": "in {{ city }}", "table": table}
-    with pytest.raises(BadInput, match="'text' is a column that templates write"):
-        plan(tmp_path, prompts=prompts, columns={"prompt": "text"}, carry=["text"])
-
-
-def test_files_of_a_table_have_the_same_columns(tmp_path: Path) -> None:
-    write(tmp_path / "tables/a.parquet", {"city": ["Ulm"], "tag": [1]})
-    write(tmp_path / "tables/b.parquet", {"city": ["Bonn"], "tag": ["x"]})
-    prompts = {"template": "in {{ city }}", "table": f"{tmp_path}/tables"}
-    with pytest.raises(BadInput, match=r"b\.parquet: the columns that are read are not those of"):
-        plan(tmp_path, prompts=prompts, carry=["tag"])
-
-
 def test_wildcard_files_that_would_fill_memory_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,13 +305,6 @@ def test_any_text_is_a_template_or_refused(text: str) -> None:
     assert bool(rows) != bool(sentences)
     assert "\n" not in sentences
     assert all(isinstance(row["prompt"], str) for row in rows)
-
-
-def test_combinations_are_counted_before_any_is_made(tmp_path: Path) -> None:
-    made = _job(tmp_path, template="{a|b|c|d|e|f|g|h|i|j}" * 7)
-    with pytest.raises(BadInput, match=r"makes 10,000,000 prompts .*Set prompts.combinations"):
-        estimate(made)
-    assert list(tmp_path.glob("out*")) == []
 
 
 def test_table_is_data_and_its_columns_stay(tmp_path: Path) -> None:
@@ -371,63 +346,3 @@ def test_sweep_makes_every_prompt_with_every_setting_and_the_same_seed(tmp_path:
     assert len({(row["prompt"], row["guidance"], row["steps"]) for row in rows}) == len(rows) == 8
     assert len({(row["prompt"], row["seed"]) for row in rows}) == 2
     assert {json.loads(row["prompt_choices"])["{}"] for row in rows} == {"cat", "dog"}
-
-
-def test_run_is_named_by_the_files_that_a_template_reads(tmp_path: Path) -> None:
-    def fingerprint(files: Mapping[str, str]) -> str:
-        scratch = tmp_path / f"fingerprint-{next(NUMBERS)}"
-        scratch.mkdir()
-        return input_fingerprint(read_prompts(_job(tmp_path, files, template="__color__"), scratch))
-
-    first = fingerprint(FILES)
-    assert fingerprint(FILES | {"animal": "cow\n"}) == first
-    assert fingerprint(FILES | {"color": COLORS + "gold\n"}) != first
-
-
-def test_named_run_says_that_a_wildcard_file_has_changed(tmp_path: Path) -> None:
-    def change(files: Mapping[str, str]) -> str | None:
-        templates = _job(tmp_path, files, template="__color__", table=table)
-        night = templates.model_copy(update={"run_id": "night"})
-        return make_plan(night).input_change
-
-    table = write(tmp_path / "table.parquet", {"prompt": ["a"]})
-    assert change(FILES) is None
-    assert change(FILES | {"animal": "cow\n"}) is None
-    sentence = change(FILES | {"color": COLORS + "gold\n"})
-    assert sentence is not None
-    assert "table.parquet and 1 more: has changed" in sentence
-
-
-@pytest.mark.parametrize(
-    "seeds",
-    [
-        pa.array([5, None, -1], pa.int32()),
-        pa.array([5.0, float("nan"), -1.0]),
-        pa.array(["5", " ", "random"]).dictionary_encode(),
-        pa.array([5, None, None], pa.uint8()).dictionary_encode(),
-        pa.array(["5", None, "-1"], pa.large_string()),
-    ],
-)
-def test_row_without_a_seed_has_the_same_one_with_every_setting_of_a_sweep(
-    tmp_path: Path, seeds: pa.Array
-) -> None:
-    def drawn(columns: Columns) -> list[dict[str, object]]:
-        table = write(tmp_path / "table.parquet", {"id": ["a", "b", "c"], **columns})
-        sweep = {"guidance": [1.5, 3, 6]}
-        made = {"template": "{{ id }}", "table": table, "sweep": sweep}
-        rows = image_rows(plan(tmp_path, prompts=made)).select(["prompt", "seed"]).to_pylist()
-        return sorted(rows, key=str)
-
-    without = drawn({})
-    with_some = drawn({"seed": seeds})
-    assert [row["seed"] for row in with_some[:3]] == [5, 5, 5]
-    assert with_some[3:] == without[3:]
-
-
-def test_large_and_wrong_seeds_of_a_table_stay_beside_empty_ones(tmp_path: Path) -> None:
-    columns = {"id": ["a", "b", "c"], "seed": [2.0**52, None, 2.5]}
-    table = write(tmp_path / "table.parquet", columns)
-    made = {"template": "{{ id }}", "table": table}
-    planned = plan(tmp_path, prompts=made, limits={"rejected_share": 0.5})
-    assert image_rows(planned)["seed"][0].as_py() == 2**52
-    assert [row["value"] for row in rejected(planned)] == ["2.5"]

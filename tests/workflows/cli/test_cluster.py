@@ -73,17 +73,6 @@ def test_exit_code_says_how_a_workflow_ended(
     assert ("has no column `prompt`" in done.stdout) == bool(exit_code)
 
 
-@pytest.mark.parametrize(("phase", "left_with"), [("Succeeded", 0), ("Error", 3)])
-def test_submission_that_is_watched_ends_as_the_workflow(
-    argo: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, left_with: int
-) -> None:
-    (tmp_path / "job.yaml").write_text(JOB)
-    monkeypatch.setattr("time.sleep", lambda _: argo.end(argo.workflows()[0], phase))
-    done = CliRunner().invoke(main, ["submit", str(tmp_path / "job.yaml"), "--watch"])
-    assert done.exit_code == left_with
-    assert [line.partition(": ")[2] for line in done.stdout.splitlines()[-2:]] == ["Pending", phase]
-
-
 @pytest.mark.usefixtures("argo")
 def test_workflow_that_has_not_ended_is_shown_once_and_is_to_be_asked_for_again(name: str) -> None:
     done = kiln("watch", name, "--once")
@@ -153,27 +142,6 @@ def test_no_text_of_a_schedule_forges_the_line_of_another(argo: Memory) -> None:
     assert output.splitlines()[1].startswith("images/nightly  0 1 * * *")
     assert len(output.splitlines()) == 2
     assert "\x1b" not in output
-
-
-def test_named_command_has_the_namespace_unless_it_is_the_one_assumed(
-    argo: Memory, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    argo.end(name, "Running")
-    assert f"`imagekiln stop {name} -n images`" in kiln("resubmit", name).stderr
-    assert f"`imagekiln watch {name} -n images`" in kiln("logs", name).stderr
-    monkeypatch.setenv("IMAGEKILN_NAMESPACE", NAMESPACE)
-    assert f"`imagekiln watch {name}`" in CliRunner().invoke(main, ["logs", name]).stderr
-
-
-@pytest.mark.usefixtures("argo")
-def test_schedule_is_paused_and_resumed_by_the_commands_that_are_named(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(JOB)
-    command = ["schedule", "create", str(tmp_path / "job.yaml"), "--cron", "30 1 * * *"]
-    for verb in ("pause", "resume"):
-        done = CliRunner().invoke(main, command)
-        assert done.exit_code == 0, done.output
-        assert f"`imagekiln schedule {verb} imagekiln-postcards -n images`" in done.stdout
-        command = ["schedule", verb, "imagekiln-postcards", "-n", "images"]
 
 
 def test_name_may_be_written_as_it_is_printed(argo: Memory, name: str) -> None:

@@ -6,10 +6,7 @@ from pathlib import Path
 
 from imagekiln.steps.aggregate.summary import load_summary, summary_to_json
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.models.performance import COMPUTED_SOURCE
-from imagekiln.steps.plan.estimate import Estimate
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.cli.plan_text import format_estimate
 from tests.runs import write_prompts
 from tests.workflows.cli.commands import ROWS, kiln, parse_json
 
@@ -95,19 +92,6 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_many_duplicates_are_explained(job: str, tmp_path: Path) -> None:
-    same = write_prompts(tmp_path / "same.parquet", [{"prompt": "a red circle"}] * 3)
-    sentence = (
-        "Duplicates have the prompt, the settings and the seed of an earlier row. Equal rows with "
-        "the same id, or without one, have one seed."
-    )
-    for command in ("estimate", "plan"):
-        done = kiln(command, job, "--set", f"prompts={same}")
-        assert done.exit_code == 0
-        assert sentence in done.stdout
-        assert sentence not in kiln(command, job).stdout
-
-
 def test_estimate_counts_the_highest_price_of_a_table_where_the_gpu_is_unknown(job: str) -> None:
     settings = ("--set", "shard.seconds_per_image=1200", "--set", "budget.cost=1")
     prices = "price_per_hour={NVIDIA L4: 0.7, NVIDIA H100: 3.5}"
@@ -140,47 +124,10 @@ def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: s
     assert (found["images"], found["gpu_hours"], found["cost"]) == (6, 2.0, 5.0)
 
 
-def test_estimate_says_that_a_cluster_would_stop_the_job_before_it_ends(job: str) -> None:
-    done = kiln("estimate", job, "--set", "shard.seconds_per_image=1000000")
-    assert done.exit_code == 0
-    assert done.stderr.splitlines() == [
-        "On a cluster, profile gpu stops a workflow after 7 days. Set more `days` in a profile of "
-        "your own, or a larger cluster.parallelism."
-    ]
-
-
 def test_schema_is_that_of_the_job_file() -> None:
     found = parse_json(kiln("schema"))
     assert found == Job.model_json_schema()
     assert found["additionalProperties"] is False
-
-
-def test_computed_estimate_says_so_and_names_other_gpus() -> None:
-    computed = Estimate(
-        rows=1,
-        rejected_rows=0,
-        duplicate_images=0,
-        existing_images=0,
-        truncated_prompts=2,
-        images=1,
-        shards=1,
-        parts=1,
-        gigabytes=1.0,
-        gpu_hours=100.0,
-        cost=None,
-        hours=6.25,
-        gpus=16,
-        time_source=COMPUTED_SOURCE,
-    )
-    lines = format_estimate(computed).splitlines()
-    assert "truncated:   2 prompts, which have more tokens than the model reads" in lines
-    *_, total, time, others = lines
-    assert total.startswith("GPU-hours:   100.00 (computed, not measured: ")
-    assert time == (
-        "time:        about 4.2 days on 1 GPU, "
-        "about 6 h 15 min on the 16 that a cluster gives at once"
-    )
-    assert others.startswith("other GPUs:  B200 44, A100 317, ")
 
 
 OWN_SCORE = "scores={warm: {kind: own, entry: 'score_beside:red'}}"

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import click
@@ -111,10 +110,6 @@ def test_shell_completion_knows_commands_options_and_files(
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
     done = CliRunner().invoke(main, prog_name="imagekiln")
     assert set(done.output.split()) == completions
-
-
-def test_version_is_that_of_the_package() -> None:
-    assert version("imagekiln") in kiln("--version").output
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.aggregate.summary import load_summary, summary_to_json
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store
 from tests.runs import DRAWABLE, UNDRAWABLE, fill, not_ok, write_prompts
 from tests.workflows.cli.commands import ROWS, kiln, parse_json, plan_run
 
@@ -119,12 +117,6 @@ def test_steps_one_by_one_make_the_dataset(job: str) -> None:
     name = Path(run).name
     assert kiln("aggregate", run).stdout == f"{name}: 6 of 6 images are ok.\n"
     assert "\nok:       6\n" in kiln("verify", run).stdout
-
-
-def test_aggregate_as_json_is_the_summary(store: Store) -> None:
-    assert parse_json(kiln("aggregate", store.uri, "--format", "json")) == summary_to_json(
-        load_summary(store)
-    )
 
 
 def test_images_that_are_not_ok_exit_3_until_they_are_accepted(job: str) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import EncodedImage
-from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.storage import open_store
@@ -114,19 +111,6 @@ def test_a_pod_rewrites_the_prompts_for_the_pod_that_plans(tmp_path: Path) -> No
     # A pod that is retried has nothing to do.
     assert "\nrewritten: 0\n" in _rewrite(job).output
     assert _plan(tmp_path, job).exit_code == 0
-
-
-def test_pod_of_a_job_without_a_language_model_says_so(tmp_path: Path) -> None:
-    done = _rewrite(_job(tmp_path))
-    assert done.exit_code == 2
-    assert "the job has no `rewrite`. Add it, or plan the job as it is." in done.output
-
-
-def test_pod_that_plans_refuses_prompts_that_are_not_rewritten(tmp_path: Path) -> None:
-    job = _job(tmp_path, "rewrite: {model: {id: kiln/writer}}")
-    done = _plan(tmp_path, job)
-    assert done.exit_code == 2
-    assert "planning rewrites none. First type `imagekiln rewrite JOB` where" in done.output
 
 
 def test_pod_that_plans_refuses_a_job_that_its_workflow_would_not_export(tmp_path: Path) -> None:
@@ -305,20 +289,6 @@ def test_retry_where_nothing_is_left_needs_no_pods_and_hands_out_the_run(tmp_pat
         "0",
     )
     assert open_run(run).head.commit.retries == ()
-
-
-def test_retry_of_a_run_that_lacks_parts_makes_these_first(tmp_path: Path) -> None:
-    run = _with_failures(tmp_path)
-    shutil.rmtree(Path(run) / "commits")
-    (Path(run) / part_key(0, 0)).unlink()
-    with pytest.raises(Incomplete):
-        aggregate(run)
-    done = _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}"), "--retry")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("Parts of this run are missing, and are made first.")
-    left = _outputs(tmp_path)
-    shards = str(len(load_plan(open_store(run)).shards))
-    assert (left["run"], left["pods"]) == (run, shards)
 
 
 @pytest.mark.parametrize("sign", ["{{", "}}", "$("])
