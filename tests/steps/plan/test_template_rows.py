@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptTemplate
 from imagekiln.steps.plan import template_rows
 from imagekiln.steps.plan.template_recipes import count_prompts, load_recipes
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.prompts import wildcards
-from tests.jobs import Columns, image_rows, job, plan, rejected, write
+from tests.jobs import image_rows, job, plan, rejected, write
 
 PAGE = Path(__file__).parents[3] / "docs" / "prompts.md"
 NUMBERS = count()
@@ -257,27 +257,6 @@ def _plan_rows(folder: Path, files: Mapping[str, str], template: str) -> None:
     made = _job(folder, files, template=template)
     (folder / "wildcards/binary.txt").write_bytes(b"a\n\xff\n")
     read_prompts(made, folder)
-
-
-@pytest.mark.parametrize(
-    ("columns", "problem"),
-    [
-        ({"town": ["a"]}, "has no column 'city' (it has town). Correct prompts.template."),
-        ({"city": [1.5]}, "column 'city' is double, not text"),
-        ({"city": ["a"], "source_image": ["x.png"]}, "column 'source_image' has input images"),
-        (pa.table([["a"], ["b"]], ["city", "city"]), "has more than one column 'city'"),
-        ({"city": [None]}, "1 of 1 row was rejected: prompt is null"),
-        ({"city": ["a"], "id": pa.array([b"\xff"]).view(pa.string())}, "has ids that are"),
-    ],
-)
-def test_hostile_tables_are_refused_in_a_sentence(
-    tmp_path: Path, columns: Columns, problem: str
-) -> None:
-    table = write(tmp_path / "table.parquet", columns)
-    with pytest.raises(KilnError) as caught:
-        plan(tmp_path, prompts={"template": "in {{ city }}", "table": str(table)})
-    assert problem in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_wildcard_files_that_would_fill_memory_are_refused(

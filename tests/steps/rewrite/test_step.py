@@ -249,15 +249,6 @@ def _refused(kind: type[KilnError], job: Job) -> str:
     return str(caught.value)
 
 
-def test_hub_that_is_away_means_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving_model(language_model("gpt2"), tmp_path, monkeypatch):
-        pass  # the hub is gone, and the cache is empty
-    monkeypatch.setattr("time.sleep", lambda _: None)  # the client waits 23 s between its tries
-    model = {"id": MODEL, "revision": REVISION}
-    sentence = _refused(TryAgain, _job(tmp_path, PROMPTS, model=model))
-    assert "the hub could not be reached. Run again, or set rewrite.model.id" in sentence
-
-
 def test_batches_that_do_not_fit_into_memory_are_halved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,12 +254,9 @@ def test_output_that_holds_another_plan() -> None:
     "command",
     [
         ["verify", "job.yaml"],
-        ["retry", "job.yaml"],
-        ["aggregate", "job.yaml"],
         ["reproduce", "job.yaml", "0" * 32],
         ["diff", "job.yaml", "job.yaml", "--to", "page"],
         ["generate", "job.yaml", "--shard", "0"],
-        ["generate", "job.yaml", "--shard", "0", "--workers", "2"],
     ],
     ids=lambda command: " ".join(command),
 )
@@ -332,13 +329,3 @@ def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "Usage: " in done.stdout
     assert {*done.stderr.split()} & {*HEAVY} == set()
-
-
-def test_what_rows_are_drawn_with_is_said_where_the_job_does_not_say_it() -> None:
-    Path("prompts.csv").write_text("prompt\na red circle\n", encoding="utf-8")
-    name = _job(prompts="prompts.csv")
-    drawn = "10 steps, guidance 3 (model card of bundled:shapes)"
-    assert f"Draws {drawn}." in CliRunner().invoke(main, ["plan", name]).stdout.splitlines()
-    assert f"drawn with:  {drawn}" in CliRunner().invoke(main, ["estimate", name]).stdout
-    both = ["--set", "defaults.steps=4", "--set", "defaults.guidance=2"]
-    assert "Draws" not in CliRunner().invoke(main, ["plan", name, *both]).stdout

@@ -88,10 +88,6 @@ def test_what_is_no_size_is_refused(size: str, job: str) -> None:
             "  batch   4          2 images/s      3.5 GiB",
         ),
         (
-            entry(batch=1, measured=[]),
-            "64 x 64 on a GPU: batches of 1 image, 0.5 s per image (larger batches are no faster).",
-        ),
-        (
             entry(gpu="a\x1bGPU", stopped="memory", measured=[]),
             "64 x 64 on a\ufffdGPU: batches of 4 images, 0.5 s per image "
             "(larger batches do not fit in memory).",

@@ -16,7 +16,7 @@ from imagekiln.steps.runs.part_file import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage.store import Store
-from tests.faults import failing, manifests
+from tests.faults import manifests
 from tests.jobs import files
 from tests.runs import PROMPTS, encoded, fill, job, not_ok, planned, write_prompts
 from tests.workflows.cli.commands import kiln, parse_json, plan_run
@@ -38,16 +38,6 @@ def test_retry_says_what_it_made_again(failed: PlanResult) -> None:
     assert f"Planned 2 images in 1 shard: {failed.uri}/retry-1" in done.stderr
     again = kiln("retry", failed.uri)
     assert (again.exit_code, again.stdout.partition(".")[0]) == (0, "Nothing left to retry")
-
-
-def test_retry_that_fails_again_is_incomplete(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"))
-    fill(there, {3: not_ok(3)})
-    assert kiln("aggregate", there.uri).exit_code == 3
-    with failing(str(PROMPTS[3]["prompt"])):
-        done = kiln("retry", there.uri)
-    assert done.exit_code == 3
-    assert "1 of 20 images are not ok: 1 failed (RuntimeError: cannot draw" in done.stderr
 
 
 def test_reproduced_image_with_equal_bytes_is_a_success(store: Store, tmp_path: Path) -> None:
@@ -175,16 +165,6 @@ def test_runs_names_a_run_that_cannot_be_read_and_lists_the_others(
     (warning,) = caplog.messages
     assert f"{output}/damaged/{key}: is not a readable" in warning
     assert warning.endswith("It is not listed.")
-
-
-def test_output_in_place_of_a_run_is_answered_with_the_command_that_lists_its_runs(
-    failed: PlanResult,
-) -> None:
-    output = failed.uri.rpartition("/")[0]
-    for arguments in (["verify"], ["retry"], ["aggregate"]):
-        done = kiln(*arguments, output)
-        assert done.exit_code == 2
-        assert f"Name one of them: `imagekiln runs {output}` lists them." in done.stderr
 
 
 def test_run_that_was_aggregated_before_it_was_drawn_is_unfinished(
