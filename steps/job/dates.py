@@ -50,7 +50,7 @@ def fill_date(job: Job, date: str, timezone: str = "") -> Job:
 
 
 def needs_date(job: Job) -> bool:
-    """Whether the job's prompts have a place for a date that is not filled."""
+    """Return whether the job's prompts have a place for a date that is not filled."""
     return any(map(DATE_PLACEHOLDER.search, job.prompt_patterns))
 
 

@@ -1,4 +1,4 @@
-"""How a job is executed: the sizes of its pieces, speed, limits, prices and budget."""
+"""Settings of a job's execution: sizes of its pieces, speed, limits, prices and budget."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
@@ -45,7 +45,7 @@ class PartSettings(Settings):
     images: Annotated[PositiveInteger, Field(le=10_000)] | None = Field(
         default=None,
         description=(
-            f"Where absent, {DEFAULT_PART_IMAGES}, or fewer of a model that is known to be slow."
+            f"If absent, {DEFAULT_PART_IMAGES}, or fewer of a model that is known to be slow."
         ),
     )
 
@@ -54,7 +54,7 @@ class BatchSettings(Settings):
     """The images that one call of the denoiser draws: a number, or as `tune` measured."""
 
     images: Annotated[PositiveInteger, Field(le=1024)] | None = Field(
-        default=None, description=f"Where absent, as tuned, or else {DEFAULT_BATCH_IMAGES}."
+        default=None, description=f"If absent, as tuned, or else {DEFAULT_BATCH_IMAGES}."
     )
     tuning: Location | None = Field(
         default=None, description="The file that `imagekiln tune` wrote: a path or URI."
@@ -73,7 +73,7 @@ class JobLimits(Settings):
 
 
 class BudgetSettings(Settings):
-    """What a run may cost, with all its retries. No plan contains it, so that it can be raised."""
+    """Limits on the cost of a run, with all its retries. No plan contains them."""
 
     gpu_hours: Number | None = Field(
         default=None, gt=0, description="The most GPU-hours that the run may take."
@@ -84,7 +84,7 @@ class BudgetSettings(Settings):
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is any limit."""
+        """Return whether any limit is set."""
         return self != BudgetSettings()
 
 
@@ -104,14 +104,14 @@ class StepCacheSettings(Settings):
 
 
 class SpeedSettings(Settings):
-    """How the model is run. All but `compile` and `vae` change pixels and are in `image_id`."""
+    """Ways to run the model faster. All but `compile` and `vae` change ids."""
 
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_restore_on_off)] = Field(
         default="auto", description="auto compiles the model on CUDA devices only, on always."
     )
     vae: Literal["auto", "whole", "tiles"] = Field(
         default="auto",
-        description="How latents are decoded; auto decodes in pieces only where memory is short.",
+        description="How latents are decoded; auto decodes in pieces only if memory is short.",
     )
     quantization: Literal["none", "fp8"] = Field(
         default="none", description="fp8 computes the denoiser in 8 bits; the GPU must support it."
@@ -137,14 +137,14 @@ class SpeedSettings(Settings):
         return interval
 
     def is_guided(self, step: int, steps: int) -> bool:
-        """Whether guidance applies at a step of so many, counted from 0."""
+        """Return whether guidance applies at a step of so many, counted from 0."""
         if self.guidance_interval is None:
             return True
         start, end = self.guidance_interval
         return round(start * steps) <= step < round(end * steps)
 
     def is_extrapolated(self, step: int) -> bool:
-        """Whether a step, counted from 0, is not computed."""
+        """Return whether a step, counted from 0, is not computed."""
         if self.step_cache is None or step < FIRST_STEPS:
             return False
         return (step - FIRST_STEPS - 1) % self.step_cache.interval != 0

@@ -38,7 +38,7 @@ class SettingMistake(ValueError):
 
 
 def is_unset(value: object) -> bool:
-    """Whether to leave a setting out of what is written, so that run ids stay."""
+    """Return whether to leave a setting out of what is written, so that run ids stay."""
     return value is None
 
 
@@ -117,7 +117,7 @@ class Settings(BaseModel):
 
     @model_serializer(mode="wrap")
     def _write_kind(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Write the kind, of which each class has one, also where defaults are left out."""
+        """Write the kind, of which each class has one, also if defaults are left out."""
         values: dict[str, object] = write(self)
         kind = getattr(self, "kind", None)
         if kind is None or "kind" in values:
@@ -132,7 +132,7 @@ class HubReference(Settings):
     revision: str | None = Field(
         default=None,
         pattern=REVISION_PATTERN,
-        description="The commit, branch or tag of a hub id; where absent, main. "
+        description="The commit, branch or tag of a hub id; if absent, main. "
         "A plan freezes the commit.",
     )
 

@@ -39,7 +39,7 @@ class LowContrastGate(Gate):
 
 
 def require_own_function(entry: str) -> str:
-    """The entry of a function. Raises ValueError where it belongs to Python.
+    """The entry of a function. Raises ValueError if it belongs to Python.
 
     A plan, which somebody else may have written, names what is imported and called.
     """
@@ -77,14 +77,14 @@ class UserCheckGate(Gate):
 
 
 class GateSettings(Settings):
-    """What is measured of each image. A gate only marks, unless it has a share."""
+    """Measurements of each image. A gate only marks, unless it has a share."""
 
     blank: Gate = Gate()
     safety: Gate = Gate()
     low_contrast: LowContrastGate = LowContrastGate()
     over_saturated: Gate = Gate()
     near_duplicate: Gate | None = Field(
-        default=None, description="Images are compared with earlier ones only where this is set."
+        default=None, description="Images are compared with earlier ones only if this is set."
     )
     checks: Annotated[tuple[UserCheckGate, ...], Field(max_length=100)] = Field(
         default=(), description="Checks of your own."

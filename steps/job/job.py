@@ -113,17 +113,15 @@ class ModelSettings(PipelineSettings):
 class RowDefaults(Settings):
     """The values for the columns that a prompt row leaves empty."""
 
-    steps: StepCount | None = Field(
-        default=None, description="Where absent, the model's own number."
-    )
+    steps: StepCount | None = Field(default=None, description="If absent, the model's own number.")
     guidance: Guidance | None = Field(
-        default=None, description="Where absent, the model's own number."
+        default=None, description="If absent, the model's own number."
     )
     width: PositiveInteger | None = Field(
-        default=None, description="Pixels; where absent, the model's own size."
+        default=None, description="Pixels; if absent, the model's own size."
     )
     height: PositiveInteger | None = Field(
-        default=None, description="Pixels; where absent, the model's own size."
+        default=None, description="Pixels; if absent, the model's own size."
     )
     negative_prompt: str = ""
     sampler: Sampler = "default"
@@ -143,7 +141,7 @@ class RowDefaults(Settings):
 
 
 class CardSettings(Settings):
-    """What the dataset card says beyond what the run itself knows."""
+    """Statements of the dataset card that the run itself does not know."""
 
     license: str | None = Field(
         default=None,
@@ -153,7 +151,7 @@ class CardSettings(Settings):
 
 
 class ClusterSettings(Settings):
-    """Where and how the job runs on a cluster. No pixel depends on it, so no plan contains it."""
+    """Settings of the job on a cluster. No pixel depends on it, so no plan contains it."""
 
     namespace: str = Field(
         default="imagekiln",
@@ -193,7 +191,7 @@ def _prompts_kind(value: object) -> str:
 
 
 class Job(Settings):
-    """What a person asks for: prompts, a model, settings, and where the dataset goes."""
+    """A job: prompts, a model, settings, and the place of the dataset."""
 
     name: str = Field(
         pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$",
@@ -209,7 +207,7 @@ class Job(Settings):
         description="Paths, globs, folders or URIs of Parquet, CSV, JSON or Arrow files, a "
         "template, or some texts.",
     )
-    # Left out of what is written where it is not set, so that run ids are those of before.
+    # Left out of what is written if it is not set, so that run ids are those of before.
     rewrite: RewriteSettings | None = Field(
         default=None,
         exclude_if=is_unset,
@@ -278,7 +276,7 @@ class Job(Settings):
     )
     unconditional_writes: Literal["refuse", "accept"] = Field(
         default="refuse",
-        description="accept allows a store without conditional PUT, where two writers can collide.",
+        description="accept allows a store without conditional PUT: two writers can collide.",
     )
     cluster: ClusterSettings = ClusterSettings()
     _origin: JobOrigin = PrivateAttr(default=JobOrigin())
@@ -315,7 +313,7 @@ class Job(Settings):
 
     @property
     def refines_with_own_model(self) -> bool:
-        """Whether a pass needs the model that draws."""
+        """Return whether a pass needs the model that draws."""
         return any(
             isinstance(settings, RefinePass) and settings.model is None
             for settings in self.passes.values()
@@ -323,7 +321,7 @@ class Job(Settings):
 
     @property
     def alters_images(self) -> bool:
-        """Whether a pass changes the pixels of images after they were drawn."""
+        """Return whether a pass changes the pixels of images after they were drawn."""
         return any(alters_pixels(settings) for settings in self.passes.values())
 
     @property
@@ -338,7 +336,7 @@ class Job(Settings):
 
     @property
     def candidates(self) -> int:
-        """How many images are made for each one that is asked for."""
+        """The images that are made for each one that is asked for."""
         return 1 if self.keep is None else self.keep.of
 
     @property
@@ -371,14 +369,14 @@ class Job(Settings):
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """Those of `carried_columns` that the prompts come with, before they are rewritten."""
+        """The carried columns of the input, before prompts are rewritten."""
         if isinstance(self.prompts, PromptTemplate):
             return (*self.carry, *(name for name in RECIPE_COLUMNS if name not in self.carry))
         return self.carry
 
     @property
     def origin(self) -> JobOrigin:
-        """Where the job was read from; nothing is known of one that was made in Python."""
+        """The file of the job; empty for one that was made in Python."""
         return self._origin
 
     def with_origin(self, origin: JobOrigin) -> "Job":

@@ -1,4 +1,4 @@
-"""How images are written and exported: kinds of file and their quality, metadata, signature."""
+"""Settings of image files and exports: kind, quality, metadata, signature."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -54,7 +54,7 @@ class Webp(ExplicitEncoding):
 
 
 def _encoding_kind(value: object) -> str:
-    """The kind of an encoding; PNG where none is named."""
+    """The kind of an encoding; PNG if none is named."""
     if isinstance(value, dict):
         return str(value.get("kind", "png"))
     return str(getattr(value, "kind", "png"))
@@ -65,7 +65,7 @@ Encoding = Annotated[
     Discriminator(_encoding_kind),
 ]
 FILE_SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
-# Pixels, where the file format has a limit.
+# Pixels, if the file format has a limit.
 MAX_SIDES = {"jpeg": 65_535, "webp": 16_383}
 
 
@@ -88,7 +88,7 @@ def describe_encoding(encoding: Encoding) -> str:
 
 
 def is_lossless(encoding: Encoding) -> bool:
-    """Whether decoding gives exactly the pixels that were drawn."""
+    """Return whether decoding gives exactly the pixels that were drawn."""
     return isinstance(encoding, Png) or (isinstance(encoding, Webp) and encoding.lossless)
 
 
@@ -116,7 +116,7 @@ SecretReference = Annotated[NonEmptyText, AfterValidator(_reject_inline_key)]
 
 
 class C2paSettings(Settings):
-    """Where to find the certificate and the key that sign each image. Needs the extra `c2pa`."""
+    """The certificate and the key that sign each image. Needs the extra `c2pa`."""
 
     certificate: SecretReference = Field(
         default="env:IMAGEKILN_C2PA_CERTIFICATE",
@@ -150,20 +150,20 @@ class RunExport(Settings):
         default=None, description="The column whose values become folders."
     )
     columns: tuple[NonEmptyText, ...] | None = Field(
-        default=None, description="The columns of the export; where absent, all."
+        default=None, description="The columns of the export; if absent, all."
     )
 
     @model_validator(mode="after")
     def _require_files_with_a_size(self) -> "RunExport":
         if self.format == "files" and self.file_size is not None:
             raise ValueError(
-                "has file_size and format: files, where each image is a file; remove file_size"
+                "has file_size and format: files, which has a file for each image; remove file_size"
             )
         return self
 
 
 def check_exports(exports: Sequence[RunExport], output: str) -> None:
-    """Raise ValueError if a copy would lie where the runs or other copies do."""
+    """Raise ValueError if a copy would lie in the folder of the runs or of another copy."""
     used = {output.rstrip("/"): "output"}
     for index, settings in enumerate(exports):
         name = f"export[{index}].to"

@@ -52,23 +52,23 @@ class RefinePass(Settings):
 
     kind: Literal["refine"] = "refine"
     strength: Annotated[Number, Field(gt=0, le=1)] = Field(
-        default=0.3, description="How far the image is drawn anew; 1 leaves nothing of it."
+        default=0.3, description="How much of the image is redrawn, from nothing to all of it."
     )
     steps: StepCount | None = Field(
-        default=None, description="Where absent, the row's, or those of the pass's own model."
+        default=None, description="If absent, the row's, or those of the pass's own model."
     )
     guidance: Guidance | None = Field(
-        default=None, description="Where absent, the row's, or that of the pass's own model."
+        default=None, description="If absent, the row's, or that of the pass's own model."
     )
     sampler: Sampler | None = Field(
         default=None,
         exclude_if=is_unset,
-        description="Where absent, the row's.",
+        description="If absent, the row's.",
     )
     model: PipelineSettings | None = Field(
         default=None,
         exclude_if=is_unset,
-        description="The diffusers pipeline that draws; where absent, the job's own.",
+        description="The diffusers pipeline that draws; if absent, the job's own.",
     )
     scale: Annotated[Number, Field(ge=1 / MAX_SCALE, le=MAX_SCALE)] | None = Field(
         default=None, description="Enlarges the image before it is drawn over."
@@ -100,7 +100,7 @@ AnyPass = Annotated[AnyModelPass | RefinePass, Field(discriminator="kind")]
 
 
 def alters_pixels(settings: AnyPass) -> bool:
-    """Whether a pass gives another image, and not only a text."""
+    """Return whether a pass gives another image, and not only a text."""
     return not isinstance(settings, CaptionPass)
 
 
@@ -120,7 +120,7 @@ def describe_pass(settings: AnyPass) -> str:
 def check_passes(
     passes: Mapping[str, AnyPass], taken_names: Collection[str], taken_columns: Collection[str]
 ) -> None:
-    """Raise SettingMistake where passes have names that mean something else, or a wrong order.
+    """Raise SettingMistake if passes have names that mean something else, or a wrong order.
 
     `taken_names` are those of scores and gates, `taken_columns` those that the job carries.
     """

@@ -106,7 +106,7 @@ class PromptTemplate(Settings):
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """The setting `template` as a tuple, also where it is one."""
+        """The setting `template` as a tuple, also if it is one."""
         return (self.template,) if isinstance(self.template, str) else self.template
 
     @property
@@ -116,7 +116,7 @@ class PromptTemplate(Settings):
 
     @property
     def table_patterns(self) -> tuple[str, ...]:
-        """The setting `table` as a tuple; empty where there is none."""
+        """The setting `table` as a tuple; empty if there is none."""
         if self.table is None:
             return ()
         return (self.table,) if isinstance(self.table, str) else self.table
@@ -148,9 +148,12 @@ class RewriteSettings(Settings):
         description="Writes the model's text behind the prompt, for models that continue prompts.",
     )
     temperature: Number = Field(
-        default=0.0, ge=0, le=10, description="0 takes the likeliest token; above, it is drawn."
+        default=0.0,
+        ge=0,
+        le=10,
+        description="0 takes the likeliest token; above, samples.",
     )
-    seed: Integer = Field(default=0, ge=0, le=MAX_SEED, description="Of what is drawn.")
+    seed: Integer = Field(default=0, ge=0, le=MAX_SEED, description="The seed of sampling.")
 
     @field_validator("instruction")
     @classmethod
@@ -160,5 +163,5 @@ class RewriteSettings(Settings):
         return instruction
 
     def instruct(self, prompt: str) -> str:
-        """What the model is asked for a prompt."""
+        """The instruction for a prompt."""
         return self.instruction.replace(PROMPT_PLACEHOLDER, prompt)

@@ -73,7 +73,7 @@ class Score(Gate):
 
     @property
     def criterion(self) -> str:
-        """Which images are marked, in words."""
+        """The marked images, in words."""
         clauses = ["no number"]
         if self.max is not None:
             clauses.insert(0, f"over {self.max:g}")
@@ -82,7 +82,7 @@ class Score(Gate):
         return ", or ".join(clauses)
 
     def marks(self, value: float) -> bool:
-        """Whether an image with this score is marked."""
+        """Return whether an image with this score is marked."""
         is_low = self.min is not None and value < self.min
         is_high = self.max is not None and value > self.max
         return is_low or is_high
@@ -93,7 +93,7 @@ class ModelScore(Score, HubReference):
 
 
 class ClipScore(ModelScore):
-    """How well image and prompt agree: 100 times the cosine of a CLIP model's embeddings."""
+    """Agreement of image and prompt: 100 times the cosine of a CLIP model's embeddings."""
 
     kind: Literal["clip_score"] = "clip_score"
 
@@ -105,12 +105,12 @@ class RewardScore(ModelScore):
     processor: HubReference | None = Field(
         default=None,
         exclude_if=is_unset,
-        description="Whose tokenizer and image processor are used, where the model has none.",
+        description="Whose tokenizer and image processor are used, if the model has none.",
     )
 
 
 class AestheticScore(ModelScore):
-    """How an image pleases: layers in a file of their own on a CLIP model's image embedding."""
+    """Aesthetic score: layers in a file of their own on a CLIP model's image embedding."""
 
     kind: Literal["aesthetic"] = "aesthetic"
     head: Location = Field(description="The safetensors file of the layers, on this machine.")
@@ -124,7 +124,7 @@ class ClassifierScore(ModelScore):
 
 
 class SharpnessScore(Score):
-    """How sharp an image is: the variance of the Laplacian of its luma. Needs no model."""
+    """Sharpness of an image: the variance of the Laplacian of its luma. Needs no model."""
 
     kind: Literal["sharpness"] = "sharpness"
 
@@ -160,7 +160,7 @@ def describe_score(score: AnyScore) -> str:
 
 
 class KeepSettings(Settings):
-    """Which image of a prompt remains: the one with the highest score of several candidates."""
+    """Keep the image with the highest score of several candidates."""
 
     model_config = ConfigDict(json_schema_extra=_allow_text)
 

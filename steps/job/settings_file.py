@@ -243,7 +243,7 @@ def _describe_setting(groups: Groups, path: SettingPath) -> str:
 
 
 def _is_group(place: SettingPath, path: SettingPath) -> bool:
-    """Whether a setting is in the group at `place`, or in one that the user has named there."""
+    """Return whether a setting is in the group at `place`, or in one that the user named there."""
     names = tuple(name for name in path[:-1] if isinstance(name, str))
     return names == place or (len(names) > 1 and names[:-1] == place)
 

@@ -40,7 +40,7 @@ def require_entries(job: Job) -> None:
 def find_untried_entries(job: Job) -> tuple[str, ...]:
     """A sentence for each module that is not importable here: where pods run, it may be.
 
-    Raises BadInput where a module is importable and has no such function.
+    Raises BadInput if a module is importable and has no such function.
     """
     if job.origin.folder is not None:
         _search_in(str(job.origin.folder))
@@ -96,12 +96,12 @@ def _entries(job: Job) -> Iterator[tuple[SettingPath, Callable[[], UserCheckFunc
 
 
 def import_check(check: UserCheckGate) -> UserCheckFunction:
-    """The function of a check. Raises BadInput where there is none."""
+    """The function of a check. Raises BadInput if there is none."""
     return _import_entry(f"gates.checks: {check.name}", check.entry, ("image", "spec"))
 
 
 def import_score(setting: str, entry: str) -> UserCheckFunction:
-    """The function of a score, or its class. Raises BadInput where there is none."""
+    """The function of a score, or its class. Raises BadInput if there is none."""
     return _import_entry(setting, entry, ("images", "specs"))
 
 

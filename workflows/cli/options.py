@@ -200,7 +200,7 @@ def _make_pod_job(
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """How to reach a cluster: Argo's server, or a context of kubeconfig."""
+    """The connection to a cluster: Argo's server, or a context of kubeconfig."""
 
     server: str | None
     context: str | None

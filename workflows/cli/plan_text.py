@@ -1,6 +1,5 @@
 """A job before it is carried out as text: its plan, estimate and batch sizes."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -108,21 +107,21 @@ def _count_images(result: "PlanResult") -> str:
 
 
 def _describe_rejections(result: "PlanResult") -> list[str]:
-    """Where rejected rows are listed, and why they were rejected."""
+    """The list of rejected rows, and the reasons."""
     line = f"Rejected rows are listed in {result.uri}/{rejected_key(result.plan.rejected)}."
     if not result.rejection_causes:
         return [line]
     return [f"{line} Reasons:", *_list_causes(result.rejection_causes)]
 
 
-def _list_causes(causes: "Sequence[RejectionCause]") -> list[str]:
+def _list_causes(causes: "tuple[RejectionCause, ...]") -> list[str]:
     from imagekiln.steps.plan.draft import describe_causes
 
     return [f"  {line}" for line in describe_causes(causes)]
 
 
 def _describe_duplicates(duplicates: int, images: int) -> list[str]:
-    """What duplicates are, if so many are omitted that it may be a surprise."""
+    """Explain duplicates if many are omitted."""
     if duplicates <= MAX_DUPLICATE_SHARE * images:
         return []
     return [
@@ -183,7 +182,7 @@ def describe_job(job: "Job", stored_size: tuple[int, int] | None) -> list[str]:
 
 
 def _describe_columns(result: "PlanResult | Estimate") -> list[str]:
-    """How many prompts templates make, which columns are guessed or unused, and notes."""
+    """Prompts from templates, guessed and unused columns, and notes."""
     lines = []
     if result.made_prompts is not None:
         lines.append(f"Templates make {result.made_prompts}.")

@@ -121,7 +121,7 @@ def write_manifests(folder: Path, *, monitoring: bool = False) -> None:
     """Copy the namespace's objects into a new folder, for `kubectl apply -k` and overlays.
 
     With `monitoring`, the overlays include metrics, alerts and dashboards, which need the
-    Prometheus Operator. Raises BadInput where there is such a folder, TryAgain where the disk is
+    Prometheus Operator. Raises BadInput if there is such a folder, TryAgain if the disk is
     full.
     """
     with translate_errors(str(folder)):

@@ -156,7 +156,7 @@ def _progress_parts(status: WorkflowStatus) -> list[str]:
 
 
 def _wait_text(wait: StepWait, status: WorkflowStatus) -> str:
-    """What pods wait for; unless others run, with what Argo or Kubernetes says of it."""
+    """The cause of a wait; unless other pods run, with the message of Argo or Kubernetes."""
     pods = f" ({wait.pods} pods)" if wait.pods > 1 else ""
     text = f"{wait.step}{pods} waits: {wait.cause}"
     if not status.pods.running:

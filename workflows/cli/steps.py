@@ -115,9 +115,8 @@ def plan(
         )
 
     gpus = job.job.cluster.parallelism * workers
-    format_text = partial(plan_text.format_plan, cluster_gpus=gpus)
-    if retry or job.retry:
-        format_text = plan_text.format_retry_plan
+    is_retry = retry or job.retry
+    if is_retry:
         result = plan_retry(job.job)
     else:
         with open_progress() as progress:
@@ -126,7 +125,8 @@ def plan(
     add_log_context("plan", result.uri)
     if outputs:
         write_plan_outputs(outputs, result, job.job.cluster, workers)
-    print_result(result, format_text)
+    format_plan = partial(plan_text.format_plan, cluster_gpus=gpus)
+    print_result(result, plan_text.format_retry_plan if is_retry else format_plan)
     plan_text.print_plan_warnings(result)
 
 
@@ -161,18 +161,18 @@ def generate(stop: "Stop", run: str, shard: int, workers: int, *, judge: bool) -
     from imagekiln.steps.runtime.progress import open_progress
 
     add_log_context("generate", run, shard)
-    with open_progress() as progress:
-        if workers > 1:
-            from imagekiln.workflows.pod.workers import generate_shards
+    if workers > 1:
+        from imagekiln.workflows.pod.workers import generate_shards
 
+        with open_progress() as progress:
             generate_shards(run, shard, workers, progress, stop)
-        else:
-            from imagekiln.steps.generate.start import generate as generate_shard
-            from imagekiln.steps.runs.start_times import StartClock
+    else:
+        from imagekiln.steps.generate.start import generate as generate_shard
+        from imagekiln.steps.runs.start_times import StartClock
 
-            clock = StartClock.of_process()
+        clock = StartClock.of_process()
+        with open_progress() as progress:
             stats = generate_shard(run, shard, progress, stop, process_clock=clock, helps=True)
-    if workers == 1:
         print_result(stats, text.format_shard)
     if judge:
         from imagekiln.steps.aggregate.preview import judge_first_shard

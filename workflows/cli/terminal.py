@@ -19,7 +19,7 @@ def store_format(ctx: click.Context, _option: click.Parameter, value: str) -> No
 
 
 def is_json() -> bool:
-    """Whether the running command was asked for JSON."""
+    """Return whether the running command was asked for JSON."""
     context = click.get_current_context(silent=True)
     return context is not None and context.meta.get(FORMAT) == "json"
 

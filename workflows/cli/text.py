@@ -87,7 +87,7 @@ def _list_others(statuses: Mapping[str, int]) -> list[str]:
 
 
 def format_shard(result: "ShardStats | None") -> str:
-    """What was generated of a shard."""
+    """The images of a shard and their speed."""
     if result is None:
         return "Nothing is missing."
     images = pluralize(result.images, "image")
@@ -177,7 +177,7 @@ def format_runs(runs: "Sequence[RunOverview]") -> str:
 
 
 def _run_row(run: "RunOverview") -> dict[str, str]:
-    state = run.state
+    state: str = run.state
     if run.exceeded_gates:
         state = f"{state}, gates: {', '.join(run.exceeded_gates)}"
     images = format_images(run.statuses)
@@ -220,7 +220,7 @@ def format_forgotten(result: "ForgetResult") -> str:
 
 
 def format_garbage(result: "GcResult") -> str:
-    """What can be or was removed, and the sum."""
+    """Removed or removable runs, and the sum."""
     lines = ["Nothing to remove."]
     if result.found:
         verb = "Removed" if result.removed else "To remove with --remove"
