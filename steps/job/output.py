@@ -6,14 +6,13 @@ from typing import Annotated, Literal
 from pydantic import (
     AfterValidator,
     ByteSize,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
     model_validator,
 )
 
-from imagekiln.steps.job.fields import Integer, Location, NonEmptyText, Settings
+from imagekiln.steps.job.fields import KIND_REQUIRED, Integer, Location, NonEmptyText, Settings
 
 QualityLevel = Annotated[Integer, Field(ge=1, le=100)]
 
@@ -24,14 +23,10 @@ class Png(Settings):
     kind: Literal["png"] = "png"
 
 
-class ExplicitEncoding(Settings):
-    """A kind that must be named: in the JSON schema, only PNG is valid without `kind`."""
-
-    model_config = ConfigDict(json_schema_extra={"required": ["kind"]})
-
-
-class Jpeg(ExplicitEncoding):
+class Jpeg(Settings):
     """Small, fast and read everywhere; close to what was drawn."""
+
+    model_config = KIND_REQUIRED  # in the JSON schema, only PNG is valid without it
 
     kind: Literal["jpeg"] = "jpeg"
     quality: QualityLevel = Field(
@@ -42,8 +37,10 @@ class Jpeg(ExplicitEncoding):
     )
 
 
-class Webp(ExplicitEncoding):
+class Webp(Settings):
     """Smaller than JPEG, and slower to write."""
+
+    model_config = KIND_REQUIRED
 
     kind: Literal["webp"] = "webp"
     quality: QualityLevel = Field(

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from imagekiln.steps.job.fields import (
+    KIND_REQUIRED,
     Guidance,
     HubReference,
     Integer,
@@ -21,7 +22,7 @@ from imagekiln.steps.job.fields import (
     is_unset,
 )
 from imagekiln.steps.job.samplers import Sampler
-from imagekiln.steps.job.scores import KIND_REQUIRED, RESERVED_NAMES, SCORE_NAME_PATTERN
+from imagekiln.steps.job.scores import RESERVED_NAMES, SCORE_NAME_PATTERN
 
 MAX_PASSES = 8
 MAX_SCALE = 8

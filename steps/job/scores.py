@@ -13,6 +13,7 @@ from pydantic.config import JsonDict
 
 from imagekiln.steps.job.columns import RESERVED_COLUMNS
 from imagekiln.steps.job.fields import (
+    KIND_REQUIRED,
     HubReference,
     Integer,
     Location,
@@ -38,16 +39,6 @@ ScoreName = Annotated[
         description="The column: at most 40 lower-case letters, digits and underscores.",
     ),
 ]
-
-
-def _require_kind(schema: JsonDict) -> None:
-    """Have editors ask for `kind`, which has a default in each class."""
-    required = schema.get("required", [])
-    if isinstance(required, list):
-        schema["required"] = ["kind", *required]
-
-
-KIND_REQUIRED = ConfigDict(json_schema_extra=_require_kind)
 
 
 def _allow_text(schema: JsonDict) -> None:

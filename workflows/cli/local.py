@@ -23,7 +23,6 @@ from imagekiln.workflows.cli.options import (
 from imagekiln.workflows.cli.terminal import print_note, print_result, print_text
 
 if TYPE_CHECKING:
-    from imagekiln.steps.job.job import Job
     from imagekiln.steps.runtime.signals import Stop
 
 DEMO_JOB = "bundled:demo.yaml"
@@ -178,7 +177,6 @@ def estimate(request: JobArguments, price: float | None) -> None:
     )
     print_result(result, plan_text.format_estimate)
     plan_text.print_untried_entries(job)
-    _note_missing_key(job)
     for note in plan_text.describe_job(job, result.stored_size):
         print_note(note)
     if result.hours is not None and result.hours > profile.days * 24:
@@ -186,19 +184,6 @@ def estimate(request: JobArguments, price: float | None) -> None:
             f"On a cluster, profile {profile.name} stops a workflow after {profile.days:g} days. "
             "Set more `days` in a profile of your own, or a larger cluster.parallelism."
         )
-
-
-def _note_missing_key(job: "Job") -> None:
-    """Print why this machine cannot sign the job's images: the one that makes them may."""
-    from imagekiln.steps.errors import BadInput
-    from imagekiln.steps.imaging.c2pa import C2paSigner
-
-    if job.c2pa is None:
-        return
-    try:
-        C2paSigner(job.c2pa, job.encoding)
-    except BadInput as error:
-        print_note(f"Images cannot be signed on this machine. {error}")
 
 
 def _parse_size(

@@ -154,12 +154,3 @@ def test_every_process_of_a_run_imports_a_score_beside_the_job(job: str, tmp_pat
     done = kiln("run", *changes, "--gpus", "2")
     assert done.exit_code == 0, done.stderr
     assert "6 of 6 images are ok" in done.stdout
-
-
-def test_key_that_is_missing_is_noted_by_estimate_and_refused_before_planning(
-    job: str, tmp_path: Path
-) -> None:
-    signed = ("--set", "c2pa={certificate: absent.pem, key: absent.pem}")
-    assert "Images cannot be signed on this machine. c2pa" in kiln("estimate", job, *signed).stderr
-    assert kiln("preview", job, *signed).exit_code == 2
-    assert not (tmp_path / "out").exists()
