@@ -159,7 +159,7 @@ class Distributions:
     """Distributions over planned images, but `bytes` over those that are ok.
 
     Prompts are measured in characters, shapes in pixels. `scores` are over the images that are
-    stored and have one: those of losers hide what choosing has gained.
+    stored and have one: those of candidates that were not kept hide the gain.
     """
 
     bytes: Histogram = field(default_factory=Histogram)
