@@ -234,7 +234,7 @@ def _loras() -> dict[str, object]:
 def _passes() -> dict[str, object]:
     return {
         "larger": {"kind": "upscale", "id": str(image_models.upscaler_folder())},
-        "fine": {"kind": "refine", "strength": 0.5, "width": 16, "height": 16},
+        "fine": {"kind": "refine", "strength": 0.5, "scale": 1},
         "words": {"kind": "caption", "id": str(image_models.captioner_folder()), "max_tokens": 4},
     }
 

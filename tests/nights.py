@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -53,7 +52,6 @@ PASSES: dict[str, object] = {"over": {"kind": "refine", "strength": 1.0}}
 CANDIDATES = 2
 FAILING_PASSES = 0.3  # of all
 MAX_RETRIES = 6
-Losers = Literal["drop", "keep"]
 # What an image is in the end: its status, and the hashes of its file and its pixels.
 Outcome = tuple[str, str | None, str | None]
 
@@ -70,8 +68,8 @@ class Setting:
     shard_images: int = 3
     images: int = 1
     """Of each prompt."""
-    losers: Losers | None = None
-    """What becomes of images that do not win; None where none compete."""
+    keeps_best: bool = False
+    """Whether the images of a prompt compete."""
 
     def job(self, folder: Path, night: int) -> Job:
         """The job of a night, whose runs lie in `folder`/out."""
@@ -84,7 +82,7 @@ class Setting:
             prompts=str(table),
             name="nightly",
             run_id=f"night-{night}",
-            defaults={**DEFAULTS, **({} if self.losers else {"images_per_prompt": self.images})},
+            defaults=DEFAULTS | ({} if self.keeps_best else {"images_per_prompt": self.images}),
             limits={"failed_share": self.failed_share},
             skip_existing=self.skip_existing,
             passes=PASSES if self.passes else {},
@@ -96,11 +94,11 @@ class Setting:
         )
 
     def _best(self) -> dict[str, object]:
-        if self.losers is None:
+        if not self.keeps_best:
             return {}
         return {
             "scores": {"taste": {"kind": "own", "entry": "tests.scorers:SeedScore"}},
-            "keep": {"of": self.images, "by": "taste", "losers": self.losers},
+            "keep": {"of": self.images, "by": "taste"},
         }
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from imagekiln.steps.job.prices import PricePerHour, find_price
+from imagekiln.steps.job.execution import PricePerHour, find_price
 from imagekiln.steps.runs.attempts import Spent
 from imagekiln.steps.runs.stats import (
     ShardStats,

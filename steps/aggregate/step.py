@@ -19,7 +19,7 @@ from imagekiln.steps.aggregate.verdict import (
     resolve_policy,
 )
 from imagekiln.steps.errors import Incomplete
-from imagekiln.steps.job.prices import PricePerHour
+from imagekiln.steps.job.execution import PricePerHour
 from imagekiln.steps.runs.commits import Head, commit_next, is_highest
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.registry import RunEntry, register_run

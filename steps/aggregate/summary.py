@@ -22,7 +22,7 @@ from imagekiln.steps.aggregate.image_counts import (
 )
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.prices import PricePerHour
+from imagekiln.steps.job.execution import PricePerHour
 from imagekiln.steps.runs.attempts import NOTHING, Spent
 from imagekiln.steps.runs.commits import Head, read_head
 from imagekiln.steps.runs.drawn_sizes import sum_work

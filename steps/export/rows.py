@@ -19,7 +19,7 @@ from imagekiln.steps.dataset.dataset import IMAGE_COLUMN, Dataset
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.layout import partition_folder
 from imagekiln.steps.export.settings import ExportSettings
-from imagekiln.steps.job.export import ExportFormat
+from imagekiln.steps.job.output import ExportFormat
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.failures import translate_errors

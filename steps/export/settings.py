@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 from pydantic import ByteSize, Field, TypeAdapter, ValidationError, with_config
 
 from imagekiln.steps.errors import BadInput, cut_name
-from imagekiln.steps.job.export import MAX_FILE_BYTES, MIN_FILE_BYTES, ExportFormat
+from imagekiln.steps.job.output import MAX_FILE_BYTES, MIN_FILE_BYTES, ExportFormat
 from imagekiln.steps.runtime.figures import format_bytes
 
 FILE_FORMATS: dict[str, ExportFormat] = {name: name for name in get_args(ExportFormat)}

@@ -41,8 +41,8 @@ from imagekiln.steps.export.manifest import assign_pieces, write_pieces
 from imagekiln.steps.export.rows import cut_rows, iter_partitions, iter_rows
 from imagekiln.steps.export.settings import ExportSettings, read_settings
 from imagekiln.steps.export.source import describe_runs, is_unchanged, open_images, open_source
-from imagekiln.steps.job.export import ExportFormat
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.output import ExportFormat
 from imagekiln.steps.runs.commits import MAX_TRIES, digest_of
 from imagekiln.steps.runs.keys import CARD_KEY, PLAN_KEY, SUCCESS_KEY, commit_key, registry_key
 from imagekiln.steps.runs.run import split_address

@@ -113,7 +113,7 @@ def _is_missing(work: Work, part: Part) -> bool:
 def encode_for(store: Store, plan: Plan, progress: Progress) -> FinishParts:
     """Build the encoder of a plan; it skips forgotten images."""
     encoder = OutputEncoder(plan, _forgotten_ids(store))
-    return lambda drawn: encode_parts(drawn, encoder, progress, plan.job.keep)
+    return lambda drawn: encode_parts(drawn, encoder, progress)
 
 
 def _forgotten_ids(store: Store) -> frozenset[str]:

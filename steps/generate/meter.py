@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from imagekiln.steps.errors import KilnError, TryAgain
-from imagekiln.steps.job.prices import find_price
+from imagekiln.steps.job.execution import find_price
 from imagekiln.steps.runs.attempts import (
     WRITE_SECONDS,
     AttemptEnd,

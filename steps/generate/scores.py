@@ -27,9 +27,7 @@ from imagekiln.steps.runs.image import (
     FORGOTTEN_STATUS,
     OUTSCORED_STATUS,
     DrawnImage,
-    EncodedImage,
     ImageRow,
-    ImageStatus,
 )
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage.failures import error_reason
@@ -151,7 +149,7 @@ def rank_candidates(
         if not ranks:
             ranked += group
             continue
-        ranked += [_with_rank(image, ranks.get(place), keep) for place, image in enumerate(group)]
+        ranked += [_with_rank(image, ranks.get(place)) for place, image in enumerate(group)]
     return ranked
 
 
@@ -163,32 +161,8 @@ def _rank_key(
     return value is None, is_marked, -(value or 0.0)
 
 
-def settle_candidates(
-    images: Sequence[EncodedImage], keep: KeepSettings | None
-) -> Sequence[EncodedImage]:
-    """Correct ranks in a part that stores all candidates.
-
-    If the best one failed in a pass or in encoding, the best stored one becomes the first.
-    """
-    if keep is None or keep.losers == "drop":
-        return images
-    settled: list[EncodedImage] = []
-    ordered = sorted(images, key=lambda image: image.index_in_part)
-    for start in range(0, len(ordered), keep.of):
-        group = ordered[start : start + keep.of]
-        stored = [image for image in group if image.status == "ok"]
-        stored.sort(key=lambda image: image.candidate_rank or 0)
-        ranks = {image.index_in_part: rank for rank, image in enumerate(stored, 1)}
-        for image in group:
-            rank = ranks.get(image.index_in_part)
-            has_lost = stored and rank is None and image.status != FORGOTTEN_STATUS
-            status: ImageStatus = OUTSCORED_STATUS if has_lost else image.status
-            settled.append(replace(image, status=status, candidate_rank=rank))
-    return settled
-
-
-def _with_rank(image: DrawnImage, rank: int | None, keep: KeepSettings) -> DrawnImage:
-    """Set a candidate's rank. One that is not kept has no pixels, but its error."""
-    if rank == 1 or (rank is not None and keep.losers == "keep"):
+def _with_rank(image: DrawnImage, rank: int | None) -> DrawnImage:
+    """A candidate of a group that has a best one. One that is not ok keeps its error."""
+    if rank == 1:
         return replace(image, candidate_rank=rank)
     return replace(image, candidate_rank=rank, rgb=None, status=OUTSCORED_STATUS)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.diffusion.transfer import count_pending
-from imagekiln.steps.generate.scores import settle_candidates
-from imagekiln.steps.job.scores import KeepSettings
 from imagekiln.steps.runs.image import (
     DrawnImage,
     EncodedImage,
@@ -208,7 +206,6 @@ def encode_parts(
     drawn: Iterator[DrawnBatch],
     encode: EncodeImage,
     progress: Progress,
-    keep: KeepSettings | None = None,
 ) -> Iterator[EncodedPart]:
     """Encode and judge images, several at a time, and pack the images of each part."""
     encoded: list[EncodedImage] = []
@@ -222,14 +219,13 @@ def encode_parts(
             progress.add_drawn(len(images))
 
             is_complete = len(encoded) == batch.part.rows.num_rows
-            settled = settle_candidates(encoded, keep) if is_complete else []
-            packed = pack_part(batch.part, settled) if is_complete else None
+            packed = pack_part(batch.part, encoded) if is_complete else None
             seconds += batch.seconds + StageSeconds(
                 encode_waits=began_encoding - began_waiting,
                 encode=time.perf_counter() - began_encoding,
             )
             if packed is not None:
-                statuses = Counter[str](image.status for image in settled)
+                statuses = Counter[str](image.status for image in encoded)
                 yield EncodedPart(packed, seconds, statuses)
                 encoded = []
                 seconds = StageSeconds()

@@ -36,8 +36,8 @@ from imagekiln.steps.job.tuning_file import (
     TuningResult,
     add_tuning_entry,
     read_tuning_file_or_empty,
-    require_writable_tuning_file,
     tuning_entry_key,
+    write_tuning_file,
 )
 from imagekiln.steps.models.compatibility import require_compatibility
 from imagekiln.steps.models.facts import (
@@ -96,7 +96,7 @@ def tune(
     keys = [bench.entry_key(size) for size in sizes or [default_image_size(job, bench.facts)]]
     missing = [key for key in dict.fromkeys(keys) if key not in entries]
     if missing:
-        require_writable_tuning_file(file)
+        write_tuning_file(file, read_tuning_file_or_empty(file))  # or else it fails only later
     for key in missing:
         entries[key] = bench.make_entry((key[5], key[6]), minutes, max_batch, report)
         add_tuning_entry(file, entries[key])

@@ -1,4 +1,4 @@
-"""What a person asks for: settings and the columns of a prompt row, each with its bounds.
+"""Settings of a job and columns of a prompt row, each with its bounds.
 
 It reads job and tuning files, and has the messages for mistakes in them.
 

@@ -1,4 +1,4 @@
-"""The networks that a job adds to its model, and where the files of each are."""
+"""The networks that a job adds to its model, and the files of each."""
 
 from typing import Annotated, ClassVar
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 ColumnKind = Literal["text", "integer", "number", "image"]
-# Whether a column is part of an image's id: always, only where it has a value, or not at all.
+# Whether a column is part of an image's id: always, only if it has a value, or not at all.
 Identity = Literal["always", "optional", "never"]
 
 MAX_IMAGES_PER_ROW = 10_000

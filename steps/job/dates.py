@@ -29,20 +29,16 @@ def job_for_date(job: Job, at: datetime, zone: ZoneInfo) -> Job:
     def fill_in(setting: Patterns) -> Patterns:
         if setting is None or isinstance(setting, str):
             return setting and DATE_PLACEHOLDER.sub(format_date, setting)
-        patterns = tuple(DATE_PLACEHOLDER.sub(format_date, pattern) for pattern in setting)
-        return patterns if len(patterns) > 1 else patterns[0]
+        return tuple(DATE_PLACEHOLDER.sub(format_date, pattern) for pattern in setting)
 
     run_id = job.run_id or f"{job.name}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    prompts = job.prompts
-    if isinstance(prompts, PromptList):
-        return job.model_copy(update={"run_id": run_id})
+    prompts: Patterns | PromptList | PromptTemplate = job.prompts
     if isinstance(prompts, PromptTemplate):
-        table = fill_in(prompts.table)
-        filled = prompts.model_copy(
-            update={"table": table, "wildcards": fill_in(prompts.wildcards)}
-        )
-        return job.model_copy(update={"prompts": filled, "run_id": run_id})
-    return job.model_copy(update={"prompts": fill_in(prompts), "run_id": run_id})
+        places = {"table": fill_in(prompts.table), "wildcards": fill_in(prompts.wildcards)}
+        prompts = prompts.model_copy(update=places)
+    elif not isinstance(prompts, PromptList):
+        prompts = fill_in(prompts)
+    return job.model_copy(update={"prompts": prompts, "run_id": run_id})
 
 
 def fill_date(job: Job, date: str, timezone: str = "") -> Job:
@@ -54,7 +50,7 @@ def fill_date(job: Job, date: str, timezone: str = "") -> Job:
 
 
 def needs_date(job: Job) -> bool:
-    """Whether the job's prompts have a place for a date that is not filled."""
+    """Return whether the job's prompts have a place for a date that is not filled."""
     return any(map(DATE_PLACEHOLDER.search, job.prompt_patterns))
 
 
@@ -70,7 +66,7 @@ def require_date(job: Job) -> Job:
 
 
 def parse_moment(text: str, zone: ZoneInfo) -> datetime:
-    """The moment that an ISO 8601 text names; in `zone` where it has no offset. Raises BadInput."""
+    """The moment that an ISO 8601 text names; in `zone` if it has no offset. Raises BadInput."""
     try:
         at = datetime.fromisoformat(text.strip())
         at = at.replace(tzinfo=zone) if at.tzinfo is None else at
@@ -90,7 +86,7 @@ def moment_in_utc(date: str, timezone: str) -> str:
 
 
 def parse_time_zone(name: str) -> ZoneInfo:
-    """The time zone of that name; UTC where it is empty. Raises BadInput."""
+    """The time zone of that name; UTC if it is empty. Raises BadInput."""
     try:
         return ZoneInfo(name.strip() or "UTC")
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:

@@ -1,10 +1,19 @@
-"""How a job is executed: the sizes of its pieces, speed, limits and budget."""
+"""Settings of a job's execution: sizes of its pieces, speed, limits, prices and budget."""
 
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from imagekiln.steps.job.fields import Location, Number, PositiveInteger, Settings, Share
+from imagekiln.steps.job.fields import (
+    Location,
+    NonEmptyText,
+    Number,
+    PositiveInteger,
+    Settings,
+    Share,
+    is_unset,
+)
 
 DEFAULT_BATCH_IMAGES = 8
 DEFAULT_PART_IMAGES = 64
@@ -36,7 +45,7 @@ class PartSettings(Settings):
     images: Annotated[PositiveInteger, Field(le=10_000)] | None = Field(
         default=None,
         description=(
-            f"Where absent, {DEFAULT_PART_IMAGES}, or fewer of a model that is known to be slow."
+            f"If absent, {DEFAULT_PART_IMAGES}, or fewer of a model that is known to be slow."
         ),
     )
 
@@ -45,7 +54,7 @@ class BatchSettings(Settings):
     """The images that one call of the denoiser draws: a number, or as `tune` measured."""
 
     images: Annotated[PositiveInteger, Field(le=1024)] | None = Field(
-        default=None, description=f"Where absent, as tuned, or else {DEFAULT_BATCH_IMAGES}."
+        default=None, description=f"If absent, as tuned, or else {DEFAULT_BATCH_IMAGES}."
     )
     tuning: Location | None = Field(
         default=None, description="The file that `imagekiln tune` wrote: a path or URI."
@@ -64,7 +73,7 @@ class JobLimits(Settings):
 
 
 class BudgetSettings(Settings):
-    """What a run may cost, with all its retries. No plan contains it, so that it can be raised."""
+    """Limits on the cost of a run, with all its retries. No plan contains them."""
 
     gpu_hours: Number | None = Field(
         default=None, gt=0, description="The most GPU-hours that the run may take."
@@ -75,7 +84,7 @@ class BudgetSettings(Settings):
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is any limit."""
+        """Return whether any limit is set."""
         return self != BudgetSettings()
 
 
@@ -84,10 +93,6 @@ def _restore_on_off(value: object) -> object:
     if isinstance(value, bool):
         return "on" if value else "off"
     return value
-
-
-def _is_unset(value: object) -> bool:
-    return value is None
 
 
 class StepCacheSettings(Settings):
@@ -99,24 +104,24 @@ class StepCacheSettings(Settings):
 
 
 class SpeedSettings(Settings):
-    """How the model is run. All but `compile` and `vae` change pixels and are in `image_id`."""
+    """Ways to run the model faster. All but `compile` and `vae` change ids."""
 
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_restore_on_off)] = Field(
         default="auto", description="auto compiles the model on CUDA devices only, on always."
     )
     vae: Literal["auto", "whole", "tiles"] = Field(
         default="auto",
-        description="How latents are decoded; auto decodes in pieces only where memory is short.",
+        description="How latents are decoded; auto decodes in pieces only if memory is short.",
     )
     quantization: Literal["none", "fp8"] = Field(
         default="none", description="fp8 computes the denoiser in 8 bits; the GPU must support it."
     )
     guidance_interval: tuple[Share, Share] | None = Field(
         default=None,
-        exclude_if=_is_unset,
+        exclude_if=is_unset,
         description="The shares of the steps between which guidance applies, such as [0, 0.6].",
     )
-    step_cache: StepCacheSettings | None = Field(default=None, exclude_if=_is_unset)
+    step_cache: StepCacheSettings | None = Field(default=None, exclude_if=is_unset)
 
     @field_validator("guidance_interval")
     @classmethod
@@ -132,14 +137,14 @@ class SpeedSettings(Settings):
         return interval
 
     def is_guided(self, step: int, steps: int) -> bool:
-        """Whether guidance applies at a step of so many, counted from 0."""
+        """Return whether guidance applies at a step of so many, counted from 0."""
         if self.guidance_interval is None:
             return True
         start, end = self.guidance_interval
         return round(start * steps) <= step < round(end * steps)
 
     def is_extrapolated(self, step: int) -> bool:
-        """Whether a step, counted from 0, is not computed."""
+        """Return whether a step, counted from 0, is not computed."""
         if self.step_cache is None or step < FIRST_STEPS:
             return False
         return (step - FIRST_STEPS - 1) % self.step_cache.interval != 0
@@ -152,3 +157,63 @@ class SpeedSettings(Settings):
                 "bfloat16, so remove one of them"
             )
         return self
+
+
+PriceNumber = Annotated[Number, Field(ge=0)]
+PriceTable = Annotated[dict[NonEmptyText, PriceNumber], Field(min_length=1)]
+# A mistake in one of them is reported as such, not as the lack of the other.
+PricePerHour: TypeAlias = Annotated[
+    Annotated[PriceNumber, Tag("number")] | Annotated[PriceTable, Tag("table")],
+    Discriminator(lambda value: "table" if isinstance(value, dict) else "number"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The price of a GPU for an hour, and where it is from.
+
+    `is_highest`: it is the highest of a table that has none for the GPU.
+    """
+
+    per_hour: float
+    source: str
+    is_highest: bool = False
+
+
+def find_price(prices: PricePerHour | None, gpu: str | None) -> Price | None:
+    """The price of a GPU of this name; None if the table has none.
+
+    Without a name, a table of a single GPU has its price.
+    """
+    if prices is None:
+        return None
+    if not isinstance(prices, dict):
+        return Price(prices, "one price for all GPUs")
+    if gpu is None:
+        return find_highest_price(prices) if len(prices) == 1 else None
+    for name, per_hour in prices.items():
+        if normalize_gpu(name) == normalize_gpu(gpu):
+            return Price(per_hour, name)
+    return None
+
+
+def find_highest_price(prices: PricePerHour | None) -> Price | None:
+    """The price of the most expensive GPU; None if no price is known."""
+    if not isinstance(prices, dict):
+        return find_price(prices, None)
+    name = max(prices, key=prices.__getitem__)
+    return Price(prices[name], name)
+
+
+def find_price_or_highest(prices: PricePerHour | None, gpu: str | None) -> Price | None:
+    """The price of a GPU of this name, or else the highest; None if no price is known."""
+    price = find_price(prices, gpu)
+    if price is not None:
+        return price
+    highest = find_highest_price(prices)
+    return None if highest is None else replace(highest, is_highest=True)
+
+
+def normalize_gpu(name: str) -> str:
+    """A GPU's name, alike for nvidia-smi, which has spaces, and node labels, which have hyphens."""
+    return "-".join(name.lower().split())

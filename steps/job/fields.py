@@ -1,6 +1,7 @@
 """The types of settings with their bounds, and the bases of groups of settings."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import (
@@ -12,6 +13,7 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     model_serializer,
 )
+from pydantic.config import JsonDict
 from pydantic_core import PydanticKnownError
 
 from imagekiln.steps.job.columns import GUIDANCE, STEPS
@@ -34,6 +36,18 @@ class SettingMistake(ValueError):
         """Say what is wrong with the setting at `path`, from the group that was checked."""
         super().__init__(problem)
         self.path = path
+
+
+def is_unset(value: object) -> bool:
+    """Return whether to leave a setting out of what is written, so that run ids stay."""
+    return value is None
+
+
+def require_unique(noun: str, names: Sequence[str]) -> None:
+    """Raise ValueError if a name is there twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f'has two {noun}s "{name}"; remove or rename one of them')
 
 
 def _reject_nul(text: str) -> str:
@@ -97,6 +111,16 @@ REVISION_PATTERN = rf"^{_REVISION_PART}(/{_REVISION_PART}){{0,9}}$"
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
+def _require_kind(schema: JsonDict) -> None:
+    """Have editors ask for `kind`, which has a default in each class."""
+    required = schema.get("required", [])
+    if isinstance(required, list):
+        schema["required"] = ["kind", *required]
+
+
+KIND_REQUIRED = ConfigDict(json_schema_extra=_require_kind)
+
+
 class Settings(BaseModel):
     """A group of settings: it refuses unknown keys and cannot change once read."""
 
@@ -104,7 +128,7 @@ class Settings(BaseModel):
 
     @model_serializer(mode="wrap")
     def _write_kind(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Write the kind, of which each class has one, also where defaults are left out."""
+        """Write the kind, of which each class has one, also if defaults are left out."""
         values: dict[str, object] = write(self)
         kind = getattr(self, "kind", None)
         if kind is None or "kind" in values:
@@ -119,7 +143,7 @@ class HubReference(Settings):
     revision: str | None = Field(
         default=None,
         pattern=REVISION_PATTERN,
-        description="The commit, branch or tag of a hub id; where absent, main. "
+        description="The commit, branch or tag of a hub id; if absent, main. "
         "A plan freezes the commit.",
     )
 
@@ -131,18 +155,16 @@ class PipelineSettings(HubReference):
         description="A local folder, a hub id such as org/name, a safetensors file with all of "
         "the model's weights, or bundled:shapes."
     )
-    # Left out of what is written where it is not set, like `variant`.
     config: Location | None = Field(
         default=None,
-        exclude_if=lambda config: config is None,
+        exclude_if=is_unset,
         description="For a model in one file: the folder or hub id of a pipeline of its family, "
         "of which all but the weights is used.",
     )
     dtype: Dtype = "bfloat16"
-    # Left out of what is written where it is not set, so that run ids are those of before.
     variant: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9_]+$",
-        exclude_if=lambda variant: variant is None,
+        exclude_if=is_unset,
         description="Which files hold the weights: with fp16, NAME.fp16.safetensors.",
     )

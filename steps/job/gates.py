@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from imagekiln.steps.job.fields import Number, Settings, Share
+from imagekiln.steps.job.fields import Number, Settings, Share, require_unique
 
 LOW_CONTRAST = "low_contrast"
 OVER_SATURATED = "over_saturated"
@@ -39,7 +39,7 @@ class LowContrastGate(Gate):
 
 
 def require_own_function(entry: str) -> str:
-    """The entry of a function. Raises ValueError where it belongs to Python.
+    """The entry of a function. Raises ValueError if it belongs to Python.
 
     A plan, which somebody else may have written, names what is imported and called.
     """
@@ -77,14 +77,14 @@ class UserCheckGate(Gate):
 
 
 class GateSettings(Settings):
-    """What is measured of each image. A gate only marks, unless it has a share."""
+    """Measurements of each image. A gate only marks, unless it has a share."""
 
     blank: Gate = Gate()
     safety: Gate = Gate()
     low_contrast: LowContrastGate = LowContrastGate()
     over_saturated: Gate = Gate()
     near_duplicate: Gate | None = Field(
-        default=None, description="Images are compared with earlier ones only where this is set."
+        default=None, description="Images are compared with earlier ones only if this is set."
     )
     checks: Annotated[tuple[UserCheckGate, ...], Field(max_length=100)] = Field(
         default=(), description="Checks of your own."
@@ -93,11 +93,7 @@ class GateSettings(Settings):
     @field_validator("checks")
     @classmethod
     def _require_unique_names(cls, checks: tuple[UserCheckGate, ...]) -> tuple[UserCheckGate, ...]:
-        names: set[str] = set()
-        for check in checks:
-            if check.name in names:
-                raise ValueError(f'has two checks named "{check.name}"; rename one of them')
-            names.add(check.name)
+        require_unique("check", [check.name for check in checks])
         return checks
 
     @property

@@ -1,5 +1,6 @@
 """The settings of a job, with their bounds beside them."""
 
+import operator
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
@@ -16,10 +17,10 @@ from imagekiln.steps.job.execution import (
     BudgetSettings,
     JobLimits,
     PartSettings,
+    PricePerHour,
     ShardSettings,
     SpeedSettings,
 )
-from imagekiln.steps.job.export import MAX_EXPORTS, RunExport, check_exports
 from imagekiln.steps.job.fields import (
     RUN_ID_PATTERN,
     Guidance,
@@ -33,10 +34,19 @@ from imagekiln.steps.job.fields import (
     PositiveInteger,
     Settings,
     StepCount,
+    is_unset,
+    require_unique,
 )
 from imagekiln.steps.job.gates import Gate, GateSettings
-from imagekiln.steps.job.origin import JobOrigin
-from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
+from imagekiln.steps.job.output import (
+    MAX_EXPORTS,
+    C2paSettings,
+    Encoding,
+    MetadataLevel,
+    Png,
+    RunExport,
+    check_exports,
+)
 from imagekiln.steps.job.passes import (
     MAX_PASSES,
     AnyPass,
@@ -45,11 +55,16 @@ from imagekiln.steps.job.passes import (
     alters_pixels,
     check_passes,
 )
-from imagekiln.steps.job.prices import PricePerHour
-from imagekiln.steps.job.prompts import RECIPE_COLUMNS, PromptList, PromptTemplate
-from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
+from imagekiln.steps.job.prompts import (
+    RECIPE_COLUMNS,
+    REWRITE_COLUMNS,
+    PromptList,
+    PromptTemplate,
+    RewriteSettings,
+)
 from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
+from imagekiln.steps.job.settings_file import JobOrigin
 
 MAX_SAMPLE_IMAGES = 1000  # of a preview, or a canary
 
@@ -98,17 +113,15 @@ class ModelSettings(PipelineSettings):
 class RowDefaults(Settings):
     """The values for the columns that a prompt row leaves empty."""
 
-    steps: StepCount | None = Field(
-        default=None, description="Where absent, the model's own number."
-    )
+    steps: StepCount | None = Field(default=None, description="If absent, the model's own number.")
     guidance: Guidance | None = Field(
-        default=None, description="Where absent, the model's own number."
+        default=None, description="If absent, the model's own number."
     )
     width: PositiveInteger | None = Field(
-        default=None, description="Pixels; where absent, the model's own size."
+        default=None, description="Pixels; if absent, the model's own size."
     )
     height: PositiveInteger | None = Field(
-        default=None, description="Pixels; where absent, the model's own size."
+        default=None, description="Pixels; if absent, the model's own size."
     )
     negative_prompt: str = ""
     sampler: Sampler = "default"
@@ -128,7 +141,7 @@ class RowDefaults(Settings):
 
 
 class CardSettings(Settings):
-    """What the dataset card says beyond what the run itself knows."""
+    """Statements of the dataset card that the run itself does not know."""
 
     license: str | None = Field(
         default=None,
@@ -138,7 +151,7 @@ class CardSettings(Settings):
 
 
 class ClusterSettings(Settings):
-    """Where and how the job runs on a cluster. No pixel depends on it, so no plan contains it."""
+    """Settings of the job on a cluster. No pixel depends on it, so no plan contains it."""
 
     namespace: str = Field(
         default="imagekiln",
@@ -154,7 +167,7 @@ class ClusterSettings(Settings):
     )
     canary: Annotated[PositiveInteger, Field(le=MAX_SAMPLE_IMAGES)] | None = Field(
         default=None,
-        exclude_if=lambda canary: canary is None,  # so that workflows keep their names
+        exclude_if=is_unset,  # so that workflows keep their names
         description="The images of a sample that is made and judged before all others.",
     )
     priority_class: ObjectName | None = Field(
@@ -178,7 +191,7 @@ def _prompts_kind(value: object) -> str:
 
 
 class Job(Settings):
-    """What a person asks for: prompts, a model, settings, and where the dataset goes."""
+    """A job: prompts, a model, settings, and the place of the dataset."""
 
     name: str = Field(
         pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$",
@@ -194,10 +207,10 @@ class Job(Settings):
         description="Paths, globs, folders or URIs of Parquet, CSV, JSON or Arrow files, a "
         "template, or some texts.",
     )
-    # Left out of what is written where it is not set, so that run ids are those of before.
+    # Left out of what is written if it is not set, so that run ids are those of before.
     rewrite: RewriteSettings | None = Field(
         default=None,
-        exclude_if=lambda rewrite: rewrite is None,
+        exclude_if=is_unset,
         description="A language model that rewrites each prompt before the run is planned.",
     )
     output: Location = Field(description="The folder or URI that holds the runs.")
@@ -209,7 +222,7 @@ class Job(Settings):
     defaults: RowDefaults = RowDefaults()
     export: Annotated[tuple[RunExport, ...], Field(max_length=MAX_EXPORTS)] = Field(
         default=(),
-        exclude_if=lambda exports: not exports,
+        exclude_if=operator.not_,
         description="Copies of each finished run, such as WebDataset or folders of pictures.",
     )
     card: CardSettings = CardSettings()
@@ -227,17 +240,17 @@ class Job(Settings):
     gates: GateSettings = GateSettings()
     scores: Annotated[dict[ScoreName, AnyScore], Field(max_length=MAX_SCORES)] = Field(
         default={},
-        exclude_if=lambda scores: not scores,
+        exclude_if=operator.not_,
         description="Numbers that are computed of each image, by the names of their columns.",
     )
     keep: KeepSettings | None = Field(
         default=None,
-        exclude_if=lambda keep: keep is None,
+        exclude_if=is_unset,
         description="Keeps the best of several images of a prompt: best 1 of 4 by clip_score.",
     )
     passes: Annotated[dict[PassName, AnyPass], Field(max_length=MAX_PASSES)] = Field(
         default={},
-        exclude_if=lambda passes: not passes,
+        exclude_if=operator.not_,
         description="What is done to each image before it is stored, in this order.",
     )
     price_per_hour: PricePerHour | None = Field(
@@ -263,7 +276,7 @@ class Job(Settings):
     )
     unconditional_writes: Literal["refuse", "accept"] = Field(
         default="refuse",
-        description="accept allows a store without conditional PUT, where two writers can collide.",
+        description="accept allows a store without conditional PUT: two writers can collide.",
     )
     cluster: ClusterSettings = ClusterSettings()
     _origin: JobOrigin = PrivateAttr(default=JobOrigin())
@@ -271,54 +284,36 @@ class Job(Settings):
     @field_validator("carry")
     @classmethod
     def _require_unique_columns(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
-        for index, column in enumerate(columns):
-            if column in columns[:index]:
-                raise ValueError(f'lists "{column}" twice; remove one of them')
+        require_unique("column", columns)
         return columns
 
     @model_validator(mode="after")
-    def _require_free_columns(self) -> "Job":
-        for column in REWRITE_COLUMNS:
-            if self.rewrite is not None and column in self.carry:
-                raise ValueError(
-                    f'has rewrite, which writes column "{column}", and carries another; '
-                    "rename that in the table"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _require_metadata_for_c2pa(self) -> "Job":
+    def _check_groups(self) -> "Job":
+        rewritten = next((name for name in REWRITE_COLUMNS if name in self.carry), None)
+        if self.rewrite is not None and rewritten is not None:
+            raise ValueError(
+                f'has rewrite, which writes column "{rewritten}", and carries another; '
+                "rename that in the table"
+            )
         if self.c2pa is not None and self.metadata == "none":
             raise ValueError(
                 "has c2pa, which marks each image, and metadata: none; remove one of them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _require_price_for_budget(self) -> "Job":
         if self.budget.cost is not None and self.price_per_hour is None:
             raise ValueError("has budget.cost and no price; set price_per_hour")
-        return self
-
-    @model_validator(mode="after")
-    def _check_scores_and_exports(self) -> "Job":
-        check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carried_names})
-        check_exports(self.export, self.output)
-        return self
-
-    @model_validator(mode="after")
-    def _check_passes(self) -> "Job":
-        check_passes(self.passes, self.all_gates, self.carried_names)
         if self.refines_with_own_model and (self.model.controlnet or self.model.ip_adapter):
             raise ValueError(
                 "has a pass of the kind refine, which does not work with model.controlnet or "
                 "model.ip_adapter; give the pass a model of its own, or remove one of them"
             )
+        check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carried_names})
+        check_passes(self.passes, self.all_gates, self.carried_names)
+        check_exports(self.export, self.output)
         return self
 
     @property
     def refines_with_own_model(self) -> bool:
-        """Whether a pass needs the model that draws."""
+        """Return whether a pass needs the model that draws."""
         return any(
             isinstance(settings, RefinePass) and settings.model is None
             for settings in self.passes.values()
@@ -326,7 +321,7 @@ class Job(Settings):
 
     @property
     def alters_images(self) -> bool:
-        """Whether a pass changes the pixels of images after they were drawn."""
+        """Return whether a pass changes the pixels of images after they were drawn."""
         return any(alters_pixels(settings) for settings in self.passes.values())
 
     @property
@@ -341,7 +336,7 @@ class Job(Settings):
 
     @property
     def candidates(self) -> int:
-        """How many images are made for each one that is asked for."""
+        """The images that are made for each one that is asked for."""
         return 1 if self.keep is None else self.keep.of
 
     @property
@@ -374,14 +369,14 @@ class Job(Settings):
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """Those of `carried_columns` that the prompts come with, before they are rewritten."""
+        """The carried columns of the input, before prompts are rewritten."""
         if isinstance(self.prompts, PromptTemplate):
             return (*self.carry, *(name for name in RECIPE_COLUMNS if name not in self.carry))
         return self.carry
 
     @property
     def origin(self) -> JobOrigin:
-        """Where the job was read from; nothing is known of one that was made in Python."""
+        """The file of the job; empty for one that was made in Python."""
         return self._origin
 
     def with_origin(self, origin: JobOrigin) -> "Job":
@@ -391,6 +386,6 @@ class Job(Settings):
         return job
 
     def without_cluster(self) -> "Job":
-        """The job as a plan holds it: without what changes no image of its run."""
+        """The job as a plan holds it: without settings that change no image of its run."""
         outside = {"cluster": ClusterSettings(), "budget": BudgetSettings(), "export": ()}
         return self.model_copy(update=outside)

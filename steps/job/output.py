@@ -1,10 +1,18 @@
-"""How images are written: kinds of file and their quality, metadata, signature."""
+"""Settings of image files and exports: kind, quality, metadata, signature."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    AfterValidator,
+    ByteSize,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
-from imagekiln.steps.job.fields import Integer, NonEmptyText, Settings
+from imagekiln.steps.job.fields import KIND_REQUIRED, Integer, Location, NonEmptyText, Settings
 
 QualityLevel = Annotated[Integer, Field(ge=1, le=100)]
 
@@ -15,14 +23,10 @@ class Png(Settings):
     kind: Literal["png"] = "png"
 
 
-class ExplicitEncoding(Settings):
-    """A kind that must be named: in the JSON schema, only PNG is valid without `kind`."""
-
-    model_config = ConfigDict(json_schema_extra={"required": ["kind"]})
-
-
-class Jpeg(ExplicitEncoding):
+class Jpeg(Settings):
     """Small, fast and read everywhere; close to what was drawn."""
+
+    model_config = KIND_REQUIRED  # in the JSON schema, only PNG is valid without it
 
     kind: Literal["jpeg"] = "jpeg"
     quality: QualityLevel = Field(
@@ -33,8 +37,10 @@ class Jpeg(ExplicitEncoding):
     )
 
 
-class Webp(ExplicitEncoding):
+class Webp(Settings):
     """Smaller than JPEG, and slower to write."""
+
+    model_config = KIND_REQUIRED
 
     kind: Literal["webp"] = "webp"
     quality: QualityLevel = Field(
@@ -45,7 +51,7 @@ class Webp(ExplicitEncoding):
 
 
 def _encoding_kind(value: object) -> str:
-    """The kind of an encoding; PNG where none is named."""
+    """The kind of an encoding; PNG if none is named."""
     if isinstance(value, dict):
         return str(value.get("kind", "png"))
     return str(getattr(value, "kind", "png"))
@@ -56,7 +62,7 @@ Encoding = Annotated[
     Discriminator(_encoding_kind),
 ]
 FILE_SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
-# Pixels, where the file format has a limit.
+# Pixels, if the file format has a limit.
 MAX_SIDES = {"jpeg": 65_535, "webp": 16_383}
 
 
@@ -79,7 +85,7 @@ def describe_encoding(encoding: Encoding) -> str:
 
 
 def is_lossless(encoding: Encoding) -> bool:
-    """Whether decoding gives exactly the pixels that were drawn."""
+    """Return whether decoding gives exactly the pixels that were drawn."""
     return isinstance(encoding, Png) or (isinstance(encoding, Webp) and encoding.lossless)
 
 
@@ -107,7 +113,7 @@ SecretReference = Annotated[NonEmptyText, AfterValidator(_reject_inline_key)]
 
 
 class C2paSettings(Settings):
-    """Where to find the certificate and the key that sign each image. Needs the extra `c2pa`."""
+    """The certificate and the key that sign each image. Needs the extra `c2pa`."""
 
     certificate: SecretReference = Field(
         default="env:IMAGEKILN_C2PA_CERTIFICATE",
@@ -120,3 +126,45 @@ class C2paSettings(Settings):
         default="env:IMAGEKILN_C2PA_KEY",
         description="A PEM file with the private key; or env:NAME, the variable that holds it.",
     )
+
+
+ExportFormat = Literal["parquet", "webdataset", "files"]
+MAX_EXPORTS = 8
+MIN_FILE_BYTES = 10**6
+# A file is made in memory, and goes to S3 in one request of at most 5 GiB.
+MAX_FILE_BYTES = 4 * 10**9
+
+
+class RunExport(Settings):
+    """An export of all runs of the output that have finished, which grows by each."""
+
+    to: Location = Field(description="The folder or URI of the export.")
+    format: ExportFormat = "parquet"
+    file_size: Annotated[ByteSize, Field(ge=MIN_FILE_BYTES, le=MAX_FILE_BYTES)] | None = Field(
+        default=None, description="The most that a file has, such as 1GB."
+    )
+    partition_by: NonEmptyText | None = Field(
+        default=None, description="The column whose values become folders."
+    )
+    columns: tuple[NonEmptyText, ...] | None = Field(
+        default=None, description="The columns of the export; if absent, all."
+    )
+
+    @model_validator(mode="after")
+    def _require_files_with_a_size(self) -> "RunExport":
+        if self.format == "files" and self.file_size is not None:
+            raise ValueError(
+                "has file_size and format: files, which has a file for each image; remove file_size"
+            )
+        return self
+
+
+def check_exports(exports: Sequence[RunExport], output: str) -> None:
+    """Raise ValueError if a copy would lie in the folder of the runs or of another copy."""
+    used = {output.rstrip("/"): "output"}
+    for index, settings in enumerate(exports):
+        name = f"export[{index}].to"
+        folder = settings.to.rstrip("/")
+        if folder in used:
+            raise ValueError(f"has {name} and {used[folder]} in one folder; change one of them")
+        used[folder] = name

@@ -9,21 +9,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from imagekiln.steps.job.columns import MAX_SIDE, RESERVED_COLUMNS
 from imagekiln.steps.job.fields import (
+    KIND_REQUIRED,
     Guidance,
     HubReference,
     Integer,
     Number,
     PipelineSettings,
-    PositiveInteger,
     SettingMistake,
     Settings,
     StepCount,
+    is_unset,
 )
-from imagekiln.steps.job.gates import GATE_NAMES, STATUS_NAMES
 from imagekiln.steps.job.samplers import Sampler
-from imagekiln.steps.job.scores import KIND_REQUIRED, RANK_COLUMN, SCORE_NAME_PATTERN
+from imagekiln.steps.job.scores import RESERVED_NAMES, SCORE_NAME_PATTERN
 
 MAX_PASSES = 8
 MAX_SCALE = 8
@@ -37,7 +36,6 @@ PassName = Annotated[
         description="At most 40 lower-case letters, digits and underscores, a letter first.",
     ),
 ]
-Side = Annotated[PositiveInteger, Field(le=MAX_SIDE)]
 
 
 class UpscalePass(HubReference):
@@ -55,38 +53,27 @@ class RefinePass(Settings):
 
     kind: Literal["refine"] = "refine"
     strength: Annotated[Number, Field(gt=0, le=1)] = Field(
-        default=0.3, description="How far the image is drawn anew; 1 leaves nothing of it."
+        default=0.3, description="How much of the image is redrawn, from nothing to all of it."
     )
     steps: StepCount | None = Field(
-        default=None, description="Where absent, the row's, or those of the pass's own model."
+        default=None, description="If absent, the row's, or those of the pass's own model."
     )
     guidance: Guidance | None = Field(
-        default=None, description="Where absent, the row's, or that of the pass's own model."
+        default=None, description="If absent, the row's, or that of the pass's own model."
     )
-    # Left out of what is written where they are not set, so that run ids are those of before.
     sampler: Sampler | None = Field(
         default=None,
-        exclude_if=lambda sampler: sampler is None,
-        description="Where absent, the row's.",
+        exclude_if=is_unset,
+        description="If absent, the row's.",
     )
     model: PipelineSettings | None = Field(
         default=None,
-        exclude_if=lambda model: model is None,
-        description="The diffusers pipeline that draws; where absent, the job's own.",
+        exclude_if=is_unset,
+        description="The diffusers pipeline that draws; if absent, the job's own.",
     )
     scale: Annotated[Number, Field(ge=1 / MAX_SCALE, le=MAX_SCALE)] | None = Field(
         default=None, description="Enlarges the image before it is drawn over."
     )
-    width: Side | None = Field(default=None, description="In place of scale, with height.")
-    height: Side | None = Field(default=None, description="In place of scale, with width.")
-
-    @model_validator(mode="after")
-    def _require_one_size(self) -> "RefinePass":
-        if (self.width is None) != (self.height is None):
-            raise ValueError("has one of width and height; set both, or scale")
-        if self.width is not None and self.scale is not None:
-            raise ValueError("has both scale and width; remove one of them")
-        return self
 
     @model_validator(mode="after")
     def _require_a_step(self) -> "RefinePass":
@@ -114,7 +101,7 @@ AnyPass = Annotated[AnyModelPass | RefinePass, Field(discriminator="kind")]
 
 
 def alters_pixels(settings: AnyPass) -> bool:
-    """Whether a pass gives another image, and not only a text."""
+    """Return whether a pass gives another image, and not only a text."""
     return not isinstance(settings, CaptionPass)
 
 
@@ -134,18 +121,11 @@ def describe_pass(settings: AnyPass) -> str:
 def check_passes(
     passes: Mapping[str, AnyPass], taken_names: Collection[str], taken_columns: Collection[str]
 ) -> None:
-    """Raise SettingMistake where passes have names that mean something else, or a wrong order.
+    """Raise SettingMistake if passes have names that mean something else, or a wrong order.
 
     `taken_names` are those of scores and gates, `taken_columns` those that the job carries.
     """
-    reserved = {
-        *RESERVED_COLUMNS,
-        *GATE_NAMES,
-        *STATUS_NAMES,
-        *taken_names,
-        *taken_columns,
-        RANK_COLUMN,
-    }
+    reserved = {*RESERVED_NAMES, *taken_names, *taken_columns}
     earlier_caption = None
     for name, settings in passes.items():
         if name in reserved:

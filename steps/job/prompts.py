@@ -1,15 +1,18 @@
-"""The settings of prompts that are made from a template."""
+"""The settings of prompts that are made: from a template, in the job, or by a language model."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from imagekiln.steps.job.columns import SEED
+from imagekiln.steps.job.columns import MAX_SEED, SEED
 from imagekiln.steps.job.fields import (
+    Dtype,
     Guidance,
+    HubReference,
     Integer,
     Location,
     NonEmptyText,
+    Number,
     Settings,
     StepCount,
 )
@@ -103,7 +106,7 @@ class PromptTemplate(Settings):
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """The setting `template` as a tuple, also where it is one."""
+        """The setting `template` as a tuple, also if it is one."""
         return (self.template,) if isinstance(self.template, str) else self.template
 
     @property
@@ -113,7 +116,52 @@ class PromptTemplate(Settings):
 
     @property
     def table_patterns(self) -> tuple[str, ...]:
-        """The setting `table` as a tuple; empty where there is none."""
+        """The setting `table` as a tuple; empty if there is none."""
         if self.table is None:
             return ()
         return (self.table,) if isinstance(self.table, str) else self.table
+
+
+PROMPT_PLACEHOLDER = "{prompt}"
+# What a plan carries beside the job's own columns, so that each prompt says what it was.
+ORIGINAL_COLUMN = "prompt_original"
+OUTCOME_COLUMN = "prompt_rewrite"
+REWRITE_COLUMNS = (ORIGINAL_COLUMN, OUTCOME_COLUMN)
+
+
+class LanguageModelSettings(HubReference):
+    """A causal or sequence-to-sequence language model of transformers."""
+
+    dtype: Dtype = "bfloat16"
+
+
+class RewriteSettings(Settings):
+    """A language model that rewrites each prompt, once, before the run is planned."""
+
+    model: LanguageModelSettings
+    instruction: NonEmptyText = Field(
+        default=PROMPT_PLACEHOLDER,
+        description="What the model is asked, with {prompt} in the place of the prompt.",
+    )
+    append: bool = Field(
+        default=False,
+        description="Writes the model's text behind the prompt, for models that continue prompts.",
+    )
+    temperature: Number = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description="0 takes the likeliest token; above, samples.",
+    )
+    seed: Integer = Field(default=0, ge=0, le=MAX_SEED, description="The seed of sampling.")
+
+    @field_validator("instruction")
+    @classmethod
+    def _require_placeholder(cls, instruction: str) -> str:
+        if PROMPT_PLACEHOLDER not in instruction:
+            raise ValueError(f"has no {PROMPT_PLACEHOLDER}; write it where the prompt goes")
+        return instruction
+
+    def instruct(self, prompt: str) -> str:
+        """The instruction for a prompt."""
+        return self.instruction.replace(PROMPT_PLACEHOLDER, prompt)

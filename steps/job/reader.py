@@ -15,9 +15,11 @@ from pydantic import ValidationError
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.origin import JobOrigin, SettingPath
 from imagekiln.steps.job.settings_file import (
     YAML_ERRORS,
+    JobOrigin,
+    Locations,
+    SettingPath,
     load_yaml,
     parse_settings,
     read_local_text,
@@ -45,8 +47,11 @@ def read_job(
     folder = None
     if text is None:
         _refuse_table(name)
-        text = read_text(name) if is_remote_uri(name) else read_local_text(name, "a job file")
-        folder = None if is_remote_uri(name) else Path(resolve_path(name)).absolute().parent
+        if is_remote_uri(name):
+            text = read_text(name)
+        else:
+            text = read_local_text(name, "a job file")
+            folder = Path(resolve_path(name)).absolute().parent
     values, locations = parse_settings(text, name, REQUIRED_SETTINGS)
     texts = _read_environment(os.environ if environment is None else environment)
     texts += map(_parse_option, changes)
@@ -64,9 +69,7 @@ def _refuse_table(name: str) -> None:
         )
 
 
-def validate_job(
-    values: object, name: str = "job", locations: Mapping[SettingPath, str] | None = None
-) -> Job:
+def validate_job(values: object, name: str = "job", locations: Locations | None = None) -> Job:
     """The job of these plain values. Raises BadInput with a sentence for each mistake."""
     return validate_settings(Job, values, name, locations or {})
 

@@ -13,6 +13,7 @@ from pydantic.config import JsonDict
 
 from imagekiln.steps.job.columns import RESERVED_COLUMNS
 from imagekiln.steps.job.fields import (
+    KIND_REQUIRED,
     HubReference,
     Integer,
     Location,
@@ -20,11 +21,13 @@ from imagekiln.steps.job.fields import (
     Number,
     SettingMistake,
     Settings,
+    is_unset,
 )
 from imagekiln.steps.job.gates import GATE_NAMES, STATUS_NAMES, Gate, require_own_function
 
 SCORE_NAME_PATTERN = r"[a-z][a-z0-9_]{0,39}"
 RANK_COLUMN = "candidate_rank"
+RESERVED_NAMES = {*RESERVED_COLUMNS, *GATE_NAMES, *STATUS_NAMES, RANK_COLUMN}
 SCORER_GROUP = "imagekiln.scorers"  # of entry points, in the metadata of installed packages
 MAX_SCORES = 16
 MAX_CANDIDATES = 16
@@ -36,16 +39,6 @@ ScoreName = Annotated[
         description="The column: at most 40 lower-case letters, digits and underscores.",
     ),
 ]
-
-
-def _require_kind(schema: JsonDict) -> None:
-    """Have editors ask for `kind`, which has a default in each class."""
-    required = schema.get("required", [])
-    if isinstance(required, list):
-        schema["required"] = ["kind", *required]
-
-
-KIND_REQUIRED = ConfigDict(json_schema_extra=_require_kind)
 
 
 def _allow_text(schema: JsonDict) -> None:
@@ -71,7 +64,7 @@ class Score(Gate):
 
     @property
     def criterion(self) -> str:
-        """Which images are marked, in words."""
+        """The marked images, in words."""
         clauses = ["no number"]
         if self.max is not None:
             clauses.insert(0, f"over {self.max:g}")
@@ -80,7 +73,7 @@ class Score(Gate):
         return ", or ".join(clauses)
 
     def marks(self, value: float) -> bool:
-        """Whether an image with this score is marked."""
+        """Return whether an image with this score is marked."""
         is_low = self.min is not None and value < self.min
         is_high = self.max is not None and value > self.max
         return is_low or is_high
@@ -91,7 +84,7 @@ class ModelScore(Score, HubReference):
 
 
 class ClipScore(ModelScore):
-    """How well image and prompt agree: 100 times the cosine of a CLIP model's embeddings."""
+    """Agreement of image and prompt: 100 times the cosine of a CLIP model's embeddings."""
 
     kind: Literal["clip_score"] = "clip_score"
 
@@ -102,13 +95,13 @@ class RewardScore(ModelScore):
     kind: Literal["reward"] = "reward"
     processor: HubReference | None = Field(
         default=None,
-        exclude_if=lambda processor: processor is None,
-        description="Whose tokenizer and image processor are used, where the model has none.",
+        exclude_if=is_unset,
+        description="Whose tokenizer and image processor are used, if the model has none.",
     )
 
 
 class AestheticScore(ModelScore):
-    """How an image pleases: layers in a file of their own on a CLIP model's image embedding."""
+    """Aesthetic score: layers in a file of their own on a CLIP model's image embedding."""
 
     kind: Literal["aesthetic"] = "aesthetic"
     head: Location = Field(description="The safetensors file of the layers, on this machine.")
@@ -122,7 +115,7 @@ class ClassifierScore(ModelScore):
 
 
 class SharpnessScore(Score):
-    """How sharp an image is: the variance of the Laplacian of its luma. Needs no model."""
+    """Sharpness of an image: the variance of the Laplacian of its luma. Needs no model."""
 
     kind: Literal["sharpness"] = "sharpness"
 
@@ -158,7 +151,7 @@ def describe_score(score: AnyScore) -> str:
 
 
 class KeepSettings(Settings):
-    """Which image of a prompt remains: the one with the highest score of several candidates."""
+    """Keep the image with the highest score of several candidates."""
 
     model_config = ConfigDict(json_schema_extra=_allow_text)
 
@@ -166,9 +159,6 @@ class KeepSettings(Settings):
         ge=2, le=MAX_CANDIDATES, description="How many candidates each image of a prompt has."
     )
     by: ScoreName = Field(description="The score that decides.")
-    losers: Literal["drop", "keep"] = Field(
-        default="drop", description="drop leaves their rows, keep their files too."
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -187,28 +177,16 @@ class KeepSettings(Settings):
 def check_scores(
     scores: Mapping[str, AnyScore], keep: KeepSettings | None, taken_names: Collection[str]
 ) -> None:
-    """Raise SettingMistake where a score's name means something else, or `keep` names none."""
-    reserved = {*RESERVED_COLUMNS, *GATE_NAMES, *STATUS_NAMES, *taken_names, RANK_COLUMN}
+    """Raise SettingMistake if a score has a name that is taken, or `keep` names none."""
     for name in scores:
-        if name in reserved:
+        if name in RESERVED_NAMES or name in taken_names:
             raise SettingMistake(
                 ("scores", name), "has the name of a column, gate or status; rename the score"
             )
-    if keep is None or keep.by in scores:
-        return
-    if keep.by in reserved:
+    if keep is not None and keep.by not in scores:
+        names = ", ".join(scores) or "none"
         raise SettingMistake(
             ("keep",),
-            f'chooses by "{keep.by}", the name of a column, gate or status; choose by a score, '
-            "such as sharpness, and add scores.sharpness: {kind: sharpness}",
+            f'chooses by "{keep.by}", and the scores are {names}; name one of them, or add one, '
+            "such as scores.sharpness: {kind: sharpness}",
         )
-    if not scores:
-        settings = ": {kind: sharpness}" if keep.by == "sharpness" else ""
-        raise SettingMistake(
-            ("keep",),
-            f'chooses by "{keep.by}", and the job has no scores; add scores.{keep.by}{settings}',
-        )
-    names = ", ".join(scores)
-    raise SettingMistake(
-        ("keep",), f'chooses by "{keep.by}", and the scores are {names}; name one of them'
-    )

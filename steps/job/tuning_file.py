@@ -21,7 +21,6 @@ from imagekiln.steps.storage.uri import decode_text, locate_object
 
 TUNING_VERSION = 1
 TUNING_FILE_HEADER = "# What `imagekiln tune` measured. A job reads it by batch.tuning.\n"
-TUNING_FILE_NOUN = "a tuning file"
 MAX_BATCH_IMAGES = 256
 # Of the device's memory. The rest is for longer prompts and whatever else runs on the device.
 MAX_MEMORY_SHARE = 0.9
@@ -78,16 +77,8 @@ class TuningEntry(Settings):
     @property
     def tuning_key(self) -> TuningKey:
         """The key of the entry in its file. A slice of a GPU has its own name and memory."""
-        return tuning_entry_key(
-            self.digest,
-            self.dtype,
-            self.speed,
-            self.gpu,
-            self.gpu_gib,
-            self.width,
-            self.height,
-            self.guided,
-        )
+        model = (self.digest, self.dtype, self.speed, self.gpu, self.gpu_gib)
+        return tuning_entry_key(*model, self.width, self.height, self.guided)
 
     @property
     def forward_pixels(self) -> int:
@@ -121,7 +112,7 @@ def tuning_entry_key(
     height: int,
     guided: bool,
 ) -> TuningKey:
-    """What a file has one entry for, in the order of its entries."""
+    """The key of an entry, by which a file is sorted."""
     speed_json = speed.model_dump_json(exclude_defaults=True)
     memory = round(gib or 0)  # drivers differ in the last megabytes
     return (digest, dtype, speed_json, gpu, memory, width, height, guided)
@@ -139,24 +130,11 @@ def read_tuning_file(name: str) -> TuningFile:
 
 
 def read_tuning_file_or_empty(name: str) -> TuningFile:
-    """The tuning file at a path or URI; one without entries where there is none yet."""
+    """The tuning file at a path or URI; one without entries if there is none yet."""
     try:
         return read_tuning_file(name)
     except Missing:
         return TuningFile()
-
-
-def require_writable_tuning_file(name: str) -> None:
-    """Rewrite the file unchanged, so that no measurement is in vain.
-
-    One that does not exist is removed again: without entries, it would say nothing. Raises
-    BadInput, TryAgain.
-    """
-    store, key = locate_object(name)
-    existed = store.exists(key)
-    _write_tuning_file(name, read_tuning_file_or_empty(name))
-    if not existed:
-        store.remove(key)
 
 
 def add_tuning_entry(name: str, entry: TuningEntry) -> None:
@@ -165,11 +143,11 @@ def add_tuning_entry(name: str, entry: TuningEntry) -> None:
     entries = [other for other in tuning.entries if other.tuning_key != entry.tuning_key]
     entries.append(entry)
     entries.sort(key=lambda entry: entry.tuning_key)
-    _write_tuning_file(name, TuningFile(entries=tuple(entries)))
+    write_tuning_file(name, TuningFile(entries=tuple(entries)))
 
 
 def tuning_to_yaml(tuning: TuningFile) -> bytes:
-    """The bytes of the file, which leave out whatever has its default."""
+    """The bytes of the file, without defaults."""
     # `version` has its default too, but must be in the file.
     values = {"version": TUNING_VERSION} | tuning.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
@@ -178,16 +156,17 @@ def tuning_to_yaml(tuning: TuningFile) -> bytes:
 
 def parse_tuning_file(content: bytes, name: str) -> TuningFile:
     """The tuning file in these bytes, YAML or JSON. Raises BadInput with each mistake."""
-    text = decode_text(content, name, TUNING_FILE_NOUN)
+    text = decode_text(content, name, "a tuning file")
     values, locations = parse_settings(text, name, "what `imagekiln tune` wrote")
     if values.get("version") != TUNING_VERSION:
         raise BadInput(
-            f"{name}: is not {TUNING_FILE_NOUN} of version {TUNING_VERSION}. Choose one that this "
+            f"{name}: is not a tuning file of version {TUNING_VERSION}. Choose one that this "
             "Imagekiln's `imagekiln tune` wrote, or tune again."
         )
     return validate_settings(TuningFile, values, name, locations)
 
 
-def _write_tuning_file(name: str, tuning: TuningFile) -> None:
+def write_tuning_file(name: str, tuning: TuningFile) -> None:
+    """Write the file. Raises BadInput, TryAgain."""
     store, key = locate_object(name)
     store.replace(key, tuning_to_yaml(tuning))

@@ -1,6 +1,6 @@
-"""The user's own checks and scores, found by their entries: the function, or why there is none.
+"""The user's own checks and scores: functions that a job names, imported.
 
-A module is looked for where Python looks, then beside the job's file and in the current folder.
+A module is looked for on Python's path, then beside the job's file and in the current folder.
 """
 
 import hashlib
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout, suppress
 from difflib import get_close_matches
 from functools import partial
-from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -19,14 +18,13 @@ from types import ModuleType
 from imagekiln.steps.errors import BadInput, first_line
 from imagekiln.steps.job.gates import UserCheckGate
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.origin import SettingPath, format_path
 from imagekiln.steps.job.scores import SCORER_GROUP, OwnScore
+from imagekiln.steps.job.settings_file import SettingPath, format_path
 
 # Importing runs the user's code, which may raise anything.
 IMPORT_ERRORS = (Exception, SystemExit)
 CURRENT_FOLDER = ""  # on Python's path
 UserCheckFunction = Callable[..., object]
-_added_folders: list[str] = []  # by this module, to Python's path
 
 
 class NotImported(BadInput):
@@ -42,10 +40,10 @@ def require_entries(job: Job) -> None:
 def find_untried_entries(job: Job) -> tuple[str, ...]:
     """A sentence for each module that is not importable here: where pods run, it may be.
 
-    Raises BadInput where a module is importable and has no such function.
+    Raises BadInput if a module is importable and has no such function.
     """
     if job.origin.folder is not None:
-        _search_beside(job.origin.folder)
+        _search_in(str(job.origin.folder))
     untried: list[str] = []
     mistakes: list[str] = []
     for path, find in _entries(job):
@@ -98,12 +96,12 @@ def _entries(job: Job) -> Iterator[tuple[SettingPath, Callable[[], UserCheckFunc
 
 
 def import_check(check: UserCheckGate) -> UserCheckFunction:
-    """The function of a check. Raises BadInput where there is none."""
+    """The function of a check. Raises BadInput if there is none."""
     return _import_entry(f"gates.checks: {check.name}", check.entry, ("image", "spec"))
 
 
 def import_score(setting: str, entry: str) -> UserCheckFunction:
-    """The function of a score, or its class. Raises BadInput where there is none."""
+    """The function of a score, or its class. Raises BadInput if there is none."""
     return _import_entry(setting, entry, ("images", "specs"))
 
 
@@ -144,7 +142,6 @@ def _resolve_entry_point(setting: str, entry: str) -> str:
 
 def _import_module(subject: str, name: str) -> ModuleType:
     _search_in(CURRENT_FOLDER)
-    _forget_other_module(name.partition(".")[0])
     try:
         with redirect_stdout(sys.stderr):  # what it prints is no result of ours
             return importlib.import_module(name)
@@ -162,30 +159,11 @@ def _import_module(subject: str, name: str) -> ModuleType:
         ) from error
 
 
-def _search_beside(folder: Path) -> None:
-    """Let Python find modules in a job's folder, and no more in that of an earlier job."""
-    while _added_folders:
-        with suppress(ValueError):
-            sys.path.remove(_added_folders.pop())
-    _search_in(str(folder))
-
-
 def _search_in(folder: str) -> None:
     """Let Python find modules in a folder, last: a file there hides no installed module."""
     if folder not in sys.path:
         sys.path.append(folder)
-        _added_folders.append(folder)
     importlib.invalidate_caches()
-
-
-def _forget_other_module(name: str) -> None:
-    """Forget a module of this name that an earlier job had beside it."""
-    loaded = getattr(sys.modules.get(name), "__spec__", None)
-    found = PathFinder.find_spec(name)
-    origins = {None if spec is None else spec.origin for spec in (loaded, found)}
-    if len(origins - {None}) > 1:
-        for each in [each for each in sys.modules if f"{each}.".startswith(f"{name}.")]:
-            del sys.modules[each]
 
 
 def _require_arguments(

@@ -24,7 +24,7 @@ from imagekiln.steps.aggregate.verdict import resolve_policy
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, cut_name
 from imagekiln.steps.export.commits import require_export
 from imagekiln.steps.export.step import count_exported, export_again
-from imagekiln.steps.job.rewrite import ORIGINAL_COLUMN
+from imagekiln.steps.job.prompts import ORIGINAL_COLUMN
 from imagekiln.steps.maintain.retry import end_retry
 from imagekiln.steps.maintain.run_list import open_runs
 from imagekiln.steps.runs.commits import Head, Takedown, commit_next, create_commit

@@ -82,8 +82,7 @@ class PassSizes:
     @classmethod
     def of(cls, job: Job, facts: Mapping[str, PassFacts], multiple: int) -> "PassSizes":
         """The sizes of a job with these facts."""
-        drops = job.keep is not None and job.keep.losers == "drop"
-        return cls(job.passes, facts, multiple, 1 / job.candidates if drops else 1.0)
+        return cls(job.passes, facts, multiple, 1 / job.candidates)
 
     @property
     def alters_images(self) -> bool:
@@ -117,8 +116,6 @@ class PassSizes:
         for name, settings in self.passes.items():
             if isinstance(settings, UpscalePass):
                 side = f"({side} * {self.facts[name].scale})"
-            elif isinstance(settings, RefinePass) and settings.width is not None:
-                side = str(getattr(settings, column))
             elif isinstance(settings, RefinePass):
                 multiple = self._multiple_of(name)
                 steps = f"floor({side} * {_scale_of(settings)!r} / {multiple} + 0.5)"
@@ -131,8 +128,6 @@ class PassSizes:
             return size[0] * factor, size[1] * factor
         if not isinstance(settings, RefinePass):
             return size
-        if settings.width is not None and settings.height is not None:
-            return settings.width, settings.height
         scale = _scale_of(settings)
         multiple = self._multiple_of(name)
         return _scale_side(size[0], scale, multiple), _scale_side(size[1], scale, multiple)
@@ -195,20 +190,6 @@ def _require_refining(setting: str, settings: RefinePass, model: ModelFacts) -> 
         )
     if (settings.guidance or 0.0) > NO_GUIDANCE and not model.own.reads_guidance:
         raise BadInput(f"{setting}.guidance has no effect: this model reads none. Remove it.")
-    if settings.steps is not None and int(settings.steps * settings.strength) < 1:
-        raise BadInput(
-            f"{setting}.strength is {settings.strength:g}, of {settings.steps} steps, which leaves "
-            "nothing to draw. Raise one of them."
-        )
-    multiple = model.size_multiple
-    for axis in ("width", "height"):
-        side = getattr(settings, axis)
-        if side is not None and side % multiple:
-            nearest = max(1, round(side / multiple)) * multiple
-            raise BadInput(
-                f"{setting}.{axis} is {side}; this model needs a multiple of {multiple}. "
-                f"Set it to {nearest}."
-            )
 
 
 def pass_keys(job: Job, facts: Mapping[str, PassFacts]) -> Iterator[str]:

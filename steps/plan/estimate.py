@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from imagekiln.steps.errors import KilnError
+from imagekiln.steps.job.execution import PricePerHour, find_price_or_highest
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import is_lossless
-from imagekiln.steps.job.prices import PricePerHour, find_price_or_highest
 from imagekiln.steps.job.user_checks import find_untried_entries
 from imagekiln.steps.models.facts import describe_defaults
 from imagekiln.steps.models.performance import require_room
@@ -165,8 +165,7 @@ def _estimate_bytes(draft: PlanDraft, job: Job) -> float:
     for group in draft.catalog.groups:
         width, height = draft.sizes.final((group.width, group.height))
         pixels += group.images * width * height
-    if job.keep is not None and job.keep.losers == "drop":
-        pixels //= job.candidates
+    pixels //= job.candidates
     if is_lossless(job.encoding) and job.encoding.kind != "png":
         return pixels * LOSSLESS_BYTES_PER_PIXEL
     return pixels * BYTES_PER_PIXEL[job.encoding.kind]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.job.columns import PROMPT_COLUMNS, Column
-from imagekiln.steps.job.rewrite import REWRITE_COLUMNS
+from imagekiln.steps.job.prompts import REWRITE_COLUMNS
 from imagekiln.steps.plan.columns import (
     COLUMN_READERS,
     Cells,

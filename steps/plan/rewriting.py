@@ -19,7 +19,7 @@ from pydantic import Field, TypeAdapter
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.rewrite import REWRITE_COLUMNS, RewriteSettings
+from imagekiln.steps.job.prompts import REWRITE_COLUMNS, RewriteSettings
 from imagekiln.steps.plan.columns import read_texts
 from imagekiln.steps.plan.input_files import (
     InputFile,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.job.execution import Price, find_price, find_price_or_highest, normalize_gpu
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prices import Price, find_price, find_price_or_highest, normalize_gpu
 from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.plan.draft import PlanDraft
 from imagekiln.steps.runs.attempts import read_attempts, sum_charged

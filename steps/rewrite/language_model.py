@@ -25,7 +25,7 @@ from imagekiln.steps.generate.diffusion.device import (
     is_out_of_memory,
 )
 from imagekiln.steps.generate.diffusion.loading import load_network
-from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.job.prompts import RewriteSettings
 from imagekiln.steps.models.hub import loading_from_cache
 from imagekiln.steps.plan.input_files import Ending, RewrittenText
 from imagekiln.steps.rewrite.model_files import fetch_weights, read_architecture

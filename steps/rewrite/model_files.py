@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name
-from imagekiln.steps.job.rewrite import LanguageModelSettings
+from imagekiln.steps.job.prompts import LanguageModelSettings
 from imagekiln.steps.models.component_files import read_json, require_data_component
 from imagekiln.steps.models.hub import download_snapshot, is_hub_id, loading_from_cache
 from imagekiln.steps.models.weights import PICKLE_SUFFIXES

@@ -3,7 +3,7 @@
 What is committed under the output stays, so that a step that was killed resumes at the next part.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.start import require_extra
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.job.prompts import RewriteSettings
 from imagekiln.steps.models.component_files import weights_digest
 from imagekiln.steps.models.hub import is_commit, is_hub_id, resolve_commit
 from imagekiln.steps.plan.rewriting import (
     FrozenModel,
     PromptRewriter,
-    RewritePart,
     Rewriting,
     collect_prompts,
     open_rewriting,
@@ -65,7 +64,7 @@ def rewrite(job: Job, progress: Progress | None = None) -> RewriteResult:
     with temporary_folder("imagekiln-rewrite-") as folder:
         files = read_prompts(job, Path(folder))
         prompts = collect_prompts(files)
-        rewritten = _rewrite_prompts(progress, job, prompts)
+        rewritten = _rewrite_prompts(progress, progress, job, prompts)
     return RewriteResult(rewriting.uri, len(prompts), rewritten)
 
 
@@ -91,78 +90,43 @@ def require_rewrite(job: Job) -> RewriteSettings:
 
 def prompt_rewriter(progress: Progress | None = None) -> PromptRewriter:
     """A function that rewrites the prompts of a job here, for `make_plan`."""
+    notes = progress or NoProgress()  # its bar counts images, not prompts
 
     def rewrite_prompts(job: Job, prompts: set[str]) -> None:
-        _rewrite_prompts(_Sentences(progress or NoProgress()), job, prompts)
+        _rewrite_prompts(notes, NoProgress(), job, prompts)
 
     return rewrite_prompts
 
 
-class _Sentences(Progress):
-    """Progress of rewriting in sentences, since the bar counts images."""
-
-    _total = 0
-    _done = 0
-
-    def start(self, total: int) -> None:
-        """Note the total."""
-        self._total = total
-
-    def add_committed(self, images: int) -> None:
-        """Say how many there are by now."""
-        self._done += images
-        _say(self, f"Rewrote {self._done} of {pluralize(self._total, 'prompt')}.")
-
-
-def _rewrite_prompts(progress: Progress, job: Job, prompts: set[str]) -> int:
+def _rewrite_prompts(notes: Progress, counter: Progress, job: Job, prompts: set[str]) -> int:
     """Commit the parts that have one of these prompts; the number of their prompts."""
     settings = require_rewrite(job)
     rewriting = open_rewriting(job, settings)
-    if _is_done(rewriting, prompts):
+    listed = [*rewriting.divide(prompts)]
+    are_listed = sum(len(own) for _, own in listed) == len(prompts)
+    if are_listed and all(rewriting.has_part(part) for part, _ in listed):
         return 0
     require_extra("generate", LIBRARIES, "to rewrite prompts")
     limit_spinning()
     model = _resolve_model(settings, rewriting)
-    _say(progress, f"Loading {settings.model.id} ...")
+    _say(notes, f"Loading {settings.model.id} ...")
     with _open_model(job, settings, model) as language_model:
         # Frozen once it is loaded, so that one which cannot rewrite anything is not.
         rewriting.freeze_model(model, check_store=job.unconditional_writes == "refuse")
         rewriting.append_lists(prompts)
-        missing = _find_missing_parts(rewriting, prompts)
+        missing = [part for part, _ in rewriting.divide(prompts) if not rewriting.has_part(part)]
         total = sum(len(part.prompts) for part in missing)
-        progress.start(total)
-        _commit_parts(rewriting, missing, language_model, progress)
+        _say(notes, f"Rewriting {pluralize(total, 'prompt')} ...")
+        counter.start(total)
+        for part in missing:
+            if not rewriting.has_part(part):  # another process may be at work on them
+                rewriting.commit_part(part, language_model.rewrite(part.prompts))
+            counter.add_committed(len(part.prompts))
     return total
 
 
 def _say(progress: Progress, sentence: str) -> None:
     progress.show_event(Event("rewrite", {}, sentence))
-
-
-def _is_done(rewriting: Rewriting, prompts: set[str]) -> bool:
-    """Return whether all of the prompts are in lists, and their parts committed."""
-    parts = list(rewriting.divide(prompts))
-    if sum(len(own) for _, own in parts) < len(prompts):
-        return False
-    return all(rewriting.has_part(part) for part, _ in parts)
-
-
-def _find_missing_parts(rewriting: Rewriting, prompts: set[str]) -> list[RewritePart]:
-    """The parts that are not committed."""
-    return [part for part, _ in rewriting.divide(prompts) if not rewriting.has_part(part)]
-
-
-def _commit_parts(
-    rewriting: Rewriting,
-    parts: Sequence[RewritePart],
-    language_model: "LanguageModel",
-    progress: Progress,
-) -> None:
-    """Write the text of each part, and commit it."""
-    for part in parts:
-        if not rewriting.has_part(part):  # another process may be at work on them
-            rewriting.commit_part(part, language_model.rewrite(part.prompts))
-        progress.add_committed(len(part.prompts))
 
 
 def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenModel:

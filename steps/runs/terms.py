@@ -8,9 +8,8 @@ raised.
 from dataclasses import dataclass, field
 
 from imagekiln.steps.errors import BudgetSpent
-from imagekiln.steps.job.execution import BudgetSettings
+from imagekiln.steps.job.execution import BudgetSettings, PricePerHour, find_highest_price
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prices import PricePerHour, find_highest_price
 from imagekiln.steps.runs.attempts import Spent
 from imagekiln.steps.runtime.figures import format_money, format_number
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.export.settings import read_settings
 from imagekiln.steps.export.step import export
-from imagekiln.steps.job.export import ExportFormat
+from imagekiln.steps.job.output import ExportFormat
 from imagekiln.steps.runs.commits import NO_COMMIT, Head, create_commit
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key
 from imagekiln.steps.runs.manifest import write_manifest

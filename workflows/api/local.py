@@ -262,9 +262,9 @@ def verify(run: PathOrUri) -> "results.VerifyResult":
     Raises Incomplete with a list where anything is missing, damaged or different.
     """
     from imagekiln.steps.maintain.verify import verify as verify_run
-    from imagekiln.workflows.cli.text import format_verified
+    from imagekiln.workflows.cli.text import format_fields
 
-    return shown(verify_run(fspath(run)), format_verified)
+    return shown(verify_run(fspath(run)), format_fields)
 
 
 @explain_failures

@@ -22,7 +22,6 @@ from imagekiln.steps.job.execution import (
     ShardSettings,
     SpeedSettings,
 )
-from imagekiln.steps.job.export import RunExport
 from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.job.gates import GateSettings
 from imagekiln.steps.job.job import (
@@ -32,10 +31,15 @@ from imagekiln.steps.job.job import (
     ModelSettings,
     RowDefaults,
 )
-from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, Webp
+from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, RunExport, Webp
 from imagekiln.steps.job.passes import CaptionPass, RefinePass, UpscalePass
-from imagekiln.steps.job.prompts import PromptList, PromptSweep, PromptTemplate
-from imagekiln.steps.job.rewrite import LanguageModelSettings, RewriteSettings
+from imagekiln.steps.job.prompts import (
+    LanguageModelSettings,
+    PromptList,
+    PromptSweep,
+    PromptTemplate,
+    RewriteSettings,
+)
 from imagekiln.steps.job.scores import (
     AestheticScore,
     ClassifierScore,

@@ -1,5 +1,6 @@
 """Commands that need no cluster: a whole job on this machine, and what to know before it runs."""
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,20 +8,22 @@ from typing import TYPE_CHECKING
 import click
 import cloup
 
+from imagekiln.workflows.cli import text
 from imagekiln.workflows.cli.options import (
     PATH_OR_URI,
-    date_options,
+    JobArguments,
+    dated_job_options,
     examples,
     format_option,
     gpus_option,
     job_options,
+    price_option,
     settings_option,
 )
+from imagekiln.workflows.cli.terminal import print_note, print_result, print_text
 
 if TYPE_CHECKING:
-    from imagekiln.steps.job.job import Job
     from imagekiln.steps.runtime.signals import Stop
-    from imagekiln.workflows.pod.request import JobRequest
 
 DEMO_JOB = "bundled:demo.yaml"
 TUNING_FILE = "tuning.yaml"
@@ -53,27 +56,23 @@ STARTER_MODEL = "stabilityai/stable-diffusion-xl-base-1.0"
 def init(prompts: str, to: Path, model: str) -> None:
     """Write a job file to start from.
 
-    Where the prompts are a local file or folder, their columns are written into it.
+    If the prompts are a local file or folder, their columns are written into it.
     """
     from imagekiln.steps.runtime.sanitize import sanitize_line
     from imagekiln.steps.storage.filesystem import describe_missing_extra
     from imagekiln.steps.storage.uri import is_remote_uri
-    from imagekiln.workflows.cli.starter import write_starter_job
-    from imagekiln.workflows.cli.table_survey import survey_tables
-    from imagekiln.workflows.cli.terminal import print_note, print_text
+    from imagekiln.workflows.cli.starter import read_columns, write_starter_job
 
-    survey = survey_tables(prompts)
-    if survey is None and not is_remote_uri(prompts):
+    columns = read_columns(prompts)
+    if columns is None and not is_remote_uri(prompts):
         print_note(f"{sanitize_line(prompts)}: no such file yet.")
     if missing_extra := describe_missing_extra(prompts):
         print_note(sanitize_line(missing_extra))
-    write_starter_job(to, prompts, model, survey)
-    if survey is not None and "prompt" not in survey.columns:
+    write_starter_job(to, prompts, model, columns)
+    if columns is not None and "prompt" not in columns.ours:
         sentence = f"No column of {prompts} seems to hold prompts."
         print_note(sanitize_line(f"{sentence} Name the one with the prompts in {to}."))
     print_text(f"Wrote {to}. Next: imagekiln estimate {to}")
-    for reason in () if survey is None else survey.reasons:
-        print_note(sanitize_line(reason))
 
 
 @cloup.command(
@@ -84,65 +83,40 @@ def init(prompts: str, to: Path, model: str) -> None:
         "imagekiln run nightly.yaml --date 2026-11-21 --timezone Europe/Berlin",
     )
 )
-@job_options
-@date_options
+@dated_job_options
 @gpus_option
 @format_option
 @click.pass_obj
-def run(
-    stop: "Stop",
-    job: str,
-    settings: tuple[str, ...],
-    date: str,
-    timezone: str,
-    gpus: int | None,
-    output_format: str,
-) -> None:
+def run(stop: "Stop", request: JobArguments, gpus: int | None) -> None:
     """Run a whole job on this machine; run it again to resume.
 
     Plans the job, generates on all GPUs, and aggregates. Everything committed before an
     interruption is kept.
     """
-    request = _job_request(job, settings, date, timezone)
-    _run_job(request, gpus, output_format, stop)
+    from imagekiln.steps.local import run as run_job
+    from imagekiln.steps.runtime.progress import open_progress
+    from imagekiln.workflows.cli.plan_text import print_plan
+
+    job = request.resolve()
+    with open_progress() as progress:
+        result = run_job(job, progress, stop, print_plan, gpus)
+    print_result(result, text.format_run)
 
 
 @cloup.command(epilog=examples("imagekiln demo", "imagekiln demo --set output=/tmp/demo"))
 @settings_option
 @gpus_option
 @format_option
-@click.pass_obj
-def demo(stop: "Stop", settings: tuple[str, ...], gpus: int | None, output_format: str) -> None:
+@click.pass_context
+def demo(ctx: click.Context, settings: tuple[str, ...], gpus: int | None) -> None:
     """Generate the bundled example dataset with the bundled model."""
-    _run_job(_job_request(DEMO_JOB, settings), gpus, output_format, stop)
-
-
-def _job_request(
-    name: str, settings: tuple[str, ...], date: str = "", timezone: str = ""
-) -> "JobRequest":
-    from imagekiln.workflows.pod.request import JobRequest
-
-    return JobRequest(name, settings=settings, date=date, timezone=timezone)
-
-
-def _run_job(request: "JobRequest", gpus: int | None, output_format: str, stop: "Stop") -> None:
-    from imagekiln.steps.local import run as run_job
-    from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.plan_text import print_plan
-    from imagekiln.workflows.cli.text import format_run, print_result
-    from imagekiln.workflows.pod.request import resolve_job
-
-    job = resolve_job(request)
-    with open_progress() as progress:
-        result = run_job(job, progress, stop, print_plan, gpus)
-    print_result(result, output_format, format_run)
+    ctx.invoke(run, job=DEMO_JOB, settings=settings, gpus=gpus)
 
 
 @cloup.command(
     epilog=examples("imagekiln preview job.yaml", "imagekiln preview job.yaml --images 48")
 )
-@job_options
-@date_options
+@dated_job_options
 @cloup.option(
     "--images",
     type=click.IntRange(1, 1000),
@@ -152,31 +126,21 @@ def _run_job(request: "JobRequest", gpus: int | None, output_format: str, stop: 
 )
 @format_option
 @click.pass_obj
-def preview(
-    stop: "Stop",
-    job: str,
-    settings: tuple[str, ...],
-    date: str,
-    timezone: str,
-    images: int,
-    output_format: str,
-) -> None:
+def preview(stop: "Stop", request: JobArguments, images: int) -> None:
     """Make a sample of a job's images, and a page of them.
 
     The sample has every shape, sampler and LoRA, short and long prompts, as far as it is large
-    enough. Its images are the run's own: a later run or submit makes the others. Exits with 3
-    where the sample is not as the job's limits and gates ask.
+    enough. Its images are the run's own: a later run or submit makes the others. Exits with 3 if
+    the sample is not as the job's limits and gates ask.
     """
     from imagekiln.steps.local import preview as preview_job
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.plan_text import print_plan
-    from imagekiln.workflows.cli.text import format_preview, print_result
-    from imagekiln.workflows.pod.request import resolve_job
 
-    previewed = resolve_job(_job_request(job, settings, date, timezone))
+    job = request.resolve()
     with open_progress() as progress:
-        result = preview_job(previewed, images, progress, stop, print_plan)
-    print_result(result, output_format, format_preview)
+        result = preview_job(job, images, progress, stop, print_plan)
+    print_result(result, text.format_preview)
 
 
 @cloup.command(
@@ -186,57 +150,35 @@ def preview(
         "imagekiln estimate nightly.yaml --date 2026-11-21",
     )
 )
-@job_options
-@date_options
-@cloup.option(
-    "--price",
-    type=click.FloatRange(min=0),
-    help="The price of a GPU-hour, in place of the job's own.",
-)
+@dated_job_options
+@price_option
 @format_option
-def estimate(
-    job: str,
-    settings: tuple[str, ...],
-    date: str,
-    timezone: str,
-    price: float | None,
-    output_format: str,
-) -> None:
+def estimate(request: JobArguments, price: float | None) -> None:
     """Estimate a job's images, size, hours and cost.
 
     Reads and validates the prompts as planning does, and writes nothing.
     """
     from imagekiln.steps.plan.estimate import estimate as estimate_job
-    from imagekiln.workflows.cli.plan_text import (
-        format_estimate,
-        format_passes,
-        format_scores,
-        print_untried_entries,
-    )
-    from imagekiln.workflows.cli.terminal import print_note
-    from imagekiln.workflows.cli.text import print_result
-    from imagekiln.workflows.pod.request import resolve_job
+    from imagekiln.workflows.cli import plan_text
     from imagekiln.workflows.profiles.loader import load_profile
 
-    estimated_job = resolve_job(_job_request(job, settings, date, timezone))
-    profile = load_profile(estimated_job.cluster.profile)
-    if profile.names_gpus and estimated_job.device == "auto":
+    job = request.resolve()
+    profile = load_profile(job.cluster.profile)
+    estimated = job
+    if profile.names_gpus and job.device == "auto":
         # What a run took on this machine's CPU says nothing of the profile's GPUs.
-        estimated_job = estimated_job.model_copy(update={"device": "cuda"})
+        estimated = job.model_copy(update={"device": "cuda"})
     result = estimate_job(
-        estimated_job,
+        estimated,
         price,
         profile.gpu.count,
         gpu=profile.gpu_name,
         gpu_memory=profile.gpu.memory,
     )
-    print_result(result, output_format, format_estimate)
-    print_untried_entries(estimated_job)
-    _note_missing_key(estimated_job)
-    if estimated_job.scores:
-        print_note(format_scores(estimated_job).strip())
-    if estimated_job.passes:
-        print_note(format_passes(estimated_job, result.stored_size).strip())
+    print_result(result, plan_text.format_estimate)
+    plan_text.print_untried_entries(job)
+    for note in plan_text.describe_job(job, result.stored_size):
+        print_note(note)
     if result.hours is not None and result.hours > profile.days * 24:
         print_note(
             f"On a cluster, profile {profile.name} stops a workflow after {profile.days:g} days. "
@@ -244,34 +186,18 @@ def estimate(
         )
 
 
-def _note_missing_key(job: "Job") -> None:
-    """Print why this machine cannot sign the job's images: the one that makes them may."""
-    from imagekiln.steps.errors import BadInput
-    from imagekiln.steps.imaging.c2pa import C2paSigner
-    from imagekiln.workflows.cli.terminal import print_note
-
-    if job.c2pa is None:
-        return
-    try:
-        C2paSigner(job.c2pa, job.encoding)
-    except BadInput as error:
-        print_note(f"Images cannot be signed on this machine. {error}")
-
-
-class SizeParam(click.ParamType[tuple[int, int]]):
-    """A size in pixels, such as 1024x768."""
-
-    name = "WxH"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        """Width and height."""
-        match = re.fullmatch(r"(\d{1,5})[xX](\d{1,5})", str(value))
+def _parse_size(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[int, int], ...]:
+    """Width and height of each size, such as 1024x768."""
+    sizes = []
+    for value in values:
+        match = re.fullmatch(r"(\d{1,5})[xX](\d{1,5})", value)
         if match is None:
             message = f"{value!r} is not a size. Write WIDTHxHEIGHT, such as 1024x768."
-            self.fail(message, param, ctx)
-        return int(match[1]), int(match[2])
+            raise click.BadParameter(message, ctx, param)
+        sizes.append((int(match[1]), int(match[2])))
+    return tuple(sizes)
 
 
 @cloup.command(
@@ -284,7 +210,8 @@ class SizeParam(click.ParamType[tuple[int, int]]):
 @cloup.option(
     "--size",
     "sizes",
-    type=SizeParam(),
+    metavar="WxH",
+    callback=_parse_size,
     multiple=True,
     help="An image size to tune for; repeatable. Default: the job's own.",
 )
@@ -303,13 +230,12 @@ class SizeParam(click.ParamType[tuple[int, int]]):
 )
 @format_option
 def tune(
-    job: str,
-    settings: tuple[str, ...],
+    request: JobArguments,
     sizes: tuple[tuple[int, int], ...],
     file: str | None,
-    again: bool,
     minutes: float,
-    output_format: str,
+    *,
+    again: bool,
 ) -> None:
     """Find the fastest batch size for the job's model on this device.
 
@@ -318,30 +244,27 @@ def tune(
     """
     from imagekiln.steps.errors import TryAgain
     from imagekiln.steps.generate.start import require_libraries
-    from imagekiln.steps.job.reader import read_job
     from imagekiln.steps.runtime.sanitize import sanitize_line
     from imagekiln.steps.runtime.signals import Stopped
     from imagekiln.workflows.cli.plan_text import format_tuning
-    from imagekiln.workflows.cli.terminal import print_note
-    from imagekiln.workflows.cli.text import print_result
 
-    tuned_job = read_job(job, settings)
-    require_libraries(tuned_job)
-    path = file or tuned_job.batch.tuning or default_tuning_file(job)
+    job = request.read()
+    require_libraries(job)
+    path = file or job.batch.tuning or _default_tuning_file(request.job)
     try:
         # Imported only now: torch takes seconds.
         from imagekiln.steps.generate.tune import tune as tune_job
 
-        result = tune_job(tuned_job, path, sizes, minutes=minutes, again=again, report=print_note)
+        result = tune_job(job, path, sizes, minutes=minutes, again=again, report=print_note)
     except Stopped as stopped:
         raise TryAgain(
             "Stopped. The same command starts again with the first size that is not in "
             f"{sanitize_line(path)}."
         ) from stopped
-    print_result(result, output_format, format_tuning)
+    print_result(result, format_tuning)
 
 
-def default_tuning_file(job: str) -> str:
+def _default_tuning_file(job: str) -> str:
     """The tuning file next to a job file; for a bundled job, in the current folder."""
     from imagekiln.steps.storage.uri import BUNDLED_PREFIX
 
@@ -354,9 +277,6 @@ def default_tuning_file(job: str) -> str:
 @cloup.command(epilog=examples("imagekiln schema > job.schema.json"))
 def schema() -> None:
     """Print the JSON Schema of job files, for editors."""
-    import json
-
     from imagekiln.steps.job.job import Job
-    from imagekiln.workflows.cli.terminal import print_text
 
     print_text(json.dumps(Job.model_json_schema(), indent=2))

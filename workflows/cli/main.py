@@ -1,15 +1,13 @@
 """The group of all commands: how they are listed, and how a failure becomes an exit code."""
 
-import errno
 import os
 import sys
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 import cloup
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.runtime.machine import empty_log_context, silence_libraries
 from imagekiln.steps.runtime.sanitize import redact_secrets
 from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
@@ -89,8 +87,8 @@ class KilnGroup(cloup.Group):
     def main(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # as click has it
         """Run the command line. A request to stop has its exit code from here on."""
         try:
-            with stop_on_signals(at_once=True):
-                return super().main(*args, **options)
+            with stop_on_signals(at_once=True) as stop:
+                return super().main(*args, obj=stop, **options)
         except Stopped:
             print_failure("Stopped. Run the same command again to resume.", TryAgain.exit_code)
             sys.exit(TryAgain.exit_code)
@@ -117,12 +115,8 @@ class KilnGroup(cloup.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; end with the failure's sentence and exit code."""
-        with empty_log_context():
-            return self._invoke(ctx)
-
-    def _invoke(self, ctx: click.Context) -> object:
         try:
-            with stop_on_signals(at_once=True) as ctx.obj:
+            with empty_log_context():
                 return super().invoke(ctx)
         except KilnError as error:
             from imagekiln.workflows.pod.outcome import (
@@ -135,14 +129,6 @@ class KilnGroup(cloup.Group):
             print_failure(message, error.exit_code)
             write_termination_message(message)
             ctx.exit(error.exit_code)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            print_failure(
-                "standard output: the disk is full. Make room and run the command again.",
-                TryAgain.exit_code,
-            )
-            ctx.exit(TryAgain.exit_code)
 
 
 @cloup.group(
@@ -161,15 +147,3 @@ class KilnGroup(cloup.Group):
 def main() -> None:
     """Batch image generation: a table of prompts (CSV, Parquet, ...) in, an image dataset out."""
     silence_libraries()
-    _require_hub_url()
-
-
-def _require_hub_url() -> None:
-    """Raise BadInput for an HF_ENDPOINT with which diffusers cannot be imported."""
-    try:
-        parts = urlsplit(os.environ.get("HF_ENDPOINT", ""))
-        _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise BadInput(
-            "HF_ENDPOINT: is not the URL of a hub. Write https://host, or unset it."
-        ) from error

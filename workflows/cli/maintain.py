@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 import cloup
 
+from imagekiln.workflows.cli import text
 from imagekiln.workflows.cli.options import (
     PATH_OR_URI,
     examples,
@@ -13,7 +14,7 @@ from imagekiln.workflows.cli.options import (
     output_argument,
     run_argument,
 )
-from imagekiln.workflows.cli.terminal import print_note
+from imagekiln.workflows.cli.terminal import print_note, print_result
 
 if TYPE_CHECKING:
     from imagekiln.steps.runtime.signals import Stop
@@ -22,30 +23,28 @@ if TYPE_CHECKING:
 @cloup.command(epilog=examples("imagekiln runs images", "imagekiln runs s3://bucket/images"))
 @output_argument
 @format_option
-def runs(folder: str, output_format: str) -> None:
+def runs(folder: str) -> None:
     """List the runs under an output, and how each ended."""
     from imagekiln.steps.maintain.run_list import list_runs
-    from imagekiln.workflows.cli.text import format_runs, print_result
 
-    print_result(list_runs(folder), output_format, format_runs)
+    print_result(list_runs(folder), text.format_runs)
 
 
 @cloup.command(epilog=examples("imagekiln verify images/shapes-1a2b3c4d5e6f"))
 @run_argument
 @format_option
-def verify(run: str, output_format: str) -> None:
+def verify(run: str) -> None:
     """Read a run back and check every image against the plan.
 
     Compares images, input images, shards, manifests and lists with their hashes, each row of the
     manifests with its part, and counts the images again. Report and card must be whole; what they
     say is not checked, nor are times, costs and thumbnails.
 
-    Exits with 3 where anything is missing, damaged or different.
+    Exits with 3 if anything is missing, damaged or different.
     """
-    from imagekiln.steps.maintain.verify import verify as verify_run
-    from imagekiln.workflows.cli.text import format_verified, print_result
+    from imagekiln.steps.maintain import verify as verification
 
-    print_result(verify_run(run), output_format, format_verified)
+    print_result(verification.verify(run))
 
 
 @cloup.command(epilog=examples("imagekiln retry images/shapes-1a2b3c4d5e6f"))
@@ -54,24 +53,23 @@ def verify(run: str, output_format: str) -> None:
     "--all",
     "include_permanent",
     is_flag=True,
-    help="Also images whose failure trying again cannot fix: for instance after an update.",
+    help="Also images whose failure a retry does not fix: for instance after an update.",
 )
 @format_option
 @click.pass_obj
-def retry(stop: "Stop", run: str, include_permanent: bool, output_format: str) -> None:
+def retry(stop: "Stop", run: str, *, include_permanent: bool) -> None:
     """Generate failed, blank and missing images of a run again.
 
-    Missing ones first, as planned. Images that are ok stay as they are. Failures that trying again
-    cannot fix, such as settings that the model refuses, are skipped.
+    Missing ones first, as planned. Images that are ok stay as they are. Failures that a retry does
+    not fix, such as settings that the model refuses, are skipped.
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.plan_text import print_plan
-    from imagekiln.workflows.cli.text import format_retry, print_result
 
     with open_progress() as progress:
         result = retry_run(run, progress, stop, print_plan, include_permanent=include_permanent)
-    print_result(result, output_format, format_retry)
+    print_result(result, text.format_retry)
 
 
 @cloup.command(
@@ -89,17 +87,16 @@ def retry(stop: "Stop", run: str, include_permanent: bool, output_format: str) -
     help="The file to write. Default: IMAGE_ID.png in the current folder.",
 )
 @format_option
-def reproduce(run: str, image_id: str, to: Path | None, output_format: str) -> None:
+def reproduce(run: str, image_id: str, to: Path | None) -> None:
     """Generate one image again and compare it with the run's.
 
-    Exits with 3 where the pixels differ.
+    Exits with 3 if the pixels differ.
     """
     from imagekiln.steps.errors import Incomplete
     from imagekiln.steps.maintain.reproduce import reproduce as reproduce_image
-    from imagekiln.workflows.cli.text import print_result
 
     result = reproduce_image(run, image_id, to, report=print_note)
-    print_result(result, output_format)
+    print_result(result)
     if not result.has_same_pixels:
         click.get_current_context().exit(Incomplete.exit_code)
 
@@ -114,12 +111,11 @@ def reproduce(run: str, image_id: str, to: Path | None, output_format: str) -> N
     help="The folder or URI to write the page and its images to.",
 )
 @format_option
-def diff(first: str, second: str, to: str, output_format: str) -> None:
+def diff(first: str, second: str, to: str) -> None:
     """Compare two runs of the same prompts, with a page of image pairs."""
     from imagekiln.steps.maintain.diff import diff as diff_runs
-    from imagekiln.workflows.cli.text import print_result
 
-    print_result(diff_runs(first, second, to), output_format)
+    print_result(diff_runs(first, second, to))
 
 
 @cloup.command(epilog=examples("imagekiln gc images", "imagekiln gc s3://bucket/images --remove"))
@@ -130,20 +126,19 @@ def diff(first: str, second: str, to: str, output_format: str) -> None:
     default=7.0,
     show_default=True,
     metavar="DAYS",
-    help="Only where nothing was written for this many days.",
+    help="Only if nothing was written for this many days.",
 )
 @cloup.option("--remove", is_flag=True, help="Remove what is listed.")
 @format_option
-def gc(folder: str, older_than: float, remove: bool, output_format: str) -> None:
+def gc(folder: str, older_than: float, *, remove: bool) -> None:
     """List, or remove, unfinished runs under an output.
 
     A run that was finished is never removed. Of a removed one, the plan and the commits stay, which
     say so: its run id is not used again.
     """
     from imagekiln.steps.maintain.gc import gc as collect_garbage
-    from imagekiln.workflows.cli.text import format_garbage, print_result
 
-    print_result(collect_garbage(folder, older_than, remove=remove), output_format, format_garbage)
+    print_result(collect_garbage(folder, older_than, remove=remove), text.format_garbage)
 
 
 @cloup.command(
@@ -164,7 +159,7 @@ def gc(folder: str, older_than: float, remove: bool, output_format: str) -> None
     help="The address to serve at. Any other than this one lets others see the images.",
 )
 def gallery(folder: str, port: int, host: str) -> None:
-    """Show the images of runs in a browser, and trends over nights.
+    """Show the images of runs and trends in a browser.
 
     The page searches prompts, filters by any column and sorts by any number. OUTPUT may also be one
     run. Until Ctrl-C, the page is served to this machine, from an index of the manifests in TMPDIR:

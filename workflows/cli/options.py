@@ -1,22 +1,26 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, each declared once.
+
+Options that belong together reach a command as one value: a job and its changes as `JobArguments`,
+a cluster as `Cluster`.
+"""
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
 
+from imagekiln.workflows.cli.terminal import store_format
 from imagekiln.workflows.client.connect import DEFAULT_NAMESPACE, NAMESPACE_VARIABLE
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # help starts fast
     from imagekiln.steps.job.job import Job
-    from imagekiln.workflows.pod.request import JobRequest
+    from imagekiln.workflows.client.api import ArgoApi
 
-P = ParamSpec("P")
-POD_JOB_OPTIONS = ("job", "settings", "date", "timezone", "argo", "device")
+Command = Callable[..., None]
 
 # Not checked here: a URI is no path on this machine. The type lets shells complete file names.
 PATH_OR_URI = click.Path(readable=False)
@@ -28,150 +32,188 @@ def examples(*commands: str) -> str:
     return "\n".join(["\b", "Examples:", *lines])  # \b: click does not wrap these lines
 
 
-def format_option(command: Callable[P, None]) -> Callable[P, None]:
-    """Let the user choose between text and JSON."""
-    option = cloup.option(
-        "-o",
-        "--format",
-        "output_format",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="Output format.",
+format_option = cloup.option(
+    "-o",
+    "--format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    expose_value=False,
+    callback=store_format,
+    help="Output format.",
+)
+settings_option = cloup.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a setting of the job; repeatable.",
+)
+date_option = cloup.option(
+    "--date",
+    default="",
+    help="The date of the run: fills {date} in `prompts` and names the run.",
+)
+timezone_option = cloup.option(
+    "--timezone", default="UTC", show_default=True, help="The time zone of {date}."
+)
+schedule_timezone_option = cloup.option(
+    "--timezone",
+    default="UTC",
+    show_default=True,
+    help="The time zone of the schedule and of {date}.",
+)
+retry_option = cloup.option(
+    "--retry",
+    is_flag=True,
+    help="Generate only the failed, blank and missing images again.",
+)
+price_option = cloup.option(
+    "--price",
+    type=click.FloatRange(min=0),
+    help="The price of a GPU-hour, in place of the job's own.",
+)
+gpus_option = cloup.option(
+    "--gpus",
+    type=click.IntRange(1),
+    metavar="N",
+    help="GPUs to use, a process for each; with device: cpu, the number of processes. "
+    "Default: all visible GPUs.",
+)
+run_argument = cloup.argument(
+    "run", metavar="RUN", type=PATH_OR_URI, help="The run's folder: a path or URI."
+)
+output_argument = cloup.argument(
+    "folder", metavar="OUTPUT", type=PATH_OR_URI, help="The job's output: a path or URI."
+)
+source_argument = cloup.argument(
+    "source", metavar="RUN_OR_OUTPUT", type=PATH_OR_URI, help="A run, or a job's output with runs."
+)
+
+
+def _job_argument(*, required: bool = True) -> Callable[[Command], Command]:
+    return cloup.argument(
+        "job",
+        metavar="JOB",
+        required=required,
+        type=PATH_OR_URI,
+        help="The job file: a path or URI.",
     )
-    return option(command)
 
 
-def settings_option(command: Callable[P, None]) -> Callable[P, None]:
-    """Take settings that override those of the job file."""
-    option = cloup.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Override a setting of the job; repeatable.",
+def _combine(command: Command, name: str, make: Callable[..., object], *parts: str) -> Command:
+    """Call the command with one argument in place of several, which `make` takes."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # as click calls it
+        combined = make(**{part: kwargs.pop(part) for part in parts})
+        command(*args, **{name: combined}, **kwargs)
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class JobArguments:
+    """A job file, settings that override its own, and the date of the run."""
+
+    job: str
+    settings: tuple[str, ...] = ()
+    date: str = ""
+    timezone: str = ""
+
+    def read(self) -> "Job":
+        """Read the job as it is. Raises BadInput."""
+        from imagekiln.steps.job.reader import read_job
+
+        return read_job(self.job, self.settings)
+
+    def resolve(self) -> "Job":
+        """Read the job for its date. Raises BadInput."""
+        from imagekiln.steps.job.dates import fill_date, require_date
+
+        return require_date(fill_date(self.read(), self.date, self.timezone))
+
+
+def job_options(command: Command) -> Command:
+    """Take a job file and settings that override its own, as `request`."""
+    run = _combine(command, "request", JobArguments, "job", "settings")
+    return _job_argument()(settings_option(run))
+
+
+def dated_job_options(command: Command) -> Command:
+    """Take a job with its settings and a date, as `request`."""
+    run = _combine(command, "request", JobArguments, "job", "settings", "date", "timezone")
+    return _job_argument()(settings_option(date_option(timezone_option(run))))
+
+
+def pod_job_options(command: Command) -> Command:
+    """Take a job and its date, as `job`; a pod has it in its environment."""
+    options = (
+        _job_argument(required=False),  # in a pod, with --argo
+        settings_option,
+        date_option,
+        timezone_option,
+        cloup.option(
+            "--argo",
+            is_flag=True,
+            hidden=True,
+            help="Read the job from the environment that the workflow's template sets.",
+        ),
+        cloup.option(
+            "--device",
+            type=click.Choice(["cpu", "cuda"]),
+            hidden=True,
+            help="What `device: auto` means: the device of the pods.",
+        ),
     )
-    return option(command)
-
-
-def job_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Take a job file, and settings that override its own."""
-    argument = cloup.argument(
-        "job", metavar="JOB", type=PATH_OR_URI, help="The job file: a path or URI."
-    )
-    return argument(settings_option(command))
+    parts = ("job", "settings", "date", "timezone", "argo", "device")
+    run = _combine(command, "job", _make_pod_job, *parts)
+    for option in reversed(options):
+        run = option(run)
+    return run
 
 
 @dataclass(frozen=True, slots=True)
 class PodJob:
-    """The job of a step: from the command line, or `argo`, from the environment of a pod."""
+    """The job of a step; `argo` and `retry` if a pod has it, from its environment."""
 
-    request: "JobRequest"
-    device: str | None
-    argo: bool
-
-    def resolve(self) -> "Job":
-        """Read the job. Raises BadInput."""
-        from imagekiln.workflows.pod.request import resolve_job
-
-        return resolve_job(self.request, self.device)
+    job: "Job"
+    argo: bool = False
+    retry: bool = False
 
 
-def pod_job_options(command: Callable[P, None]) -> Callable[..., None]:
-    """Take a job and its date, as `PodJob`; a pod names none, but has it in its environment."""
-
-    @wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # as click calls it
-        kwargs["job"] = _pod_job(**{name: kwargs.pop(name) for name in POD_JOB_OPTIONS})
-        command(*args, **kwargs)
-
-    argument = cloup.argument(
-        "job",
-        metavar="JOB",
-        required=False,  # in a pod, with --argo
-        type=PATH_OR_URI,
-        help="The job file: a path or URI.",
-    )
-    argo = cloup.option(
-        "--argo",
-        is_flag=True,
-        hidden=True,
-        help="Read the job from the environment that the workflow's template sets.",
-    )
-    device = cloup.option(
-        "--device",
-        type=click.Choice(["cpu", "cuda"]),
-        hidden=True,
-        help="What `device: auto` means: the device of the pods.",
-    )
-    return argument(settings_option(date_options(argo(device(run)))))
-
-
-def _pod_job(
+def _make_pod_job(
     job: str | None,
-    settings: tuple[str, ...],
-    date: str,
-    timezone: str,
     argo: bool,
     device: str | None,
+    **changes: Any,  # noqa: ANN401  # as JobArguments has them
 ) -> PodJob:
-    from imagekiln.workflows.pod.request import JobRequest, request_from_environment
+    if argo == (job is not None):
+        raise click.UsageError("Pass either JOB or --argo." if argo else "Missing argument 'JOB'.")
+    if job is not None:
+        return PodJob(JobArguments(job, **changes).resolve())
+    from imagekiln.workflows.pod.request import request_from_environment, resolve_job
 
-    if job is None:
-        if not argo:
-            raise click.UsageError("Missing argument 'JOB'.")
-        return PodJob(request_from_environment(os.environ), device, argo)
-    if argo:
-        raise click.UsageError("Pass either JOB or --argo.")
-    request = JobRequest(job, settings=settings, date=date, timezone=timezone)
-    return PodJob(request, device, argo)
+    request = request_from_environment(os.environ)
+    return PodJob(resolve_job(request, device), argo=True, retry=request.retry)
 
 
-def gpus_option(command: Callable[P, None]) -> Callable[P, None]:
-    """Let the user say how many GPUs to use."""
-    option = cloup.option(
-        "--gpus",
-        type=click.IntRange(1),
-        metavar="N",
-        help=(
-            "GPUs to use, a process for each; with device: cpu, the number of processes. "
-            "Default: all visible GPUs."
-        ),
-    )
-    return option(command)
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The connection to a cluster: Argo's server, or a context of kubeconfig."""
+
+    server: str | None
+    context: str | None
+
+    def connect(self) -> "ArgoApi":
+        """Connect. Raises BadInput."""
+        from imagekiln.workflows.client.connect import connect
+
+        return connect(self.server, self.context)
 
 
-def run_argument(command: Callable[P, None]) -> Callable[P, None]:
-    """Take the run to work on."""
-    argument = cloup.argument(
-        "run", metavar="RUN", type=PATH_OR_URI, help="The run's folder: a path or URI."
-    )
-    return argument(command)
-
-
-def output_argument(command: Callable[P, None]) -> Callable[P, None]:
-    """Take the output that holds the runs to work on."""
-    argument = cloup.argument(
-        "folder", metavar="OUTPUT", type=PATH_OR_URI, help="The job's output: a path or URI."
-    )
-    return argument(command)
-
-
-def date_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Let the user say which date the run is for."""
-    date = cloup.option(
-        "--date",
-        default="",
-        help="The date of the run: fills {date} in `prompts` and names the run.",
-    )
-    timezone = cloup.option(
-        "--timezone", default="UTC", show_default=True, help="The time zone of {date}."
-    )
-    return date(timezone(command))
-
-
-def connection_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Let the user say how to reach the cluster."""
+def cluster_options(command: Command) -> Command:
+    """Take how to reach the cluster, as `cluster`."""
     group = cloup.option_group(
         "Connection",
         cloup.option(
@@ -185,11 +227,11 @@ def connection_options(command: Callable[P, None]) -> Callable[P, None]:
             help="A context of kubeconfig, to use the Kubernetes API instead.",
         ),
     )
-    return group(command)
+    return group(_combine(command, "cluster", Cluster, "server", "context"))
 
 
-def namespace_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Let the user say which namespace of which cluster."""
+def namespace_options(command: Command) -> Command:
+    """Take which namespace of which cluster."""
     option = cloup.option(
         "-n",
         "--namespace",
@@ -199,22 +241,16 @@ def namespace_options(command: Callable[P, None]) -> Callable[P, None]:
         show_envvar=True,
         help="The namespace on the cluster.",
     )
-    return option(connection_options(command))
+    return option(cluster_options(command))
 
 
-def object_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Take the name of a workflow or a schedule on a cluster, also as NAMESPACE/NAME.
-
-    That is how lists and `watch` print it.
-    """
+def object_options(command: Command) -> Command:
+    """Take the name of a workflow or a schedule, also as NAMESPACE/NAME, as lists print it."""
 
     @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        namespace, slash, name = str(kwargs["name"]).partition("/")
-        if slash:
-            kwargs["namespace"] = namespace
-            kwargs["name"] = name
-        command(*args, **kwargs)
+    def run(*args: Any, name: str, namespace: str, **kwargs: Any) -> None:  # noqa: ANN401
+        prefix, _, name = name.rpartition("/")
+        command(*args, name=name, namespace=prefix or namespace, **kwargs)
 
     argument = cloup.argument("name", metavar="NAME", help="Its name, or NAMESPACE/NAME.")
     return argument(namespace_options(run))

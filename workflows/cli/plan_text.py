@@ -1,4 +1,4 @@
-"""What the commands print of a job before it is carried out: its plan, estimate and batch sizes."""
+"""A job before it is carried out as text: its plan, estimate and batch sizes."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ from imagekiln.steps.job.passes import RefinePass, describe_pass
 from imagekiln.steps.job.scores import describe_score
 from imagekiln.steps.job.user_checks import find_untried_entries
 from imagekiln.steps.models.facts import describe_defaults
-from imagekiln.steps.models.passes import iter_pass_jobs
+from imagekiln.steps.models.performance import GPU_SPEEDS
 from imagekiln.steps.runs.keys import rejected_key
 from imagekiln.steps.runtime.figures import (
     format_bytes,
@@ -17,7 +17,6 @@ from imagekiln.steps.runtime.figures import (
     pluralize,
 )
 from imagekiln.steps.runtime.sanitize import sanitize_line
-from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.terminal import print_note
 from imagekiln.workflows.cli.text import format_table
 
@@ -37,6 +36,12 @@ BYTES_PER_GIGABYTE = 1e9
 NO_REFUSAL = (
     "The estimate rests on too little to refuse the job, which stops when its budget is spent"
 )
+STOP_REASONS = {
+    "saturated": "larger batches are no faster",
+    "memory": "larger batches do not fit in memory",
+    "largest": "the largest batch that is tried",
+    "time": "the time limit was reached",
+}
 
 
 def print_plan(result: "PlanResult", gpus: int = 1) -> None:
@@ -46,7 +51,7 @@ def print_plan(result: "PlanResult", gpus: int = 1) -> None:
 
 
 def print_plan_warnings(result: "PlanResult") -> None:
-    """Print what may go wrong: the input is another, the budget may not do, checks fail."""
+    """Print that the input is another, the budget may not do, or own functions do not import."""
     if result.input_change is not None:
         print_note(sanitize_line(result.input_change))
     if result.over_budget is not None:
@@ -61,134 +66,123 @@ def print_untried_entries(job: "Job") -> None:
 
 
 def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = None) -> str:
-    """A plan, in a line or two, and how long it takes on so many GPUs, if that is known.
+    """A plan in a few lines, with its time on so many GPUs, if that is known.
 
     With `cluster_gpus`, which a cluster gives it, the time is that on one GPU and on those.
     """
     plan = result.plan
     counts = plan.counts
+    lines = [_count_images(result)]
+    if counts.rejected_rows:
+        lines += _describe_rejections(result)
+    lines += _describe_duplicates(counts.duplicate_images, counts.images)
+    lines += _describe_revisions(result)
+    lines += _describe_columns(result)
+    defaults = describe_defaults(plan.job, plan.model)
+    if plan.model.own.source in defaults:
+        lines.append(f"Draws {defaults}.")
+    lines += _describe_batches(plan)
+    lines += describe_job(plan.job, plan.pass_sizes.final((plan.width, plan.height)))
+    if result.time is not None and counts.images:
+        lines.append(_describe_time(result, gpus, cluster_gpus))
+    return "\n".join(map(sanitize_line, lines))
+
+
+def _count_images(result: "PlanResult") -> str:
+    """The images of a plan, what was left out of it, and where it is."""
+    counts = result.plan.counts
     verb = "Reused the plan of" if result.adopted else "Planned"
-    extras = [
-        (counts.rejected_rows, f"{pluralize(counts.rejected_rows, 'row')} rejected"),
-        (counts.duplicate_images, f"{pluralize(counts.duplicate_images, 'duplicate')} omitted"),
-        (counts.existing_images, f"{counts.existing_images:,} already in earlier runs"),
-        (
-            counts.truncated_prompts,
-            f"{pluralize(counts.truncated_prompts, 'prompt')} truncated by the model",
-        ),
-    ]
-    extra = "".join(f", {phrase}" for count, phrase in extras if count)
-    shards = pluralize(len(plan.shards), "shard")
-    images = f"{pluralize(counts.images, 'image')} in {shards}"
-    if plan.sample_images:
-        images += f", the first a sample of {plan.sample_images}"
-    uri = sanitize_line(result.uri)
-    notes = [
-        _format_rejections(result),
-        _format_duplicates(counts.duplicate_images, counts.images),
-        _format_revisions(result),
-        _format_columns(result),
-        _format_defaults(plan),
-        _format_batches(plan),
-        format_scores(plan.job),
-        format_passes(plan.job, plan.pass_sizes.final((plan.width, plan.height))),
-    ]
-    time = _format_time(result, gpus, cluster_gpus)
-    return f"{verb} {images}{extra}: {uri}{''.join(notes)}{time}"
+    images = f"{pluralize(counts.images, 'image')} in {pluralize(len(result.plan.shards), 'shard')}"
+    if result.plan.sample_images:
+        images += f", the first a sample of {result.plan.sample_images}"
+    truncated = pluralize(counts.truncated_prompts, "prompt")
+    extras = (
+        (counts.rejected_rows, f", {pluralize(counts.rejected_rows, 'row')} rejected"),
+        (counts.duplicate_images, f", {pluralize(counts.duplicate_images, 'duplicate')} omitted"),
+        (counts.existing_images, f", {counts.existing_images:,} already in earlier runs"),
+        (counts.truncated_prompts, f", {truncated} truncated by the model"),
+    )
+    extra = "".join(phrase for count, phrase in extras if count)
+    return f"{verb} {images}{extra}: {result.uri}"
 
 
-def _format_rejections(result: "PlanResult") -> str:
-    """Where rejected rows are listed, and why they were rejected."""
-    if not result.plan.counts.rejected_rows:
-        return ""
-    where = open_store(result.uri).uri_of(rejected_key(result.plan.rejected))
-    sentence = f"Rejected rows are listed in {where}."
-    if result.rejection_causes:
-        return f"\n{sanitize_line(sentence)} Reasons:{_list_causes(result.rejection_causes)}"
-    return f"\n{sanitize_line(sentence)}"
+def _describe_rejections(result: "PlanResult") -> list[str]:
+    """The list of rejected rows, and the reasons."""
+    line = f"Rejected rows are listed in {result.uri}/{rejected_key(result.plan.rejected)}."
+    if not result.rejection_causes:
+        return [line]
+    return [f"{line} Reasons:", *_list_causes(result.rejection_causes)]
 
 
-def _list_causes(causes: "tuple[RejectionCause, ...]") -> str:
-    """Why rows are rejected, one reason a line."""
+def _list_causes(causes: "tuple[RejectionCause, ...]") -> list[str]:
     from imagekiln.steps.plan.draft import describe_causes
 
-    return "".join(f"\n  {sanitize_line(line)}" for line in describe_causes(causes))
+    return [f"  {line}" for line in describe_causes(causes)]
 
 
-def _format_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) -> str:
-    """How long it takes, on a line of its own, if that is known and there is anything to make."""
-    if result.time is None or not result.plan.counts.images:
+def _describe_duplicates(duplicates: int, images: int) -> list[str]:
+    """Explain duplicates if many are omitted."""
+    if duplicates <= MAX_DUPLICATE_SHARE * images:
+        return []
+    return [
+        "Duplicates have the prompt, the settings and the seed of an earlier row. Equal rows "
+        "with the same id, or without one, have one seed. For an image of each row, give each an "
+        "id of its own; `columns: {id: sku}` names the column."
+    ]
+
+
+def _describe_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) -> str:
+    if result.time is None:
         return ""
-    if cluster_gpus is None:
-        # Here, devices share the parts of a shard.
-        plan = result.plan
-        parts = sum(plan.part_count(shard) for shard in range(len(plan.shards)))
-        device = "cpu" if plan.job.device == "cpu" else result.time.device
-        sentence = replace(result.time, shards=parts, device=device).describe(gpus)
-    else:
-        sentence = result.time.describe_both(cluster_gpus)
-    return f"\n{sanitize_line(sentence)}"
+    if cluster_gpus is not None:
+        return result.time.describe_both(cluster_gpus)
+    # Here, devices share the parts of a shard.
+    plan = result.plan
+    parts = sum(plan.part_count(shard) for shard in range(len(plan.shards)))
+    device = "cpu" if plan.job.device == "cpu" else result.time.device
+    return replace(result.time, shards=parts, device=device).describe(gpus)
 
 
-def _format_defaults(plan: "Plan") -> str:
-    """What of the model itself rows are drawn with, on a line; empty where the job sets it all."""
-    drawn = describe_defaults(plan.job, plan.model)
-    if plan.model.own.source not in drawn:
-        return ""
-    return f"\n{sanitize_line(f'Draws {drawn}.')}"
-
-
-def _format_revisions(result: "PlanResult") -> str:
-    """The commits of branches and tags, a line each, and those that have moved since."""
+def _describe_revisions(result: "PlanResult") -> list[str]:
+    """The commits of branches and tags, and those that have moved since."""
     now = {moved.setting: moved.commit for moved in result.moved_revisions}
     lines = []
     for named in result.plan.revisions:
         revision = f"Revision {named.name} of {named.id}"
-        sentence = f"{revision} is commit {named.commit}; frozen in the plan."
+        line = f"{revision} is commit {named.commit}; frozen in the plan."
         if named.setting in now:
-            sentence = (
+            line = (
                 f"{revision} was commit {named.commit} when the run was planned, which stays; "
                 f"it is {now[named.setting]} now. For its images, set another run_id."
             )
-        lines.append(f"\n{sanitize_line(sentence)}")
-    return "".join(lines)
+        lines.append(line)
+    return lines
 
 
-def format_scores(job: "Job") -> str:
-    """By what images are scored, and which remain, on a line of its own; empty without scores."""
-    if not job.scores:
-        return ""
-    scores = [f"{name} ({describe_score(score)})" for name, score in job.scores.items()]
-    sentence = f"Scores: {', '.join(scores)}; their time is not in estimates."
-    if job.keep is not None:
-        each = job.defaults.images_per_prompt
-        made = f"{each} images of each row, each the best" if each > 1 else "Keeps the best"
-        sentence += f" {made} of {job.keep.of} candidates by {job.keep.by}"
-        sentence += f": {each * job.keep.of} candidates, {each} kept." if each > 1 else "."
-    return f"\n{sanitize_line(sentence)}"
+def describe_job(job: "Job", stored_size: tuple[int, int] | None) -> list[str]:
+    """The scores and the passes of a job, a line for each."""
+    lines = []
+    if job.scores:
+        scores = [f"{name} ({describe_score(score)})" for name, score in job.scores.items()]
+        line = f"Scores: {', '.join(scores)}; their time is not in estimates."
+        if job.keep is not None:
+            each = job.defaults.images_per_prompt
+            line += f" Keeps {each} of {each * job.keep.of} candidates by {job.keep.by}."
+        lines.append(line)
+    if job.passes:
+        passes = [f"{name} ({describe_pass(each)})" for name, each in job.passes.items()]
+        line = f"Passes: {', '.join(passes)}."
+        if job.alters_images and stored_size is not None:
+            width, height = stored_size
+            line += f" Images of the default size are stored at {width} x {height}."
+        if any(not isinstance(each, RefinePass) or each.model for each in job.passes.values()):
+            line += " Until a run is measured, estimates do not know the time of other models."
+        lines.append(line)
+    return [sanitize_line(line) for line in lines]
 
 
-def format_passes(job: "Job", stored_size: tuple[int, int] | None) -> str:
-    """What is done to images before they are stored, on a line of its own; empty without passes."""
-    if not job.passes:
-        return ""
-    passes = [f"{name} ({describe_pass(settings)})" for name, settings in job.passes.items()]
-    sentence = f"Passes: {', '.join(passes)}."
-    if job.alters_images and stored_size is not None:
-        width, height = stored_size
-        sentence += f" Images of the default size are stored at {width} x {height}."
-    if any(not isinstance(settings, RefinePass) for settings in job.passes.values()):
-        sentence += " Until a run is measured, estimates count only the steps of diffusion."
-    if any(iter_pass_jobs(job)):
-        sentence += (
-            " Until a run is measured, estimates take a step of another model to be as slow as "
-            "one of the job's own."
-        )
-    return f"\n{sanitize_line(sentence)}"
-
-
-def _format_columns(result: "PlanResult | Estimate") -> str:
-    """What templates make, which columns are read as ours or not at all, and notes, by lines."""
+def _describe_columns(result: "PlanResult | Estimate") -> list[str]:
+    """Prompts from templates, guessed and unused columns, and notes."""
     lines = []
     if result.made_prompts is not None:
         lines.append(f"Templates make {result.made_prompts}.")
@@ -206,155 +200,121 @@ def _format_columns(result: "PlanResult | Estimate") -> str:
             f"Not used: {names}{more}. If one is an id or a setting, map it in `columns`; `carry` "
             "keeps it."
         )
-    lines += result.notes
-    return "".join(f"\n{sanitize_line(line)}" for line in lines)
+    return [*lines, *result.notes]
 
 
 def format_retry_plan(result: "PlanResult") -> str:
     """The plan of a retry, or of the missing parts that come before it."""
     if not result.plan.shards:
         return f"Nothing left to retry: {sanitize_line(result.uri)}"
-    if not result.plan.retry:
-        first = "Parts of this run are missing, and are made first. Retry again for failed images."
-        return f"{first}\n{format_plan(result)}"
-    return format_plan(result)
+    if result.plan.retry:
+        return format_plan(result)
+    first = "Parts of this run are missing, and are made first. Retry again for failed images."
+    return f"{first}\n{format_plan(result)}"
 
 
-def _format_batches(plan: "Plan") -> str:
-    """The batch sizes, where the job asks for tuned ones."""
+def _describe_batches(plan: "Plan") -> list[str]:
+    """The batch sizes, if the job asks for tuned ones."""
     batch = plan.job.batch
     if batch.images is not None or batch.tuning is None:
-        return ""
+        return []
     if not plan.batch_sizes:
-        return (
-            f"\nBatches of {plan.max_batch_size} images: no tuning entry fits this model, dtype, "
+        return [
+            f"Batches of {plan.max_batch_size} images: no tuning entry fits this model, dtype, "
             "speed and GPU. `imagekiln tune` measures one."
-        )
+        ]
     sizes = [f"{size.images} of {size.width} x {size.height}" for size in plan.batch_sizes]
     more = ", ..." if len(sizes) > MAX_SIZES else ""
-    return f"\nBatches: {', '.join(sizes[:MAX_SIZES])}{more}."
+    return [f"Batches: {', '.join(sizes[:MAX_SIZES])}{more}."]
 
 
 def format_estimate(result: "Estimate") -> str:
-    """What a job would generate, and what that takes."""
+    """The size of a job's dataset, and the time and cost of it."""
     omitted = pluralize(result.duplicate_images, "duplicate")
     if result.existing_images:
         omitted += f" and {result.existing_images:,} already in earlier runs"
-
-    lines = {
-        "rows": f"{result.rows:,} ({result.rejected_rows:,} rejected)",
-        "images": f"{result.images:,} ({omitted} omitted)",
-        "truncated": _format_truncated(result.truncated_prompts),
-        "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
-        "drawn with": sanitize_line(result.defaults),
-        "size": f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}",
-    }
+    truncated = pluralize(result.truncated_prompts, "prompt")
+    if result.truncated_prompts:
+        truncated += ", which have more tokens than the model reads"
+    weights, rewriting = "", ""
     if result.weights_bytes is not None:
-        lines["weights"] = f"{format_bytes(result.weights_bytes)} once loaded"
+        weights = f"{format_bytes(result.weights_bytes)} once loaded"
     if result.prompts_to_rewrite:
         prompts = pluralize(result.prompts_to_rewrite, "prompt")
-        lines["rewriting"] = f"{prompts}, before planning; not included in the figures below"
-    lines |= _time_lines(result)
-    table = format_table(lines, width=max(MIN_NAME_WIDTH, *map(len, lines)))
-    duplicates = _format_duplicates(result.duplicate_images, result.images)
-    planned = "" if result.planned_run is None else f"\n{sanitize_line(result.planned_run)}"
-    return f"{table}{_format_causes(result)}{duplicates}{_format_columns(result)}{planned}"
+        rewriting = f"{prompts}, before planning; not included in the figures below"
 
-
-def _format_duplicates(duplicates: int, images: int) -> str:
-    """What duplicates are, where so many are omitted that it may be a surprise."""
-    if duplicates <= MAX_DUPLICATE_SHARE * images:
-        return ""
-    return (
-        "\nDuplicates have the prompt, the settings and the seed of an earlier row. Equal rows "
-        "with the same id, or without one, have one seed. For an image of each row, give each an "
-        "id of its own; `columns: {id: sku}` names the column."
-    )
-
-
-def _format_truncated(prompts: int) -> str:
-    truncated = pluralize(prompts, "prompt")
-    return f"{truncated}, which have more tokens than the model reads" if prompts else truncated
-
-
-def _format_causes(result: "Estimate") -> str:
-    """Why rows are rejected."""
-    if not result.rejection_causes:
-        return ""
-    return f"\nRejected:{_list_causes(result.rejection_causes)}"
+    table = {
+        "rows": f"{result.rows:,} ({result.rejected_rows:,} rejected)",
+        "images": f"{result.images:,} ({omitted} omitted)",
+        "truncated": truncated,
+        "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
+        "drawn with": result.defaults,
+        "size": f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}",
+        "weights": weights,
+        "rewriting": rewriting,
+        **_time_lines(result),
+    }
+    lines = []
+    if result.rejection_causes:
+        lines += ["Rejected:", *_list_causes(result.rejection_causes)]
+    lines += _describe_duplicates(result.duplicate_images, result.images)
+    lines += _describe_columns(result)
+    if result.planned_run is not None:
+        lines.append(result.planned_run)
+    safe = {name: sanitize_line(value) for name, value in table.items()}
+    return "\n".join([format_table(safe, MIN_NAME_WIDTH), *map(sanitize_line, lines)])
 
 
 def _time_lines(result: "Estimate") -> dict[str, str]:
-    """How long it takes and what that costs, or why that is not known."""
+    """The time and its cost, or why they are not known."""
     from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, device_noun, format_both
 
     noun = device_noun(result.device)
     unit = f"{noun}-hours"
     if result.gpu_hours is None or result.hours is None or result.gpus is None:
-        lines = {unit: f"unknown; {HOW_TO_MEASURE}; or run a sample of the rows under this output"}
-        if result.price_per_hour is not None:
-            lines["cost"] = f"unknown without the {unit}"
-        return lines
+        unknown = f"unknown; {HOW_TO_MEASURE}; or run a sample of the rows under this output"
+        cost = "" if result.price_per_hour is None else f"unknown without the {unit}"
+        return {unit: unknown, "cost": cost}
 
-    source = sanitize_line(result.time_source or "")
     lines = {
-        unit: f"{result.gpu_hours:,.2f} ({source})",
+        unit: f"{result.gpu_hours:,.2f} ({result.time_source})",
         "time": f"about {format_both(result.gpu_hours, result.hours, result.gpus, noun)}",
     }
     if not result.is_measured:
-        lines["other GPUs"] = _format_other_gpus(result.gpu_hours)
+        lines["other GPUs"] = _compare_gpus(result.gpu_hours)
     if result.cost is not None and result.price_per_hour is not None:
-        lines["cost"] = _format_cost(result.cost, result.price_per_hour, result)
+        price = f"at {format_money(result.price_per_hour)} per {noun}-hour: {result.price_source}"
+        lines["cost"] = f"{format_money(result.cost)} ({price})"
+        if result.is_highest_price:
+            price = f"highest price of the table: {result.price_source}"
+            lines["cost"] = f"up to {format_money(result.cost)} ({price})"
     if result.over_budget is not None:
         note = "" if result.is_firm else f". {NO_REFUSAL}"
         lines["budget"] = f"exceeded: {result.over_budget}{note}"
     return lines
 
 
-def _format_cost(cost: float, per_hour: float, result: "Estimate") -> str:
-    """What the job costs, and the price that this is by."""
-    from imagekiln.steps.plan.run_time import device_noun
-
-    source = sanitize_line(result.price_source or "")
-    if result.is_highest_price:
-        return f"up to {format_money(cost)} (highest price of the table: {source})"
-    price = f"{format_money(per_hour)} per {device_noun(result.device)}-hour"
-    return f"{format_money(cost)} (at {price}: {source})"
-
-
-def _format_other_gpus(h100_hours: float) -> str:
-    """The GPU-hours of other GPUs, by their data sheets."""
-    from imagekiln.steps.models.performance import GPU_SPEEDS
-
+def _compare_gpus(h100_hours: float) -> str:
     hours = [f"{gpu} {format_number(h100_hours / speed)}" for gpu, speed in GPU_SPEEDS.items()]
     return f"{', '.join(hours)} GPU-hours, by NVIDIA's data sheets"
 
 
-STOP_REASONS = {
-    "saturated": "larger batches are no faster",
-    "memory": "larger batches do not fit in memory",
-    "largest": "the largest batch that is tried",
-    "time": "the time limit was reached",
-}
-
-
 def format_tuning(result: "TuningResult") -> str:
     """The batch for each size, with what was measured, and the file that holds it."""
-    lines = []
-    if not result.measured:
-        lines.append("Measured before; --again measures it anew.")
-    lines += map(_format_tuning_entry, result.entries)
-    lines.append(f"Tuning file: {sanitize_line(result.file)}")
+    lines = [] if result.measured else ["Measured before; --again measures it anew."]
+    for entry in result.entries:
+        lines += _describe_tuning(entry)
+    lines.append(f"Tuning file: {result.file}")
     lines.append("Name it in the job as batch.tuning.")
-    return "\n".join(lines)
+    return "\n".join(map(sanitize_line, lines))
 
 
-def _format_tuning_entry(entry: "TuningEntry") -> str:
-    size = f"{entry.width} x {entry.height} on {sanitize_line(entry.gpu)}"
+def _describe_tuning(entry: "TuningEntry") -> list[str]:
+    size = f"{entry.width} x {entry.height} on {entry.gpu}"
     batch = f"batches of {pluralize(entry.batch, 'image')}"
     reason = STOP_REASONS[entry.stopped]
     lines = [f"{size}: {batch}, {entry.seconds_per_image:.3g} s per image ({reason})."]
     for rate in entry.measured:
         memory = "" if rate.peak_gib is None else f"{rate.peak_gib:9.1f} GiB"
         lines.append(f"  batch {rate.batch:3} {rate.images_per_second:10.3g} images/s{memory}")
-    return "\n".join(lines)
+    return lines

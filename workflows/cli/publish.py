@@ -5,7 +5,9 @@ from pathlib import Path
 import click
 import cloup
 
-from imagekiln.workflows.cli.options import PATH_OR_URI, examples, format_option
+from imagekiln.workflows.cli import text
+from imagekiln.workflows.cli.options import PATH_OR_URI, examples, format_option, source_argument
+from imagekiln.workflows.cli.terminal import print_result
 
 
 @cloup.command(
@@ -14,9 +16,7 @@ from imagekiln.workflows.cli.options import PATH_OR_URI, examples, format_option
         "imagekiln export s3://bucket/images s3://bucket/shapes --as webdataset --file-size 1GB",
     )
 )
-@cloup.argument(
-    "source", metavar="RUN_OR_OUTPUT", type=PATH_OR_URI, help="A run, or a job's output with runs."
-)
+@source_argument
 @cloup.argument(
     "destination",
     metavar="DESTINATION",
@@ -61,7 +61,6 @@ def export(
     partition_by: str | None,
     columns: str | None,
     newest_by: str,
-    output_format: str,
 ) -> None:
     """Copy the images that are ok, once each, to fewer files or pictures.
 
@@ -71,13 +70,12 @@ def export(
     from imagekiln.steps.export.settings import read_settings
     from imagekiln.steps.export.step import export as export_images
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.text import format_fields, print_result
 
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     settings = read_settings(file_format, file_size, partition_by, names, newest_by)
     with open_progress() as progress:
         result = export_images(source, destination, settings, progress)
-    print_result(result, output_format, format_fields)
+    print_result(result)
 
 
 @cloup.command(
@@ -92,18 +90,14 @@ def export(
     "--public", is_flag=True, help="Create the dataset as public. An existing one stays as it is."
 )
 @format_option
-def push(
-    folder: str, repository: str, version: str | None, public: bool, output_format: str
-) -> None:
+def push(folder: str, repository: str, version: str | None, *, public: bool) -> None:
     """Upload an export to a dataset of the Hugging Face hub.
 
     Needs HF_TOKEN in the environment. The same command resumes what was interrupted.
     """
     from imagekiln.steps.export.push import push as push_export
-    from imagekiln.workflows.cli.text import print_result
 
-    result = push_export(folder, repository, version, public=public)
-    print_result(result, output_format)
+    print_result(push_export(folder, repository, version, public=public))
 
 
 @cloup.command(
@@ -112,9 +106,7 @@ def push(
         "imagekiln forget images --ids takedown.txt --from-export shapes --remove",
     )
 )
-@cloup.argument(
-    "source", metavar="RUN_OR_OUTPUT", type=PATH_OR_URI, help="A run, or a job's output with runs."
-)
+@source_argument
 @cloup.option_group(
     "Which images",
     cloup.option(
@@ -165,8 +157,8 @@ def forget(
     prompt_parts: tuple[str, ...],
     prompt_hashes: tuple[str, ...],
     exports: tuple[str, ...],
+    *,
     remove: bool,
-    output_format: str,
 ) -> None:
     """Count images, or take them down for good.
 
@@ -175,10 +167,9 @@ def forget(
     """
     from imagekiln.steps.maintain.forget import ForgetSelection, read_ids
     from imagekiln.steps.maintain.forget import forget as forget_images
-    from imagekiln.workflows.cli.text import format_forgotten, print_result
 
     if ids_file is not None:
         ids += read_ids(ids_file)
     selection = ForgetSelection(ids, prompt_parts, prompt_hashes)
     result = forget_images(source, selection, exports, remove=remove)
-    print_result(result, output_format, format_forgotten)
+    print_result(result, text.format_forgotten)

@@ -6,13 +6,19 @@ import click
 import cloup
 
 from imagekiln.workflows.cli.options import (
-    connection_options,
+    Cluster,
+    JobArguments,
+    cluster_options,
     examples,
     format_option,
     job_options,
     namespace_options,
     object_options,
+    retry_option,
+    schedule_timezone_option,
 )
+from imagekiln.workflows.cli.terminal import print_note, print_result, print_text
+from imagekiln.workflows.client.connect import next_command
 
 DAY = click.DateTime(["%Y-%m-%d"])
 
@@ -36,42 +42,26 @@ def schedule() -> None:
     metavar="CRON",
     help='Minute, hour, day, month and weekday, such as "30 1 * * *"; repeatable.',
 )
-@cloup.option(
-    "--timezone",
-    default="UTC",
-    show_default=True,
-    help="The time zone of the schedule and of {date}.",
-)
-@connection_options
-def create(
-    job: str,
-    settings: tuple[str, ...],
-    crons: tuple[str, ...],
-    timezone: str,
-    server: str | None,
-    context: str | None,
-) -> None:
+@schedule_timezone_option
+@cluster_options
+def create(request: JobArguments, crons: tuple[str, ...], timezone: str, cluster: Cluster) -> None:
     """Create or update a schedule of the job (a CronWorkflow)."""
-    from imagekiln.steps.job.reader import read_job
     from imagekiln.steps.job.user_checks import describe_pod_entries
-    from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.client import schedules as client
-    from imagekiln.workflows.client.connect import connect, next_command
     from imagekiln.workflows.templates.cron import check_cron
     from imagekiln.workflows.templates.workflow import require_reachable_paths
 
     # Mistakes in the job come first, whether or not the cluster can be reached.
-    scheduled_job = read_job(job, settings)
-    require_reachable_paths(scheduled_job)
+    job = request.read()
+    require_reachable_paths(job)
     for cron in crons:
         check_cron(cron)
-    argo = connect(server, context)
-    name = client.create(scheduled_job, crons, timezone, argo, report=print_note)
-    pausing = next_command("schedule pause", name, scheduled_job.cluster.namespace)
+    name = client.create(job, crons, timezone, cluster.connect(), report=print_note)
+    pausing = next_command("schedule pause", name, job.cluster.namespace)
     start = client.find_next_start(crons, timezone)
     due = f", due next at {start}" if start else ""
     print_text(f"Applied CronWorkflow {name}{due}. {pausing} pauses it.")
-    if note := describe_pod_entries(scheduled_job):
+    if note := describe_pod_entries(job):
         print_note(note)
 
 
@@ -80,51 +70,42 @@ def create(
 )
 @namespace_options
 @format_option
-def list_(namespace: str, server: str | None, context: str | None, output_format: str) -> None:
+def list_(namespace: str, cluster: Cluster) -> None:
     """List the schedules of a namespace."""
-    from imagekiln.workflows.cli.status import format_list, schedule_line
-    from imagekiln.workflows.cli.text import print_result
-    from imagekiln.workflows.client import schedules as client
-    from imagekiln.workflows.client.connect import connect
+    from imagekiln.workflows.cli.status import format_schedules
+    from imagekiln.workflows.client.schedules import list_schedules
 
-    statuses = client.list_schedules(namespace, connect(server, context))
-    lines = map(schedule_line, statuses)
-    print_result(statuses, output_format, lambda _: format_list("schedules", namespace, lines))
+    schedules = list_schedules(namespace, cluster.connect())
+    print_result(schedules, lambda schedules: format_schedules(schedules, namespace))
 
 
 @schedule.command(epilog=examples("imagekiln schedule pause imagekiln-nightly"))
 @object_options
-def pause(name: str, namespace: str, server: str | None, context: str | None) -> None:
+def pause(name: str, namespace: str, cluster: Cluster) -> None:
     """Pause a schedule."""
-    from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.client import schedules as client
-    from imagekiln.workflows.client.connect import connect, next_command
 
-    client.pause(name, namespace, connect(server, context))
+    client.pause(name, namespace, cluster.connect())
     print_text(f"{name} is paused. {next_command('schedule resume', name, namespace)} resumes it.")
 
 
 @schedule.command(epilog=examples("imagekiln schedule resume imagekiln-nightly"))
 @object_options
-def resume(name: str, namespace: str, server: str | None, context: str | None) -> None:
+def resume(name: str, namespace: str, cluster: Cluster) -> None:
     """Resume a paused schedule."""
-    from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.client import schedules as client
-    from imagekiln.workflows.client.connect import connect
 
-    client.resume(name, namespace, connect(server, context))
+    client.resume(name, namespace, cluster.connect())
     print_text(f"{name} is resumed.")
 
 
 @schedule.command(epilog=examples("imagekiln schedule delete imagekiln-nightly"))
 @object_options
-def delete(name: str, namespace: str, server: str | None, context: str | None) -> None:
+def delete(name: str, namespace: str, cluster: Cluster) -> None:
     """Delete a schedule; the workflows that it started go on."""
-    from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.client import schedules as client
-    from imagekiln.workflows.client.connect import connect
 
-    client.delete(name, namespace, connect(server, context))
+    client.delete(name, namespace, cluster.connect())
     print_text(f"{name} is deleted.")
 
 
@@ -137,33 +118,18 @@ def delete(name: str, namespace: str, server: str | None, context: str | None) -
 @job_options
 @cloup.option("--from", "first", type=DAY, required=True, help="The first day.")
 @cloup.option("--to", "last", type=DAY, required=True, help="The last day, included.")
-@cloup.option(
-    "--retry",
-    is_flag=True,
-    help="Generate only the failed, blank and missing images of those runs again.",
-)
+@retry_option
 @format_option
-@connection_options
+@cluster_options
 def backfill(
-    job: str,
-    settings: tuple[str, ...],
-    first: datetime,
-    last: datetime,
-    retry: bool,
-    output_format: str,
-    server: str | None,
-    context: str | None,
+    request: JobArguments, first: datetime, last: datetime, cluster: Cluster, *, retry: bool
 ) -> None:
     """Submit the job for past days of its schedule."""
-    from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.status import status_line
-    from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client import schedules as client
-    from imagekiln.workflows.client.connect import connect
 
     client.require_day_order(first.date(), last.date())
-    scheduled_job = read_job(job, settings)
-    argo = connect(server, context)
-    runs = client.backfill(scheduled_job, first.date(), last.date(), argo, retry=retry)
+    job = request.read()
+    runs = client.backfill(job, first.date(), last.date(), cluster.connect(), retry=retry)
     lines = [f"{run.day}: {status_line(run.status)}" for run in runs]
-    print_result([run.status for run in runs], output_format, lambda _: "\n".join(lines))
+    print_result([run.status for run in runs], lambda _: "\n".join(lines))

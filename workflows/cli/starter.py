@@ -1,21 +1,23 @@
-"""What a new user starts from: a job file, and the Kubernetes objects of a namespace."""
+"""Files to start from: a job, and the Kubernetes objects of a namespace."""
 
 import json
 import re
 import shutil
 import unicodedata
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
 
 import yaml
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.runtime.sanitize import sanitize_line
+from imagekiln.steps.plan.columns import OUR_NAMES, find_spellings
+from imagekiln.steps.plan.input_files import read_source
+from imagekiln.steps.plan.input_formats import convert_sources
+from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
 from imagekiln.steps.storage.failures import translate_errors
-
-if TYPE_CHECKING:
-    from imagekiln.workflows.cli.table_survey import TableSurvey
+from imagekiln.steps.storage.local import temporary_folder
+from imagekiln.steps.storage.uri import is_remote_uri
 
 STARTER_JOB = Path(__file__).with_name("starter_job.yaml")
 CLUSTER_MANIFESTS = Path(__file__).parent.with_name("cluster")
@@ -29,17 +31,41 @@ EXAMPLE_COLUMNS = """\
 """
 
 
-def write_starter_job(file: Path, prompts: str, model: str, survey: "TableSurvey | None") -> None:
-    """Write a job file with these prompts and this model. Raises BadInput where there is a file.
+@dataclass(frozen=True, slots=True)
+class TableColumns:
+    """The columns of prompts: the table's names of those that are ours, and all others."""
 
-    `survey` says what the columns of the prompts are, if they can be read already.
+    ours: dict[str, str]
+    others: tuple[str, ...]
+
+
+def read_columns(pattern: str) -> TableColumns | None:
+    """The columns that all files of prompts have; None if there are none, or they are remote.
+
+    Raises BadInput if they cannot be read, TryAgain.
+    """
+    if is_remote_uri(pattern) or not expand_pattern(pattern):
+        return None
+    with temporary_folder("imagekiln-columns-") as folder:
+        sources = convert_sources(gather_sources((pattern,), Path(folder)), Path(folder))
+        schemas = [read_source(source)[1] for source in sources]
+    names = [name for name in schemas[0].names if all(name in each.names for each in schemas)]
+    found = {ours: find_spellings(names, ours)[:1] for ours in OUR_NAMES}
+    ours = {name: likely[0] for name, likely in found.items() if likely}
+    return TableColumns(ours, tuple(name for name in names if name not in ours.values()))
+
+
+def write_starter_job(file: Path, prompts: str, model: str, columns: TableColumns | None) -> None:
+    """Write a job file with these prompts and this model. Raises BadInput if the file exists.
+
+    `columns` are those of the prompts, if they can be read already.
     """
     values = {
         "name": job_name(prompts),
         "prompts": _quote(prompts),
         "output": _quote("out"),
         "model": _quote(model),
-        "columns": EXAMPLE_COLUMNS if survey is None else _columns_yaml(survey),
+        "columns": EXAMPLE_COLUMNS if columns is None else _columns_yaml(columns),
     }
     text = Template(STARTER_JOB.read_text(encoding="utf-8")).substitute(values)
     try:
@@ -53,22 +79,20 @@ def write_starter_job(file: Path, prompts: str, model: str, survey: "TableSurvey
         ) from error
 
 
-def _columns_yaml(survey: "TableSurvey") -> str:
+def _columns_yaml(columns: TableColumns) -> str:
     """The settings `columns` and `carry` as lines of a job file."""
     chosen = {
         ours: theirs
-        for ours, theirs in survey.columns.items()
+        for ours, theirs in columns.ours.items()
         if ours in ("prompt", "id") or theirs != ours
     }
-    lines = [f"# {sanitize_line(reason)}" for reason in survey.reasons]
-    if "prompt" in chosen:
-        lines.append(f"columns: {_to_flow(chosen)}")
-    else:
-        example = _to_flow({"prompt": next(iter(survey.others), "NAME"), **chosen})
-        lines += ["# Name the column that holds the prompts:", f"# columns: {example}"]
-    if survey.others:
+    lines = [f"columns: {_to_flow(chosen)}"]
+    if "prompt" not in chosen:
+        example = _to_flow({"prompt": next(iter(columns.others), "NAME"), **chosen})
+        lines = ["# Name the column that holds the prompts:", f"# columns: {example}"]
+    if columns.others:
         lines.append("# To keep columns in the dataset, without effect on the images:")
-        lines.append(f"# carry: {_to_flow([*survey.others])}")
+        lines.append(f"# carry: {_to_flow([*columns.others])}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -97,7 +121,7 @@ def write_manifests(folder: Path, *, monitoring: bool = False) -> None:
     """Copy the namespace's objects into a new folder, for `kubectl apply -k` and overlays.
 
     With `monitoring`, the overlays include metrics, alerts and dashboards, which need the
-    Prometheus Operator. Raises BadInput where there is such a folder, TryAgain where the disk is
+    Prometheus Operator. Raises BadInput if there is such a folder, TryAgain if the disk is
     full.
     """
     with translate_errors(str(folder)):

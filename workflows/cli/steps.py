@@ -3,6 +3,8 @@
 Helps list only `plan` and `aggregate`, which people run too.
 """
 
+import os
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,19 +12,28 @@ from typing import TYPE_CHECKING
 import click
 import cloup
 
+from imagekiln.steps.runtime.machine import add_log_context
+from imagekiln.workflows.cli import text
 from imagekiln.workflows.cli.options import (
     PATH_OR_URI,
     PodJob,
     examples,
     format_option,
     pod_job_options,
+    price_option,
     run_argument,
 )
+from imagekiln.workflows.cli.terminal import print_note, print_result, print_text
 
 if TYPE_CHECKING:
     from imagekiln.steps.runtime.signals import Stop
 
-OUTPUTS_FOLDER = click.Path(file_okay=False)
+outputs_option = cloup.option(
+    "--outputs",
+    type=click.Path(file_okay=False, path_type=Path),
+    hidden=True,
+    help="Write what Argo needs of the step here.",
+)
 
 
 @cloup.command(
@@ -35,31 +46,22 @@ OUTPUTS_FOLDER = click.Path(file_okay=False)
 @pod_job_options
 @cloup.option("--fetch", is_flag=True, help="Only download the language model.")
 @format_option
-def rewrite(
-    job: PodJob,
-    fetch: bool,
-    output_format: str,
-) -> None:
+def rewrite(job: PodJob, *, fetch: bool) -> None:
     """Rewrite a job's prompts with its language model, for its plan.
 
-    Those that are rewritten already are left: run it again to resume. preview, plan and run do it
+    Skips those that are rewritten already: run it again to resume. preview, plan and run do it
     themselves, and so does the workflow of a job that is submitted.
     """
-    from imagekiln.steps.rewrite.step import fetch_language_model
-    from imagekiln.steps.rewrite.step import rewrite as rewrite_job
-    from imagekiln.steps.runtime.machine import add_log_context
+    from imagekiln.steps.rewrite import step
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.terminal import print_text
-    from imagekiln.workflows.cli.text import print_result
 
-    resolved_job = job.resolve()
     add_log_context("rewrite")
     if fetch:
-        print_text(fetch_language_model(resolved_job))
+        print_text(step.fetch_language_model(job.job))
         return
     with open_progress("prompts") as progress:
-        result = rewrite_job(resolved_job, progress)
-    print_result(result, output_format)
+        result = step.rewrite(job.job, progress)
+    print_result(result)
 
 
 @cloup.command(
@@ -81,19 +83,14 @@ def rewrite(
     help="Shards that each pod generates in parallel.",
 )
 @cloup.option("--gpu-memory", type=float, hidden=True, help="That of the pods' GPUs, in GiB.")
-@cloup.option(
-    "--outputs",
-    type=OUTPUTS_FOLDER,
-    hidden=True,
-    help="Write the run and its counts here, for Argo.",
-)
+@outputs_option
 def plan(
     job: PodJob,
-    retry: bool,
-    output_format: str,
     workers: int,
     gpu_memory: float | None,
-    outputs: str | None,
+    outputs: Path | None,
+    *,
+    retry: bool,
 ) -> None:
     """Validate the prompts and write the plan of a run.
 
@@ -104,32 +101,24 @@ def plan(
     from imagekiln.steps.maintain.retry import plan_retry
     from imagekiln.steps.plan.step import make_plan
     from imagekiln.steps.rewrite.step import prompt_rewriter
-    from imagekiln.steps.runtime.machine import add_log_context
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.plan_text import (
-        format_plan,
-        format_retry_plan,
-        print_plan_warnings,
-    )
-    from imagekiln.workflows.cli.text import print_result
+    from imagekiln.workflows.cli import plan_text
     from imagekiln.workflows.pod.outputs import write_plan_outputs
 
-    resolved_job = job.resolve()
-    retry = retry or job.request.retry
-    if retry:
-        result = plan_retry(resolved_job)
+    gpus = job.job.cluster.parallelism * workers
+    is_retry = retry or job.retry
+    if is_retry:
+        result = plan_retry(job.job)
     else:
         with open_progress() as progress:
             rewriter = None if job.argo else prompt_rewriter(progress)
-            result = make_plan(resolved_job, rewriter=rewriter, gpu_memory=gpu_memory)
+            result = make_plan(job.job, rewriter=rewriter, gpu_memory=gpu_memory)
     add_log_context("plan", result.uri)
-
     if outputs:
-        write_plan_outputs(Path(outputs), result, resolved_job, workers)
-    gpus = resolved_job.cluster.parallelism * workers
-    format_text = format_retry_plan if retry else partial(format_plan, cluster_gpus=gpus)
-    print_result(result, output_format, format_text)
-    print_plan_warnings(result)
+        write_plan_outputs(outputs, result, job.job, workers)
+    format_plan = partial(plan_text.format_plan, cluster_gpus=gpus)
+    print_result(result, plan_text.format_retry_plan if is_retry else format_plan)
+    plan_text.print_plan_warnings(result)
 
 
 @cloup.command(
@@ -154,55 +143,32 @@ def plan(
     type=click.BOOL,
     default=False,
     hidden=True,
-    help="Then fail where the first shard is not as the job's limits and gates ask.",
+    help="Then fail if the first shard is not as the job's limits and gates ask.",
 )
-@click.pass_context
-def generate(
-    ctx: click.Context,
-    run: str,
-    shard: int,
-    workers: int,
-    judge: bool,
-    output_format: str,
-) -> None:
+@click.pass_obj
+def generate(stop: "Stop", run: str, shard: int, workers: int, *, judge: bool) -> None:
     """Generate the missing images of one shard of a planned run."""
-    from imagekiln.steps.runtime.machine import add_log_context
+    # Before the first step, only what it needs is imported: a device waits meanwhile.
+    from imagekiln.steps.runtime.progress import open_progress
 
     add_log_context("generate", run, shard)
     if workers > 1:
-        _generate_several(run, shard, workers, ctx.obj)
-        _judge_canary(run, judge)
-        return
+        from imagekiln.workflows.pod.workers import generate_shards
 
-    # Before the first step, only what it needs is imported: a device waits meanwhile.
-    from imagekiln.steps.generate.start import generate as generate_shard
-    from imagekiln.steps.runs.start_times import StartClock
-    from imagekiln.steps.runtime.progress import open_progress
+        with open_progress() as progress:
+            generate_shards(run, shard, workers, progress, stop)
+    else:
+        from imagekiln.steps.generate.start import generate as generate_shard
+        from imagekiln.steps.runs.start_times import StartClock
 
-    clock = StartClock.of_process()
-    with open_progress() as progress:
-        stats = generate_shard(run, shard, progress, ctx.obj, process_clock=clock, helps=True)
-    from imagekiln.workflows.cli.text import format_shard, print_result
-
-    print_result(stats, output_format, format_shard)
-    _judge_canary(run, judge)
-
-
-def _judge_canary(run: str, judge: bool) -> None:
-    """Fail where the run's first shard is to be judged, and the others are better not made."""
+        clock = StartClock.of_process()
+        with open_progress() as progress:
+            stats = generate_shard(run, shard, progress, stop, process_clock=clock, helps=True)
+        print_result(stats, text.format_shard)
     if judge:
         from imagekiln.steps.aggregate.preview import judge_first_shard
 
         judge_first_shard(run)
-
-
-def _generate_several(run: str, pod_index: int, workers: int, stop: "Stop") -> None:
-    """Make the shards of a pod with several GPUs."""
-    from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.pod.workers import generate_shards
-
-    with open_progress() as progress:
-        generate_shards(run, pod_index, workers, progress, stop)
 
 
 @cloup.command(
@@ -223,25 +189,15 @@ def _generate_several(run: str, pod_index: int, workers: int, stop: "Stop") -> N
     metavar="GATE",
     help="Accept what this quality gate marked, whatever its share; repeatable.",
 )
-@cloup.option(
-    "--price",
-    type=click.FloatRange(min=0),
-    help="The price of a device-hour, in place of the job's own.",
-)
-@cloup.option(
-    "--outputs",
-    type=OUTPUTS_FOLDER,
-    hidden=True,
-    help="Write the number of good images here, for Argo.",
-)
+@price_option
+@outputs_option
 @format_option
 def aggregate(
     run: str,
     failed_share: float | None,
     accept: tuple[str, ...],
     price: float | None,
-    outputs: str | None,
-    output_format: str,
+    outputs: Path | None,
 ) -> None:
     """Count every planned image of a run, and judge the run.
 
@@ -249,8 +205,6 @@ def aggregate(
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.steps.errors import Incomplete
-    from imagekiln.steps.runtime.machine import add_log_context
-    from imagekiln.workflows.cli.text import format_summary, print_result
     from imagekiln.workflows.pod.outputs import write_aggregate_outputs
     from imagekiln.workflows.pod.run_metrics import read_spending, write_figures
 
@@ -265,10 +219,10 @@ def aggregate(
         raise
     finally:  # an incomplete run has figures too
         if outputs:
-            write_figures(Path(outputs), run, spent_before, is_counted=is_counted)
+            write_figures(outputs, run, spent_before, is_counted=is_counted)
     if outputs:
-        write_aggregate_outputs(Path(outputs), summary)
-    print_result(summary, output_format, format_summary)
+        write_aggregate_outputs(outputs, summary)
+    print_result(summary, text.format_summary)
 
 
 @cloup.command(
@@ -277,26 +231,20 @@ def aggregate(
 )
 @pod_job_options
 @cloup.option("--run", required=True, metavar="RUN", type=PATH_OR_URI, help="The finished run.")
-def copy(
-    job: PodJob,
-    run: str,
-) -> None:
+def copy(job: PodJob, run: str) -> None:
     """Make the copies of a finished run that its job asks for.
 
     `imagekiln run` does it itself, and so does the workflow of a job that is submitted. Run it
     again to resume.
     """
     from imagekiln.steps.export.step import export_run
-    from imagekiln.steps.runtime.machine import add_log_context
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.text import format_fields, print_result
 
-    resolved_job = job.resolve()
     add_log_context("export", run)
     with open_progress() as progress:
-        results = export_run(resolved_job, run, progress)
+        results = export_run(job.job, run, progress)
     for result in results:
-        print_result(result, "text", format_fields)
+        print_result(result)
 
 
 @cloup.command(hidden=True, epilog=examples("imagekiln fetch images/shapes-1a2b3c4d5e6f"))
@@ -305,8 +253,6 @@ def fetch(run: str) -> None:
     """Download the model of a planned run into this machine's cache."""
     from imagekiln.steps.generate.start import require_libraries
     from imagekiln.steps.runs.run import open_run
-    from imagekiln.steps.runtime.machine import add_log_context
-    from imagekiln.workflows.cli.terminal import print_text
 
     add_log_context("fetch", run)
     require_libraries()
@@ -319,33 +265,23 @@ def fetch(run: str) -> None:
 
 
 @cloup.command(hidden=True, epilog=examples("imagekiln outcome --status Succeeded"))
-@cloup.option(
-    "--outputs",
-    type=OUTPUTS_FOLDER,
-    hidden=True,
-    help="Write the values of the run's metrics here, for Argo.",
-)
+@outputs_option
 @cloup.option("--workflow", default="", hidden=True, help="NAMESPACE/NAME of the workflow.")
 @cloup.option("--status", required=True, hidden=True, help="The workflow's phase.")
 @cloup.option("--labels", default="", hidden=True, help="The workflow's labels, as JSON.")
 @cloup.option("--created-at", default="", hidden=True, help="When it was created, in seconds.")
 @cloup.option("--job", default="", hidden=True, help="The name of the job.")
 @cloup.option("--images", default="", hidden=True, help="The images that were planned.")
-@cloup.option("--figures", default="", hidden=True, help="What aggregation counted, as JSON.")
+@cloup.option("--figures", default="", hidden=True, help="The numbers of aggregation, as JSON.")
 @cloup.option("--report-node", default="", hidden=True, help="The node that has the report.")
-def outcome(outputs: str | None, **facts: str) -> None:
+def outcome(outputs: Path | None, **facts: str) -> None:
     """Report how a workflow ended: its exit handler.
 
     Its template sets the options and the environment. Posts to the webhook of Secret
     imagekiln-webhook. A webhook that fails is reported and changes nothing: Argo would take the
     workflow itself for failed.
     """
-    import os
-    import time
-
     from imagekiln.steps.errors import KilnError
-    from imagekiln.steps.runtime.machine import add_log_context
-    from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.pod.outcome import describe_outcome, read_outcome
     from imagekiln.workflows.pod.outputs import write_parameters
     from imagekiln.workflows.pod.run_metrics import EndedWorkflow, run_metric_values
@@ -353,7 +289,7 @@ def outcome(outputs: str | None, **facts: str) -> None:
 
     workflow = EndedWorkflow(**facts)
     if outputs:
-        write_parameters(Path(outputs), run_metric_values(workflow, time.time()))
+        write_parameters(outputs, run_metric_values(workflow, time.time()))
     ended = read_outcome(workflow, os.environ)
     if ended.run:
         add_log_context("report", ended.run)
@@ -367,23 +303,19 @@ def outcome(outputs: str | None, **facts: str) -> None:
 @cloup.command(hidden=True, epilog=examples("imagekiln publish --outputs /tmp/imagekiln"))
 @cloup.option(
     "--outputs",
-    type=OUTPUTS_FOLDER,
+    type=click.Path(file_okay=False, path_type=Path),
     required=True,
     help="Copy the report here, from where Argo stores it.",
 )
-def publish(outputs: str) -> None:
+def publish(outputs: Path) -> None:
     """Give Argo a run's report, for its page: its exit handler.
 
     Reads the environment that the workflow's template sets.
     """
-    import os
-
-    from imagekiln.steps.runtime.machine import add_log_context
-    from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.pod.outcome import ended_run
     from imagekiln.workflows.pod.outputs import leave_report
 
     run = ended_run(os.environ)
     if run:
         add_log_context("publish-report", run)
-    print_text(leave_report(Path(outputs), run))
+    print_text(leave_report(outputs, run))

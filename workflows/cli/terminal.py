@@ -1,9 +1,43 @@
 """Printing, in one way that no control character passes; in pods as lines of JSON."""
 
+import json
+from collections.abc import Callable
+from typing import TypeVar
+
 import click
 
 from imagekiln.steps.runtime.machine import format_log_event, is_log_structured
 from imagekiln.steps.runtime.sanitize import sanitize_json, sanitize_lines
+
+T = TypeVar("T")
+FORMAT = "imagekiln.format"  # of results, in the context of a command
+
+
+def store_format(ctx: click.Context, _option: click.Parameter, value: str) -> None:
+    """Keep the value of --format for `print_result`."""
+    ctx.meta[FORMAT] = value
+
+
+def is_json() -> bool:
+    """Return whether the running command was asked for JSON."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.meta.get(FORMAT) == "json"
+
+
+def print_result(result: T, format_text: Callable[[T], str] | None = None) -> None:
+    """Print a result as --format asks; as text, without `format_text`, a line for each field."""
+    if is_json():
+        from pydantic import TypeAdapter
+        from pydantic_core import to_jsonable_python
+
+        # Not by pydantic at once, which refuses a name that is not UTF-8, or half of a pair.
+        values = TypeAdapter(type(result)).dump_python(result, mode="json")
+        plain = to_jsonable_python(values, inf_nan_mode="null")
+        print_json(json.dumps(plain, ensure_ascii=False, indent=2))
+        return
+    from imagekiln.workflows.cli.text import format_fields
+
+    print_text((format_text or format_fields)(result))
 
 
 def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:

@@ -78,8 +78,8 @@ class WorkflowOutcome:
     planned; `ok` is None where aggregation counted nothing. Then `images` are without those that
     lost or were taken down. Of a retry, both count all images of its run, and `others` those that
     are not ok, by status. `failures` has a line for each failed step, and `cause` is
-    the one that the others follow from. `links` are the URLs of the workflow's page, its report and
-    the runbook, if they are known.
+    the one that the others follow from. `links` are the URLs of the workflow's page and its report,
+    if they are known.
     """
 
     workflow: str
@@ -174,8 +174,6 @@ def _read_links(environment: Mapping[str, str], workflow: str, node: str) -> dic
         namespace, _, name = workflow.partition("/")
         place = f"{namespace}/workflows/{name}/{name}-{_fnv1a(f'{name}.{node}')}"
         links["Report"] = f"{argo}/artifact-files/{place}/outputs/report/index.html"
-    if runbook := environment.get("IMAGEKILN_RUNBOOK_URL", "").strip():
-        links["Runbook"] = runbook
     return links
 
 

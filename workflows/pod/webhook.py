@@ -17,7 +17,7 @@ from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 
 DEFAULT_BODY = '{"text": "{text}"}'
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
-PAGES = {"workflow_url": "Workflow", "report_url": "Report", "runbook_url": "Runbook"}
+PAGES = {"workflow_url": "Workflow", "report_url": "Report"}
 TIMEOUT = 20  # seconds without an answer, in each attempt
 BUSY_STATUSES = (429, 500, 502, 503, 504)
 ATTEMPTS = Retry(

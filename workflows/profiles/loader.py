@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.origin import SettingPath
 from imagekiln.steps.job.settings_file import (
+    SettingPath,
     parse_settings,
     read_local_text,
     validate_settings,

@@ -5,7 +5,6 @@ batches, and one compiled decoder serves all. No estimate says what fits, so the
 """
 
 import logging
-import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
@@ -27,7 +26,6 @@ MAX_DECODE_PIXELS = 1024**2
 MAX_DECODE_IMAGES = 8
 # Latents of 1024 x 1024 pixels: their scores take 0.5 GB in bfloat16.
 MAX_MATMUL_TOKENS = 128**2
-MIDDLE_ATTENTION_VARIABLE = "IMAGEKILN_MIDDLE_ATTENTION"  # for a benchmark: `fused`
 Vae: TypeAlias = Any  # diffusers has no types; None in pipelines that decode otherwise
 PlannedSize = Callable[[int, int], int]  # how many images of a width and height a batch has
 Decoded: TypeAlias = Any  # an object with `sample`, or a tuple
@@ -61,7 +59,7 @@ class VaeDecoder:
                 "speed.vae is 'tiles', which this model's VAE does not know. Write auto."
             )
         if isinstance(self._vae, CHUNKED_VAES):
-            if pipe.device.type == "cuda" and os.environ.get(MIDDLE_ATTENTION_VARIABLE) != "fused":
+            if pipe.device.type == "cuda":
                 self._vae.set_attn_processor(MiddleAttention())
             if not family_of(type(pipe).__name__).one_at_a_time:
                 self._vae.decode = self._decode_in_chunks(self._vae.decode)

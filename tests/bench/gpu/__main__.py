@@ -30,7 +30,6 @@ from tests.bench.gpu.rates import (
     measure_fp8,
     measure_rates,
     measure_shortcuts,
-    measure_switches,
 )
 from tests.bench.gpu.report import Report
 from tests.bench.gpu.samplers import measure_samplers
@@ -51,7 +50,6 @@ SECTIONS: dict[str, Callable[[Session], None]] = {
     "cold": measure_cold,
     "fp8": measure_fp8,
     "shortcuts": measure_shortcuts,
-    "switches": measure_switches,
     "samplers": measure_samplers,
 }
 

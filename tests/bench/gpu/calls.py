@@ -49,12 +49,9 @@ CALLS = {
         ),
     ),
     "2": Call(
-        "What do VAE attention and samplers that wait for the device cost?",
-        240,
-        (
-            Stage("sdxl", ("switches",), seconds=170, steps=4),
-            Stage("sd15", ("samplers",), seconds=90),
-        ),
+        "What do samplers that wait for the device cost?",
+        90,
+        (Stage("sd15", ("samplers",), seconds=90),),
     ),
     "faults": Call(
         "Does a job survive memory that runs out, a lost device and SIGTERM?",

@@ -1,6 +1,5 @@
-"""Sections `rates`, `fp8`, `shortcuts` and `switches`: whole jobs beside loops that only draw."""
+"""Sections `rates`, `fp8` and `shortcuts`: whole jobs beside loops that only draw."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from imagekiln.steps.runs.stats import ShardStats
@@ -8,7 +7,6 @@ from tests.bench.contenders import Performance, measure
 from tests.bench.gpu.networks import decode_flops, denoiser_flops, is_unet
 from tests.bench.gpu.report import format_seconds
 from tests.bench.gpu.session import Session
-from tests.bench.gpu.switches import JOB_SWITCHES, JobSwitch
 from tests.bench.random_models import empty_component
 from tests.bench.work import Work
 
@@ -59,15 +57,6 @@ def measure_shortcuts(session: Session) -> None:
     rates.compare("shortcuts.ratio", shortened, plain)
 
 
-def measure_switches(session: Session) -> None:
-    """The whole job with each candidate switch, and without any."""
-    rates = RateMeter(session)
-    plain = rates.measure("imagekiln", session.job_work)
-    for name, switch in JOB_SWITCHES.items():
-        switched = rates.measure_switched(name, switch)
-        rates.compare("switches.ratio", switched, plain, switch=name)
-
-
 class RateMeter:
     """Measures contenders and publishes their rates, beside the limit of the device."""
 
@@ -83,13 +72,12 @@ class RateMeter:
         *,
         variant: str = "plain",
         needs: float = MIN_SECONDS,
-        environment: Mapping[str, str] | None = None,
     ) -> Performance | None:
         """The performance of a contender; None where too little time is left."""
         session = self._session
         if session.on_cuda and not session.has_time_for(contender, needs):
             return None
-        performance = measure(contender, work, **(environment or {}))
+        performance = measure(contender, work)
         self._publish(contender, variant, performance)
         if performance.stats is not None:
             self._publish_stages(contender, performance.stats)
@@ -102,16 +90,6 @@ class RateMeter:
         stages = format_seconds(seconds)
         self._session.report.note(
             f"rates.{contender}, device busy {busy}, {stats.compile_mode}, stages: {stages}"
-        )
-
-    def measure_switched(self, name: str, switch: JobSwitch) -> Performance | None:
-        """The performance of a job with a switch."""
-        return self.measure(
-            "imagekiln",
-            self._session.job_work,
-            variant=name,
-            needs=switch.seconds,
-            environment={switch.variable: switch.value},
         )
 
     def compare(

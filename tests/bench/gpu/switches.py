@@ -1,8 +1,4 @@
-"""Every switch that a measurement decides, in one place.
-
-`Way` runs one network alone: how much of it is compiled, and with what. Each of `JOB_SWITCHES` is
-measured in a whole job, beside a job without it.
-"""
+"""How one network runs alone: how much of it is compiled, and with what."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,23 +8,10 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from imagekiln.steps.generate.diffusion.compile import blocks_of
-from imagekiln.steps.generate.diffusion.vae import MIDDLE_ATTENTION_VARIABLE
 
 Untyped: TypeAlias = Any  # diffusers has no types to speak of
 CompiledExtent = Literal["eager", "whole", "regional"]
 MAX_SHAPES = 128
-
-
-@dataclass(frozen=True, slots=True)
-class JobSwitch:
-    """An environment variable that makes another choice, and the seconds of a job with it."""
-
-    variable: str
-    value: str
-    seconds: float
-
-
-JOB_SWITCHES = {"fused VAE attention": JobSwitch(MIDDLE_ATTENTION_VARIABLE, "fused", 60.0)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.formats import ImageBatch, picture_keys, write_tar
 from imagekiln.steps.export.layout import SUBFOLDER_FILES, data_key, partition_folder
 from imagekiln.steps.export.rows import cut_rows
-from imagekiln.steps.job.export import ExportFormat
+from imagekiln.steps.job.output import ExportFormat
 from tests.texts import chance
 
 

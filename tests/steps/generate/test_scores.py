@@ -1,7 +1,6 @@
 """Scores: what they are, whatever the batch, and what becomes of scorers that fail."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from imagekiln.steps.generate.scores import (
     load_scorers,
     rank_candidates,
     score_images,
-    settle_candidates,
 )
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.job import Job
@@ -27,7 +25,7 @@ from imagekiln.steps.job.scores import KeepSettings
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, ScoreValue
+from imagekiln.steps.runs.image import DrawnImage, ImageRow, ScoreValue
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
@@ -186,51 +184,31 @@ MINIMAL = {"name": "a", "prompts": "p.csv", "output": "out", "model": {"id": "or
 BRIGHT = {"s": {"kind": "own", "entry": "tests.scorers:brightness"}}
 
 
-def ranked(losers: str, *values: float | None, most: float | None = None) -> list[DrawnImage]:
+def ranked(*values: float | None, most: float | None = None) -> list[DrawnImage]:
     """The same with ranks, in groups of two, by a score that is at most so much."""
-    return ranked_images(candidates(*values), losers, most)
+    return ranked_images(candidates(*values), most)
 
 
-def ranked_images(
-    images: list[DrawnImage], losers: str = "drop", most: float | None = None
-) -> list[DrawnImage]:
+def ranked_images(images: list[DrawnImage], most: float | None = None) -> list[DrawnImage]:
     """Images with ranks, likewise."""
     settings = Job.model_validate({**MINIMAL, "scores": {"s": {**BRIGHT["s"], "max": most}}})
-    keep = KeepSettings.model_validate({"of": 2, "by": "s", "losers": losers})
+    keep = KeepSettings.model_validate({"of": 2, "by": "s"})
     return rank_candidates(images, settings.scores, keep)
 
 
 def test_the_best_candidate_of_each_group_wins_and_of_equal_ones_the_first() -> None:
-    images = ranked("drop", 1.0, 2.0, 3.0, 3.0)
+    images = ranked(1.0, 2.0, 3.0, 3.0)
     assert [image.candidate_rank for image in images] == [2, 1, 1, 2]
     assert [image.status for image in images] == ["outscored", "ok", "ok", "outscored"]
     assert [image.rgb is None for image in images] == [True, False, False, True]
-    assert all(image.status == "ok" for image in ranked("keep", 1.0, 2.0, 3.0, 3.0))
 
 
 def test_candidates_within_the_bounds_go_first_and_failed_ones_lose() -> None:
-    assert [image.candidate_rank for image in ranked("drop", 1.0, 9.0, most=5.0)] == [1, 2]
-    failed, winner = ranked("drop", None, 2.0)
+    assert [image.candidate_rank for image in ranked(1.0, 9.0, most=5.0)] == [1, 2]
+    failed, winner = ranked(None, 2.0)
     assert (failed.status, failed.error, failed.candidate_rank) == ("outscored", "no", None)
     assert (winner.status, winner.candidate_rank) == ("ok", 1)
-    assert [image.status for image in ranked("drop", None, None)] == ["failed", "failed"]
-
-
-def test_stored_loser_wins_where_the_best_candidate_fails_after_scoring() -> None:
-    """So no retry makes again what is stored."""
-    drawn = ranked("keep", 3.0, 2.0, 1.0, 5.0)
-    images = [
-        EncodedImage(place, "ok", candidate_rank=image.candidate_rank)
-        for place, image in enumerate(drawn)
-    ]
-    images[0] = replace(images[0], status="failed", error="no")
-    keep = KeepSettings.model_validate({"of": 2, "by": "s", "losers": "keep"})
-    settled = settle_candidates(images, keep)
-    assert [image.status for image in settled] == ["outscored", "ok", "ok", "ok"]
-    assert [image.candidate_rank for image in settled] == [None, 1, 2, 1]
-    assert settled[0].error == "no"
-    both = [replace(image, status="failed") for image in images[:2]]
-    assert [image.status for image in settle_candidates(both, keep)] == ["failed", "failed"]
+    assert [image.status for image in ranked(None, None)] == ["failed", "failed"]
 
 
 def finished(folder: Path, **changes: object) -> tuple[str, pa.Table]:

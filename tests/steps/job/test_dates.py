@@ -37,17 +37,6 @@ def test_clock_that_is_set_back_names_two_runs() -> None:
     assert run_ids == {"a-20261025T003000Z", "a-20261025T013000Z"}
 
 
-def test_run_id_set_in_the_job_stays() -> None:
-    job = JOB.model_copy(update={"run_id": "mine"})
-    assert job_for_date(job, parse_moment("2026-11-21", BERLIN), BERLIN).run_id == "mine"
-
-
-def test_moment_without_an_offset_is_in_the_time_zone() -> None:
-    assert parse_moment("2026-11-21T01:30:00", BERLIN) == parse_moment(
-        "2026-11-21T00:30:00Z", BERLIN
-    )
-
-
 def test_job_that_needs_a_date_is_refused_without_one() -> None:
     with pytest.raises(BadInput, match="needs a date"):
         require_date(JOB)

@@ -24,7 +24,7 @@ def _message(**settings: object) -> str:
             {"defaults": {"seed": -1}},
             "defaults.seed is -1; it should be greater than or equal to 0.",
         ),
-        ({"carry": ["a", "a"]}, 'carry lists "a" twice; remove one of them.'),
+        ({"carry": ["a", "a"]}, 'carry has two columns "a"; remove or rename one of them.'),
         ({"stpes": 5}, "stpes is not a setting; write defaults.steps."),
         ({"width": 512}, "width is not a setting; write defaults.width."),
         (

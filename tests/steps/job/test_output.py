@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from imagekiln.steps.errors import BadInput
@@ -16,7 +15,7 @@ from imagekiln.steps.job.output import (
     is_lossless,
     mime_type,
 )
-from imagekiln.steps.job.reader import read_job, validate_job
+from imagekiln.steps.job.reader import validate_job
 from tests import jobs
 from tests.encodings import ALL, KINDS, LOSSLESS, encoding_label
 from tests.smallest import SMALLEST
@@ -26,14 +25,6 @@ def _message(**values: object) -> str:
     with pytest.raises(BadInput) as caught:
         validate_job({**SMALLEST, "encoding": values})
     return str(caught.value).removeprefix("job: ")
-
-
-def test_png_is_the_default() -> None:
-    assert (
-        validate_job(SMALLEST).encoding
-        == validate_job({**SMALLEST, "encoding": {}}).encoding
-        == Png()
-    )
 
 
 @pytest.mark.parametrize("encoding", ALL, ids=encoding_label)
@@ -72,31 +63,6 @@ def test_wrong_settings_are_reported_with_what_to_write(
     values: dict[str, object], message: str
 ) -> None:
     assert _message(**values) == message
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("values", [{}, {"kind": "png"}, {"kind": "jpeg", "quality": 1}])
-def test_the_schema_accepts_what_the_job_accepts(values: dict[str, object]) -> None:
-    jsonschema.validate({**SMALLEST, "encoding": values}, Job.model_json_schema())
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(
-    "values", [{"kind": "gif"}, {"quality": 9}, {"kind": "jpeg", "lossless": True}]
-)
-def test_the_schema_refuses_what_the_job_refuses(values: dict[str, object]) -> None:
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**SMALLEST, "encoding": values}, Job.model_json_schema())
-
-
-def test_the_command_line_changes_kind_and_settings(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(
-        "{name: a, prompts: p, output: o, model: {id: 'bundled:shapes'}}"
-    )
-    changes = ["encoding.kind=webp", "encoding.quality=50", "encoding.lossless=true"]
-    assert read_job(str(tmp_path / "job.yaml"), changes, {}).encoding == Webp(
-        quality=50, lossless=True
-    )
 
 
 def test_each_kind_has_a_suffix_and_a_name_of_its_own() -> None:

@@ -50,8 +50,6 @@ def test_the_order_of_passes_counts_where_a_run_is_resumed() -> None:
         ({"../x": REFINE}, r"passes"),
         ({"x": REFINE | {"strength": 0}}, r"passes\.x\.strength"),
         ({"x": REFINE | {"scale": 9}}, r"passes\.x\.scale"),
-        ({"x": REFINE | {"width": 64}}, r"one of width and height; set both, or scale"),
-        ({"x": REFINE | {"scale": 2, "width": 64, "height": 64}}, r"has both scale and width"),
         ({"x": REFINE | {"steps": 3, "strength": 0.3}}, r"leaves nothing to draw; raise one"),
         ({"x": UPSCALE | {"id": "s3://key:secret@bucket"}}, r"contains credentials"),
         ({"x": UPSCALE | {"trust_remote_code": True}}, r"passes\.x"),
@@ -65,14 +63,6 @@ def test_wrong_passes_are_refused_in_a_sentence(passes: object, sentence: str) -
     with pytest.raises(BadInput, match=sentence) as error:
         job_with(passes)
     assert "\n" not in str(error.value)
-
-
-def test_names_of_scores_and_carried_columns_are_taken() -> None:
-    scores = {"x": {"kind": "own", "entry": "tests.scorers:brightness"}}
-    with pytest.raises(BadInput, match=r"passes\.x has the name"):
-        job_with({"x": REFINE}, scores=scores)
-    with pytest.raises(BadInput, match=r"passes\.x has the name"):
-        job_with({"x": REFINE}, carry=["x"])
 
 
 def test_a_second_pass_with_adapters_is_refused() -> None:

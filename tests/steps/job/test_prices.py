@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagekiln.steps.job.prices import find_price, find_price_or_highest
+from imagekiln.steps.job.execution import find_price, find_price_or_highest
 
 TABLE = {"NVIDIA-H100-80GB-HBM3": 2.49, "NVIDIA L4": 0.71}
 

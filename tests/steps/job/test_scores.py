@@ -23,7 +23,7 @@ def _message(**settings: object) -> str:
 def test_best_of_several_is_written_in_words_or_as_a_group() -> None:
     scores = {"clip_score": CLIP}
     in_words = validate_job({**JOB, "scores": scores, "keep": "best 1 of  4 by clip_score"})
-    group = {"of": 4, "by": "clip_score", "losers": "drop"}
+    group = {"of": 4, "by": "clip_score"}
     as_group = validate_job({**JOB, "scores": scores, "keep": group})
     assert in_words == as_group
     assert in_words.candidates == 4
@@ -41,11 +41,11 @@ def test_a_job_without_scores_says_nothing_of_them() -> None:
     [
         (
             {"keep": "best 1 of 4 by clip"},
-            'keep chooses by "clip", and the job has no scores; add scores.clip.',
+            'keep chooses by "clip", and the scores are none; name one of them',
         ),
         (
             {"scores": {"a": CLIP}, "keep": "best 1 of 4 by b"},
-            'keep chooses by "b", and the scores are a; name one of them.',
+            'keep chooses by "b", and the scores are a; name one of them',
         ),
         ({"scores": {"a": CLIP}, "keep": "the best"}, "write it as: best 1 of 4"),
         (
@@ -70,17 +70,3 @@ def test_mistakes_are_sentences(settings: dict[str, object], sentence: str) -> N
 @pytest.mark.parametrize("name", ["contrast", "prompt", "near_duplicate_of", "image"])
 def test_a_score_may_not_be_called_as_a_column_of_a_dataset(name: str) -> None:
     assert f"scores.{name} has the name of a column" in _message(scores={name: CLIP})
-
-
-def test_the_best_by_a_column_is_answered_with_a_score_that_there_can_be() -> None:
-    message = _message(keep="best 1 of 4 by contrast")
-    assert "such as sharpness, and add scores.sharpness: {kind: sharpness}" in message
-
-
-def test_a_score_may_not_be_called_as_a_carried_column() -> None:
-    assert "scores.tag has the name of a column" in _message(scores={"tag": CLIP}, carry=["tag"])
-
-
-def test_the_best_by_a_kind_that_needs_no_model_is_answered_with_the_whole_setting() -> None:
-    message = _message(keep="best 1 of 4 by sharpness")
-    assert message.endswith("add scores.sharpness: {kind: sharpness}.")

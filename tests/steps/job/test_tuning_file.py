@@ -1,6 +1,5 @@
 """The tuning file: its entries, and what is said of a wrong one."""
 
-import json
 import re
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from imagekiln.steps.job.tuning_file import (
     parse_tuning_file,
     read_tuning_file,
     read_tuning_file_or_empty,
-    require_writable_tuning_file,
     tuning_to_yaml,
 )
 from tests.tuned import entry
@@ -53,57 +51,11 @@ def test_file_says_what_it_is_and_is_read_by_people() -> None:
     assert "null" not in text
 
 
-def test_trying_whether_a_file_can_be_written_leaves_none_without_entries(tmp_path: Path) -> None:
-    file = tmp_path / "t.yaml"
-    require_writable_tuning_file(str(file))
-    assert not file.exists()
-
-    add_tuning_entry(str(file), entry())
-    require_writable_tuning_file(str(file))
-    assert read_tuning_file(str(file)).entries == (entry(),)
-
-
-def test_json_is_read_too() -> None:
-    assert _parsed(json.dumps({"version": 1, "entries": [_values()]})).entries == (entry(),)
-
-
 def test_absent_file_is_an_error_or_empty_as_the_caller_asks(tmp_path: Path) -> None:
     absent = str(tmp_path / "absent.yaml")
     with pytest.raises(Missing, match=r"absent\.yaml: no such file"):
         read_tuning_file(absent)
     assert read_tuning_file_or_empty(absent) == TuningFile()
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "t.yaml: contains no settings. Write what `imagekiln tune` wrote."),
-        ("[1]", "t.yaml: contains no settings. Write what `imagekiln tune` wrote."),
-        (
-            "entries: []",
-            "t.yaml: is not a tuning file of version 1. Choose one that this Imagekiln's "
-            "`imagekiln tune` wrote, or tune again.",
-        ),
-        ("a: [", "t.yaml:1: is not valid YAML (expected the node content"),
-        (
-            "version: 1\nentries: []\nentries: []",
-            "t.yaml:3: entries is already set at t.yaml:2. Remove one of them.",
-        ),
-        ("version: 2", "t.yaml: is not a tuning file of version 1."),
-        ("version: 1\nentris: []", "t.yaml:2: entris is not a setting; write entries."),
-        ("version: 1\nentries: 7", "t.yaml:2: entries is 7; it should be a valid list."),
-        (
-            "version: !!python/object/apply:os.system [ls]",
-            "t.yaml:1: is not valid YAML (could not determine a constructor ",
-        ),
-    ],
-)
-def test_content_that_is_not_a_tuning_file_is_refused_with_a_sentence(
-    text: str, message: str
-) -> None:
-    with pytest.raises(BadInput) as caught:
-        _parsed(text)
-    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -144,10 +96,3 @@ def test_wrong_value_is_reported_with_its_path(change: dict[str, object], messag
 )
 def test_whatever_decides_the_speed_has_an_entry_of_its_own(change: dict[str, object]) -> None:
     assert entry(**change).tuning_key != entry().tuning_key
-
-
-def test_what_decides_nothing_is_no_part_of_the_key() -> None:
-    assert (
-        entry(model="the/same", batch=2, steps=9, seconds_per_image=1.0, versions={}).tuning_key
-        == entry().tuning_key
-    )

@@ -1,6 +1,5 @@
 """A user's own checks and scores, found by the names in a job, before anything is made."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -97,21 +96,3 @@ def test_module_is_found_in_the_current_folder(
     (tmp_path / "in_current_folder.py").write_text(BRIGHTNESS)
     monkeypatch.chdir(tmp_path)
     require_entries(_job(tmp_path / "jobs", score="in_current_folder:brightness"))
-
-
-def test_each_job_has_the_module_beside_it_and_no_installed_one_is_hidden(tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "score_of_both.py").write_text(f"FOLDER = '{name}'\n{BRIGHTNESS}")
-        (tmp_path / name / "numpy.py").write_text("raise ValueError('not the library')")
-        require_entries(_job(tmp_path / name, score="score_of_both:brightness"))
-        assert vars(sys.modules["score_of_both"])["FOLDER"] == name
-    assert str(tmp_path / "one") not in sys.path
-
-
-def test_what_a_module_prints_is_not_in_the_result(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "talkative.py").write_text(f"print('loaded')\n{BRIGHTNESS}")
-    require_entries(_job(tmp_path, score="talkative:brightness"))
-    assert capsys.readouterr() == ("", "loaded\n")

@@ -25,7 +25,7 @@ from imagekiln.steps.storage import open_store
 from tests import jobs
 from tests.hub import MODEL, REVISION, serving_model
 from tests.interleaving import Process, interleaving
-from tests.language_models import POSITIONS, Kind, language_model
+from tests.language_models import Kind, language_model
 
 PROMPTS = ("red cat", "blue dog", "house", "a b c d", "dog on sea", "red house a b", "cat")
 Rows = dict[str, tuple[str, str]]
@@ -123,14 +123,6 @@ def test_further_rows_are_the_only_ones_that_are_rewritten(tmp_path: Path) -> No
     assert make_plan(_job(tmp_path, PROMPTS[:4])).uri == first.uri
 
 
-def test_rows_say_what_became_of_their_prompt(tmp_path: Path) -> None:
-    rows = _rows(_job(tmp_path, ["red cat", "cat"], append=True))
-    assert {kind for _, kind in rows.values()} == {"cut"}
-    assert all(text.startswith(f"{prompt} ") for prompt, (text, _) in rows.items())
-    long = "red cat " * POSITIONS
-    assert _rows(_job(tmp_path / "long", [long])) == {long: (long, "unread")}
-
-
 def test_prompts_stay_where_the_model_writes_nothing_or_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,18 +139,6 @@ def test_prompts_stay_where_the_model_writes_nothing_or_too_much(
     }
 
 
-def test_rows_with_wrong_prompts_are_rejected_as_they_are_without(tmp_path: Path) -> None:
-    job = _job(tmp_path, ["cat", None, " ", "x" * 20_000])
-    job = job.model_copy(update={"limits": job.limits.model_copy(update={"rejected_share": 0.9})})
-    planned = make_plan(job, rewriter=prompt_rewriter())
-    assert [row["reason"] for row in jobs.rejected(planned)][:2] == ["is null", "is blank"]
-    assert planned.plan.counts.images == 1
-    blank = _job(tmp_path / "blank", ["", " "])
-    assert rewrite(blank).rewritten == 0
-    with pytest.raises(BadInput, match=r"2 of 2 rows were rejected: prompt is blank"):
-        make_plan(blank)
-
-
 def test_run_that_is_planned_needs_neither_its_prompts_nor_the_model(tmp_path: Path) -> None:
     folder = shutil.copytree(language_model("gpt2"), tmp_path / "model")
     job = _job(tmp_path, model=_model(folder)).model_copy(update={"run_id": "night"})
@@ -170,16 +150,6 @@ def test_run_that_is_planned_needs_neither_its_prompts_nor_the_model(tmp_path: P
     (tmp_path / "prompts.parquet").unlink()
     assert rewrite(job).rewritten == 0
     assert _texts(tmp_path) == texts
-
-
-def test_prompts_of_templates_are_rewritten(tmp_path: Path) -> None:
-    job = _job(tmp_path, {"prompt": ["unused"]})
-    template = jobs.job(
-        tmp_path, prompts={"template": "{red|blue} cat"}, rewrite=job.rewrite, device="cpu"
-    )
-    assert {*_rows(template)} == {"red cat", "blue cat"}
-    rows = jobs.image_rows(make_plan(template)).to_pylist()
-    assert {row["prompt_template"] for row in rows} == {"{red|blue} cat"}
 
 
 def test_plan_needs_neither_the_model_nor_a_second_rewrite(tmp_path: Path) -> None:
@@ -196,15 +166,6 @@ def test_plan_needs_neither_the_model_nor_a_second_rewrite(tmp_path: Path) -> No
     assert make_plan(named).input_change is None
     (tmp_path / "prompts.parquet").unlink()
     assert make_plan(named, rewriter=prompt_rewriter()).adopted
-
-
-def test_other_files_of_the_model_rewrite_nothing_beside_those_before(tmp_path: Path) -> None:
-    folder = _edited(tmp_path, "generation_config.json")
-    rewrite(_job(tmp_path, PROMPTS[:2], model=_model(folder)))
-    _edited(tmp_path, "generation_config.json", repetition_penalty=2.0)
-    make_plan(_job(tmp_path, PROMPTS[:2], model=_model(folder)))
-    with pytest.raises(BadInput, match="is not the model that"):
-        rewrite(_job(tmp_path, PROMPTS, model=_model(folder)))
 
 
 def test_branch_stays_at_the_commit_that_was_frozen(
@@ -288,15 +249,6 @@ def _refused(kind: type[KilnError], job: Job) -> str:
     return str(caught.value)
 
 
-def test_hub_that_is_away_means_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving_model(language_model("gpt2"), tmp_path, monkeypatch):
-        pass  # the hub is gone, and the cache is empty
-    monkeypatch.setattr("time.sleep", lambda _: None)  # the client waits 23 s between its tries
-    model = {"id": MODEL, "revision": REVISION}
-    sentence = _refused(TryAgain, _job(tmp_path, PROMPTS, model=model))
-    assert "the hub could not be reached. Run again, or set rewrite.model.id" in sentence
-
-
 def test_batches_that_do_not_fit_into_memory_are_halved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,26 +266,3 @@ def test_batches_that_do_not_fit_into_memory_are_halved(
     most = 0
     sentence = _refused(TryAgain, _job(tmp_path / "none"))
     assert "does not fit into the device's memory" in sentence
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "sentence"),
-    [
-        ("config.json", {"attn_implementation": "evil/kernel"}, "names code on a hub"),
-        (
-            "model.safetensors.index.json",
-            {"weight_map": {"wte.weight": "pytorch_model.bin"}},
-            "pytorch_model.bin is a pickle, which can run code",
-        ),
-        (
-            "model.safetensors.index.json",
-            {"weight_map": {"wte.weight": "../elsewhere.safetensors"}},
-            "outside of its folder",
-        ),
-    ],
-)
-def test_language_model_that_names_more_than_its_own_data_is_refused(
-    tmp_path: Path, file: str, content: dict[str, object], sentence: str
-) -> None:
-    folder = _edited(tmp_path, file, **content)
-    assert sentence in _refused(BadInput, _job(tmp_path, PROMPTS, model=_model(folder)))

@@ -91,9 +91,9 @@ FACTS = PassFacts(f"org/doubles@{'a' * 40}", 2)
             "Final size: 48x48",
         ),
         (
-            {"detail": RefinePass(strength=0.4, steps=9, width=32, height=24)},
-            "Denoising strength: 0.4, Hires resize: 32x24, Hires steps: 9, "
-            "Hires upscaler: Lanczos, Passes: detail (refine), Final size: 32x24",
+            {"detail": RefinePass(strength=0.4, steps=9, scale=2)},
+            "Denoising strength: 0.4, Hires upscale: 2, Hires steps: 9, "
+            "Hires upscaler: Lanczos, Passes: detail (refine), Final size: 32x32",
         ),
         (
             {"big": UPSCALE, "words": CaptionPass(id="org/words", revision="b" * 40)},

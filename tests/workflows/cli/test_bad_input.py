@@ -1,16 +1,12 @@
 """Mistakes of users, through the command line: one sentence, exit code 2, and nothing written."""
 
-import gzip
 import json
 import os
-import shutil
-import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import fsspec
 import pyarrow as pa
 import pytest
 import yaml
@@ -21,10 +17,10 @@ from imagekiln.steps.storage import filesystem
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from imagekiln.workflows.cli.main import main
-from tests.hub import MODEL, REVISION, hub
+from tests.hub import hub
 from tests.jobs import Columns, files, write
-from tests.mounts import make_read_only, small_disk
-from tests.s3 import READER, Login, S3Server, log_in
+from tests.mounts import small_disk
+from tests.s3 import Login, S3Server, log_in
 
 SHAPES = BUNDLED_FOLDER / "shapes"
 ROWS = 12_345
@@ -101,10 +97,6 @@ def _sentence(code: int, output: str, errors: str, wanted: int) -> str:
 # The job file.
 
 
-def test_job_that_is_not_there() -> None:
-    assert _refused("plan", "job.yaml") == "job.yaml: no such file. Check the name."
-
-
 def test_unknown_job_field() -> None:
     _job(PROMPTS)
     with Path("job.yaml").open("a", encoding="utf-8") as file:
@@ -120,32 +112,6 @@ def test_every_command_that_takes_a_job_refuses_it_alike(command: str) -> None:
         f"prompts.parquet: no such file as {Path.cwd()}/prompts.parquet. Check `prompts`: it is "
         "relative to the working directory, not to the job file."
     )
-
-
-@pytest.mark.parametrize(
-    "command", [["generate", "out/x", "--shard", "0"], ["aggregate", "out/x"], ["verify", "out/x"]]
-)
-def test_every_command_that_takes_a_run_says_where_there_is_none(command: list[str]) -> None:
-    assert (
-        _refused(*command)
-        == "out/x: holds no plan. Run `imagekiln plan` first, or check the run's name."
-    )
-
-
-def test_export_where_a_run_should_be() -> None:
-    commit = Path("out/x", commit_key(0))
-    commit.parent.mkdir(parents=True)
-    commit.write_bytes(EXPORT_MARK + b"1}")
-    assert _refused("verify", "out/x") == "out/x: is an export. Name one of the runs it is from."
-
-
-@pytest.mark.parametrize(
-    "command",
-    [["gallery", "s3://"], ["export", "s3://", "to"], ["forget", "s3://", "--id", "0" * 32]],
-    ids=lambda command: command[0],
-)
-def test_address_without_a_bucket_is_no_folder(command: list[str]) -> None:
-    assert _refused(*command) == "s3://: names no bucket. Write s3://bucket/folder."
 
 
 @pytest.mark.quick_cases(2)
@@ -179,73 +145,12 @@ def test_plan_without_a_job_asks_for_it() -> None:
     assert "argo" not in done.stderr + CliRunner().invoke(main, ["plan", "--help"]).stdout
 
 
-def test_check_that_does_not_exist_is_refused_at_planning() -> None:
-    checks = [{"name": "mine", "entry": "tests.own_checks:missing"}]
-    assert "does not import (AttributeError" in _refused(
-        "plan", _job(PROMPTS, gates={"checks": checks})
-    )
-
-
-def test_check_that_was_not_tried_at_planning_is_noted() -> None:
-    checks = [{"name": "mine", "entry": "nope.module:check"}]
-    done = CliRunner().invoke(main, ["plan", _job(PROMPTS, gates={"checks": checks})])
-    assert done.exit_code == 0
-    assert "gates.checks: mine: nope.module:check does not import (ModuleNot" in done.stderr
-
-
 # The prompts.
 
 
 def _whole() -> bytes:
     """A file of prompts without a fault."""
     return Path(write(Path("whole.parquet"), PROMPTS, write_page_checksum=True)).read_bytes()
-
-
-def _footer(content: bytes) -> int:
-    """Where the footer of a Parquet file begins."""
-    return len(content) - 8 - int(struct.unpack("<I", content[-8:-4])[0])
-
-
-def _flipped(content: bytes, place: int) -> bytes:
-    return content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :]
-
-
-DAMAGED: dict[str, Callable[[], bytes]] = {
-    "no bytes at all": lambda: b"",
-    "cut in the middle": lambda: _whole()[: len(_whole()) // 2],
-    "a bit of a page": lambda: _flipped(_whole(), _footer(_whole()) // 2),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGED)
-def test_damaged_parquet(damage: str) -> None:
-    content = DAMAGED[damage]()
-    Path("prompts.parquet").write_bytes(content)
-    told = _refused("plan", _job())
-    assert told.startswith("prompts.parquet: is no whole Parquet file (")
-    assert told.endswith("). Write it again.")
-
-
-def test_prompts_that_are_text_or_compressed_are_called_so() -> None:
-    Path("prompts.parquet").write_text('[{"prompt": "a"}]', encoding="utf-8")
-    assert _refused("plan", _job()).startswith("prompts.parquet: is text, not Parquet. ")
-    Path("prompts.parquet").write_bytes(gzip.compress(b"prompt\na\n"))
-    assert _refused("plan", _job()).startswith("prompts.parquet: is compressed with gzip. ")
-
-
-def test_malformed_line_is_named() -> None:
-    Path("prompts.csv").write_text("prompt,steps\na red circle,3,4\n", encoding="utf-8")
-    sentence = _refused("plan", _job(prompts="prompts.csv"))
-    assert sentence.startswith("prompts.csv: line 2 has 3 fields, and the header has 2.")
-
-
-def test_column_that_is_taken_for_prompts_is_said() -> None:
-    Path("prompts.csv").write_text("Caption\na red circle\n", encoding="utf-8")
-    done = CliRunner().invoke(main, ["plan", _job(prompts="prompts.csv")])
-    assert done.exit_code == 0
-    assert done.stdout.splitlines()[1] == (
-        "Read: 'Caption' as prompt. `columns` sets others, or null for one that is not meant."
-    )
 
 
 @pytest.mark.parametrize("command", ["plan", "estimate"])
@@ -261,22 +166,6 @@ def test_columns_are_named_that_are_guessed_and_that_are_not_used(command: str) 
     done = CliRunner().invoke(main, [command, name, "--format", "json"])
     found = json.loads(done.stdout)
     assert (found["guessed_columns"], found["unused_columns"]) == ({"Caption": "prompt"}, ["uid"])
-
-
-def test_host_of_prompts_that_is_down_is_worth_another_try() -> None:
-    with hub(SHAPES) as server:
-        name = f"{server.endpoint}/prompts.parquet"
-    sentence = _refused("plan", _job(prompts=name), code=75)
-    assert sentence.startswith(f"{name}: storage did not answer (")
-    assert sentence.endswith("). Run the command again.")
-
-
-def test_pattern_that_names_nothing() -> None:
-    assert (
-        _refused("plan", _job(prompts="in/*.parquet"))
-        == f"in/*.parquet: no such file as {Path.cwd()}/in/*.parquet. Check `prompts`: it is "
-        "relative to the working directory, not to the job file."
-    )
 
 
 REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
@@ -328,9 +217,17 @@ def test_prompts_that_cannot_be_used(name: str) -> None:
     assert not listing or Path(listing).name.startswith("rejected-")
 
 
-def test_default_that_the_model_cannot_draw() -> None:
-    assert _refused("plan", _job(PROMPTS, defaults={"width": 100})) == (
-        "defaults.width is 100; this model needs a multiple of 8. Set it to 96."
+def test_names_of_nothing_are_refused_with_what_to_write() -> None:
+    commit = Path("export", commit_key(0))
+    commit.parent.mkdir(parents=True)
+    commit.write_bytes(EXPORT_MARK + b"1}")
+    assert _refused("verify", "export") == "export: is an export. Name one of the runs it is from."
+    assert _refused("gallery", "s3://") == "s3://: names no bucket. Write s3://bucket/folder."
+    assert _refused("plan", _job(PROMPTS, model={"id": "bundled:shape"})) == (
+        "bundled:shape: no such bundled model. Write bundled:shapes."
+    )
+    assert "is the home folder of nobody" in _refused(
+        "plan", _job(PROMPTS, output="~nobody-at-all/a")
     )
 
 
@@ -343,59 +240,6 @@ def test_minutes_without_a_figure() -> None:
 # The model.
 
 
-@pytest.mark.parametrize("name", ["nowhere", "/nowhere/sdxl"])
-def test_unknown_model(name: str) -> None:
-    assert _refused("plan", _job(PROMPTS, model={"id": name})) == (
-        f"{name}: no such model folder. Write a folder, or a hub id as org/name."
-    )
-
-
-@pytest.mark.parametrize("name", ["bundled:nothing", "bundled:shape"])
-def test_unknown_bundled_model_is_refused_with_those_that_exist(name: str) -> None:
-    assert _refused("plan", _job(PROMPTS, model={"id": name})) == (
-        f"{name}: no such bundled model. Write bundled:shapes."
-    )
-
-
-def test_folder_that_is_no_pipeline() -> None:
-    Path("model").mkdir()
-    Path("model/config.json").write_text("{}")
-    assert _refused("plan", _job(PROMPTS, model={"id": "model"})) == (
-        "model: has no model_index.json, so it is not a diffusers pipeline. Choose another folder."
-    )
-
-
-def test_pickled_weights() -> None:
-    shutil.copytree(SHAPES, "model")
-    Path("model/unet/diffusion_pytorch_model.safetensors").rename(
-        "model/unet/diffusion_pytorch_model.bin"
-    )
-    assert _refused("plan", _job(PROMPTS, model={"id": "model"})) == (
-        "model: unet/diffusion_pytorch_model.bin is a pickle, which can run code. "
-        "Convert it to safetensors."
-    )
-    Path("model.ckpt").write_bytes(b"\x80\x04.")
-    assert _refused("plan", _job(PROMPTS, model={"id": "model.ckpt"})) == (
-        "model.ckpt: is a pickle, which can run code. Choose the model's safetensors file, or "
-        "convert it."
-    )
-
-
-@pytest.mark.slow
-def test_revision_that_does_not_exist(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with hub(SHAPES) as there:
-        environment = {
-            "HF_ENDPOINT": there.endpoint,
-            "HF_HOME": str(tmp_path_factory.mktemp("hub")),
-        }
-        job = _job(PROMPTS, model={"id": MODEL, "revision": "f" * 40})
-        assert _refused_process("plan", job, **environment) == (
-            f"{MODEL}: has no revision {'f' * 40}. Correct model.revision."
-        )
-        done = _process("estimate", job, "--set", f"model.revision={REVISION}", **environment)
-        assert (done.returncode, done.stderr) == (0, "")
-
-
 # The output.
 
 
@@ -406,30 +250,13 @@ def test_output_that_holds_another_plan() -> None:
     )
 
 
-def test_output_that_is_damaged() -> None:
-    assert CliRunner().invoke(main, ["plan", _job(PROMPTS, run_id="mine")]).exit_code == 0
-    Path("out/mine/plan.json").write_bytes(b"{}")
-    assert _refused("plan", _job(run_id="mine")).startswith(
-        "out/mine/plan.json: is not a readable plan ("
-    )
-
-
-def test_output_that_no_folder_can_have() -> None:
-    assert _refused("plan", _job(PROMPTS, output="/proc/nope")) == (
-        "/proc/nope: cannot create this folder. Choose another path."
-    )
-
-
 @pytest.mark.parametrize(
     "command",
     [
         ["verify", "job.yaml"],
-        ["retry", "job.yaml"],
-        ["aggregate", "job.yaml"],
         ["reproduce", "job.yaml", "0" * 32],
         ["diff", "job.yaml", "job.yaml", "--to", "page"],
         ["generate", "job.yaml", "--shard", "0"],
-        ["generate", "job.yaml", "--shard", "0", "--workers", "2"],
     ],
     ids=lambda command: " ".join(command),
 )
@@ -440,47 +267,8 @@ def test_file_where_a_run_should_be(command: list[str]) -> None:
     )
 
 
-def test_garbage_is_collected_in_an_output_alone() -> None:
-    job = _job(PROMPTS, run_id="mine")
-    assert _refused("gc", "nowhere") == "nowhere: no such folder. Check the name."
-    assert _refused("gc", job) == ("job.yaml: is a file, or lies within one. Name a folder.")
-    assert _refused("gc", ".") == (
-        ".: holds no runs that this Imagekiln reads. Name the `output` of a job."
-    )
-    assert CliRunner().invoke(main, ["plan", job]).exit_code == 0
-    assert _refused("gc", "out/mine") == (
-        "out/mine: is a run, not the output that holds runs. Name out."
-    )
-
-
-def test_file_where_the_output_should_be() -> None:
-    Path("out").write_bytes(b"")
-    for output in ("out", "out/sub/a"):
-        assert _refused("plan", _job(PROMPTS, output=output)) == (
-            f"output: {output} is a file, or lies within one. Name a folder."
-        )
-
-
-@pytest.mark.parametrize("setting", ["output", "prompts"])
-def test_home_folder_of_nobody(setting: str) -> None:
-    name = "~nobody-of-this-name/images"
-    assert _refused("plan", _job(PROMPTS, **{setting: name})) == (
-        f"{name}: ~nobody-of-this-name is the home folder of nobody on this machine. "
-        "Write the path from the root, or without `~`."
-    )
-
-
 # Of which all fit on the small disk, but not what the plan says of them.
 TINY_IMAGES = {"defaults": {"width": 8, "height": 8}, "encoding": {"kind": "webp"}}
-
-
-def test_output_without_permission_to_write() -> None:
-    job = _job(PROMPTS, output="disk/out", **TINY_IMAGES)
-    with small_disk(Path("disk"), 64) as disk:
-        make_read_only(disk)
-        told = _refused("plan", job)
-    assert told.startswith("disk/out/test-")
-    assert told.endswith(": cannot be used (Read-only file system). Choose another path.")
 
 
 def test_full_disk_is_worth_another_try() -> None:
@@ -495,32 +283,6 @@ def test_full_disk_is_worth_another_try() -> None:
 # Buckets.
 
 
-def _objects(bucket: str) -> list[str]:
-    names: list[str] = fsspec.filesystem("s3", use_listings_cache=False).find(bucket)
-    return names
-
-
-@pytest.mark.parametrize("pattern", ["prompts.parquet", "*.parquet"])
-def test_no_such_bucket_of_prompts(s3_bucket: str, pattern: str) -> None:
-    name = f"{s3_bucket}-nowhere/{pattern}"
-    told = _refused("plan", _job(prompts=name))
-    assert told in (
-        f"{name}: no such bucket. Create it, or correct the name.",
-        f"{name}: no such file or bucket. Check `prompts`.",
-    )
-
-
-def test_no_such_object_of_prompts(s3_bucket: str) -> None:
-    name = f"{s3_bucket}/prompts.parquet"
-    assert _refused("plan", _job(prompts=name)) == f"{name}: no such file. Check the name."
-
-
-def test_no_such_output_bucket(s3_bucket: str) -> None:
-    told = _refused("plan", _job(PROMPTS, output=f"{s3_bucket}-nowhere/out"))
-    assert told.startswith(f"{s3_bucket}-nowhere/out/test-")
-    assert told.endswith("/plan.json: no such bucket. Create it, or correct the name.")
-
-
 @pytest.mark.parametrize("login", [Login("writer", "wrong"), Login("nobody", "at all")])
 def test_wrong_credentials(
     s3_bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, login: Login
@@ -531,39 +293,6 @@ def test_wrong_credentials(
         assert told.startswith(f"{s3_bucket}/")
         assert "access was refused (" in told
         assert told.endswith("). Check credentials and permissions.")
-
-
-def test_credentials_that_may_only_read(
-    s3_bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log_in(s3_server, monkeypatch, READER)
-    told = _refused("plan", _job(PROMPTS, output=f"{s3_bucket}/out"))
-    assert ".parquet: access was refused (" in told
-    assert _objects(s3_bucket) == []
-
-
-def test_what_is_refused_leaves_no_object(s3_bucket: str) -> None:
-    output = f"{s3_bucket}/out"
-    assert "is not a setting" in _refused("plan", _job(PROMPTS, output=output, surprise=1))
-    assert "no such model folder" in _refused(
-        "plan", _job(PROMPTS, output=output, model={"id": "nowhere"})
-    )
-    assert _objects(s3_bucket) == []
-
-
-def test_job_of_refused_rows_leaves_their_list_alone(s3_bucket: str) -> None:
-    settings = _job({"prompt": [None]}, output=f"{s3_bucket}/out", run_id="night")
-    assert f"{s3_bucket}/out/night/rejected-" in _refused("plan", settings)
-    assert len(_objects(s3_bucket)) == 1
-
-
-@pytest.mark.parametrize("endpoint", ["http://[::1", "http://hub:99999"])
-def test_hub_that_is_no_url(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
-    # diffusers could not be imported with it, whichever model is drawn with.
-    monkeypatch.setenv("HF_ENDPOINT", endpoint)
-    assert _refused("run", _job(PROMPTS)) == (
-        "HF_ENDPOINT: is not the URL of a hub. Write https://host, or unset it."
-    )
 
 
 def test_store_that_cannot_be_reached_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -600,23 +329,3 @@ def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "Usage: " in done.stdout
     assert {*done.stderr.split()} & {*HEAVY} == set()
-
-
-def test_what_rows_are_drawn_with_is_said_where_the_job_does_not_say_it() -> None:
-    Path("prompts.csv").write_text("prompt\na red circle\n", encoding="utf-8")
-    name = _job(prompts="prompts.csv")
-    drawn = "10 steps, guidance 3 (model card of bundled:shapes)"
-    assert f"Draws {drawn}." in CliRunner().invoke(main, ["plan", name]).stdout.splitlines()
-    assert f"drawn with:  {drawn}" in CliRunner().invoke(main, ["estimate", name]).stdout
-    both = ["--set", "defaults.steps=4", "--set", "defaults.guidance=2"]
-    assert "Draws" not in CliRunner().invoke(main, ["plan", name, *both]).stdout
-
-
-def test_rows_of_a_sweep_are_not_said_to_be_drawn_with_what_it_sets() -> None:
-    sweep: dict[str, object] = {"guidance": [1.5, 3]}
-    name = _job(prompts={"template": "a {red|blue} circle", "sweep": sweep})
-    drawn = "10 steps (model card of bundled:shapes), guidance of the sweep (the job)"
-    assert f"drawn with:  {drawn}" in CliRunner().invoke(main, ["estimate", name]).stdout
-    sweep["steps"] = [4, 8]
-    name = _job(prompts={"template": "a {red|blue} circle", "sweep": sweep})
-    assert "Draws" not in CliRunner().invoke(main, ["plan", name]).stdout

@@ -6,12 +6,7 @@ from pathlib import Path
 
 from imagekiln.steps.aggregate.summary import load_summary, summary_to_json
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.reader import read_job
-from imagekiln.steps.models.performance import COMPUTED_SOURCE
-from imagekiln.steps.plan.estimate import Estimate
-from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.cli.plan_text import format_estimate, format_plan
 from tests.runs import write_prompts
 from tests.workflows.cli.commands import ROWS, kiln, parse_json
 
@@ -56,13 +51,6 @@ def test_estimate_does_not_take_what_a_cpu_took_for_a_profile_of_named_gpus(job:
     assert "GPU-hours:   unknown; " in kiln(*anywhere, "--set", "cluster.profile=h100").stdout
 
 
-def test_plan_that_devices_share_says_how_long_all_of_them_take(job: str) -> None:
-    settings = ("part.images=1", "shard.images=100", "shard.seconds_per_image=1200", "device=cpu")
-    result = make_plan(read_job(job, settings))
-    assert len(result.plan.shards) == 1
-    assert "About 60 min on 2 devices at once (2 device-hours" in format_plan(result, 2)
-
-
 def test_run_as_json_keeps_progress_out_of_stdout(job: str) -> None:
     found = parse_json(kiln("run", job, "--format", "json"))
     assert set(found) == {"uri", "summary", "before", "input_change", "exports"}
@@ -104,46 +92,6 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_estimate_says_how_many_prompts_are_rewritten_first(job: str, tmp_path: Path) -> None:
-    rewritten = tmp_path / "rewritten.yaml"
-    rewritten.write_text(Path(job).read_text() + "rewrite: {model: {id: kiln/writer}}\n")
-    lines = kiln("estimate", str(rewritten)).stdout.splitlines()
-    assert "rewriting:    6 prompts, before planning; not included in the figures below" in lines
-
-
-def test_many_duplicates_are_explained(job: str, tmp_path: Path) -> None:
-    same = write_prompts(tmp_path / "same.parquet", [{"prompt": "a red circle"}] * 3)
-    sentence = (
-        "Duplicates have the prompt, the settings and the seed of an earlier row. Equal rows with "
-        "the same id, or without one, have one seed."
-    )
-    for command in ("estimate", "plan"):
-        done = kiln(command, job, "--set", f"prompts={same}")
-        assert done.exit_code == 0
-        assert sentence in done.stdout
-        assert sentence not in kiln(command, job).stdout
-
-
-def test_several_images_of_a_row_that_are_the_best_each_are_explained(job: str) -> None:
-    scores = ("--set", "scores={sharp: {kind: sharpness}}", "--set", "keep=best 1 of 4 by sharp")
-    several = (*scores, "--set", "defaults.images_per_prompt=3")
-    sentence = (
-        "3 images of each row, each the best of 4 candidates by sharp: 12 candidates, 3 kept."
-    )
-    assert sentence in kiln("estimate", job, *several).stderr
-    assert sentence in kiln("plan", job, *several).stdout
-    assert "Keeps the best of 4 candidates by sharp." in kiln("estimate", job, *scores).stderr
-
-
-def test_estimate_names_the_price_of_a_table_and_the_excess_over_a_budget(job: str) -> None:
-    speed = ("--set", "shard.seconds_per_image=1200", "--set", "price_per_hour={NVIDIA L4: 0.7}")
-    budget = ("--set", "budget.cost=1")
-    assert kiln("estimate", job, *speed, *budget).stdout.splitlines()[-2:] == [
-        "cost:         1.40 (at 0.70 per device-hour: NVIDIA L4)",
-        "budget:       exceeded: cost 1.40, where budget.cost is 1.00",
-    ]
-
-
 def test_estimate_counts_the_highest_price_of_a_table_where_the_gpu_is_unknown(job: str) -> None:
     settings = ("--set", "shard.seconds_per_image=1200", "--set", "budget.cost=1")
     prices = "price_per_hour={NVIDIA L4: 0.7, NVIDIA H100: 3.5}"
@@ -176,52 +124,10 @@ def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: s
     assert (found["images"], found["gpu_hours"], found["cost"]) == (6, 2.0, 5.0)
 
 
-def test_estimate_with_a_price_says_why_there_is_no_cost(job: str) -> None:
-    lines = kiln("estimate", job, "--price", "2.5").stdout.splitlines()
-    assert lines[-1] == "cost:         unknown without the device-hours"
-
-
-def test_estimate_says_that_a_cluster_would_stop_the_job_before_it_ends(job: str) -> None:
-    done = kiln("estimate", job, "--set", "shard.seconds_per_image=1000000")
-    assert done.exit_code == 0
-    assert done.stderr.splitlines() == [
-        "On a cluster, profile gpu stops a workflow after 7 days. Set more `days` in a profile of "
-        "your own, or a larger cluster.parallelism."
-    ]
-
-
 def test_schema_is_that_of_the_job_file() -> None:
     found = parse_json(kiln("schema"))
     assert found == Job.model_json_schema()
     assert found["additionalProperties"] is False
-
-
-def test_computed_estimate_says_so_and_names_other_gpus() -> None:
-    computed = Estimate(
-        rows=1,
-        rejected_rows=0,
-        duplicate_images=0,
-        existing_images=0,
-        truncated_prompts=2,
-        images=1,
-        shards=1,
-        parts=1,
-        gigabytes=1.0,
-        gpu_hours=100.0,
-        cost=None,
-        hours=6.25,
-        gpus=16,
-        time_source=COMPUTED_SOURCE,
-    )
-    lines = format_estimate(computed).splitlines()
-    assert "truncated:   2 prompts, which have more tokens than the model reads" in lines
-    *_, total, time, others = lines
-    assert total.startswith("GPU-hours:   100.00 (computed, not measured: ")
-    assert time == (
-        "time:        about 4.2 days on 1 GPU, "
-        "about 6 h 15 min on the 16 that a cluster gives at once"
-    )
-    assert others.startswith("other GPUs:  B200 44, A100 317, ")
 
 
 OWN_SCORE = "scores={warm: {kind: own, entry: 'score_beside:red'}}"
@@ -248,12 +154,3 @@ def test_every_process_of_a_run_imports_a_score_beside_the_job(job: str, tmp_pat
     done = kiln("run", *changes, "--gpus", "2")
     assert done.exit_code == 0, done.stderr
     assert "6 of 6 images are ok" in done.stdout
-
-
-def test_key_that_is_missing_is_noted_by_estimate_and_refused_before_planning(
-    job: str, tmp_path: Path
-) -> None:
-    signed = ("--set", "c2pa={certificate: absent.pem, key: absent.pem}")
-    assert "Images cannot be signed on this machine. c2pa" in kiln("estimate", job, *signed).stderr
-    assert kiln("preview", job, *signed).exit_code == 2
-    assert not (tmp_path / "out").exists()

@@ -1,7 +1,6 @@
 """What a new user starts from: `init` and `manifests`."""
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import yaml
 
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.storage import filesystem
-from imagekiln.workflows.cli.starter import job_name
 from tests.mounts import small_disk
 from tests.workflows.cli.commands import kiln
 
@@ -29,6 +27,7 @@ NOWHERE = "/proc/no/such/folder"
         ("Prömpts für Köln.csv", "prompts-fur-koln"),
         ("東京.csv", "images"),
         ("line\u2028end.csv", "line-end"),
+        ("a: {b}#'\"", "a-b"),
     ],
 )
 def test_init_writes_a_job_that_can_be_read(prompts: str, name: str, tmp_path: Path) -> None:
@@ -57,8 +56,8 @@ def test_init_writes_the_columns_of_prompts_that_exist(suffix: str, tmp_path: Pa
     file = tmp_path / "job.yaml"
     done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
     assert done.exit_code == 0
-    assert "\ncolumns: {prompt: Caption, id: uid, steps: Steps}\n" in file.read_text()
-    assert "without effect on the images:\n# carry: [category, random]\n" in file.read_text()
+    assert "\ncolumns: {prompt: Caption, steps: Steps}\n" in file.read_text()
+    assert "without effect on the images:\n# carry: [uid, category, random]\n" in file.read_text()
 
     planned = kiln("plan", str(file), "--set", f"output={tmp_path / 'out'}")
     assert planned.exit_code == 0, planned.output
@@ -95,103 +94,12 @@ def test_init_refuses_prompts_that_cannot_be_read(tmp_path: Path) -> None:
     assert "damaged.parquet: is no whole Parquet file" in done.stderr
 
 
-def test_init_does_not_wait_for_the_other_end_of_a_pipe(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "p.parquet")
-    done = kiln("init", str(tmp_path / "*.parquet"), "--to", str(tmp_path / "job.yaml"))
-    assert done.exit_code == 2
-    assert "p.parquet: is a pipe or a device. Put a file in its place." in done.stderr
-
-
-TABLES: dict[str, tuple[list[dict[str, object]], str]] = {
-    "ids that begin anew": (
-        [{"prompt_en": f"a cat number {n}", "kind": "old cats", "id": n % 10} for n in range(40)],
-        "{prompt: prompt_en, id: null}",
-    ),
-    "an id of another name": (
-        [{"text": "pets", "what to draw": f"a dog number {n}", "Prompt ID": n} for n in range(40)],
-        "{prompt: what to draw, id: Prompt ID}",
-    ),
-    "names of ours with values of others": (
-        [
-            {
-                "prompt": f"a hat number {n}", "seed": "a sunflower", "steps": "mix; bake",
-                "width": "10 cm", "Images": f"http://host/{n}.jpg", "loras": "x", "strength": 40,
-                "source_image": f"{n}.png", "status": "new", "url": f"http://host/{n}",
-            }
-            for n in range(9)
-        ],
-        "{prompt: prompt, seed: null, width: null, steps: null, images: null, loras: null, "
-        "strength: null, source_image: null}",
-    ),
-    "texts of one word": ([{"prompt": "cat"}, {"prompt": "dog"}], "{prompt: prompt}"),
-    "two columns for one": (
-        [{"Prompt": "a red hat", "text": "pets", "CFG": 2, "Guidance Scale": 3, "seed": -1}],
-        "{prompt: Prompt, guidance: CFG}",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_init_writes_a_job_that_estimate_accepts(suffix: str, name: str, tmp_path: Path) -> None:
-    rows, columns = TABLES[name]
-    file = tmp_path / "job.yaml"
-    prompts = _write_prompts(tmp_path / f"p{suffix}", *rows)
-    kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
-    assert f"\ncolumns: {columns}\n" in file.read_text()
-    estimated = kiln("estimate", str(file), "--set", f"output={tmp_path / 'out'}")
-    assert estimated.exit_code == 0, estimated.output
-    assert estimated.stdout.startswith(f"rows:        {len(rows)} (0 rejected)")
-
-    text = re.sub("^# carry:", "carry:", file.read_text(), flags=re.MULTILINE)
-    file.write_text(text)
-    planned = kiln("plan", str(file), "--set", f"output={tmp_path / 'out'}")
-    assert planned.exit_code == 0, planned.output
-
-
-def test_init_reads_a_column_with_few_bad_cells_and_names_all_reasons(tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    rows: list[dict[str, object]] = [
-        {
-            "Text": f"a hat number {n}",
-            "Image ID": f"u{n}",
-            "Scale ID": n % 3,
-            "CFG Scale": "4",
-        }
-        for n in range(40)
-    ]
-    rows[7]["Image ID"] = "u6"
-    rows[8]["CFG Scale"] = "500"
-    rows[9]["CFG Scale"] = "strong"
-    prompts = _write_prompts(tmp_path / "p.csv", *rows)
-    done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
-    assert "\ncolumns: {prompt: Text, id: Image ID, guidance: CFG Scale}\n" in file.read_text()
-    repeats = "repeats the id of an earlier row with other content (1 row)"
-    reasons = [
-        f"'Image ID' is read, though some rows may be rejected: {repeats}",
-        "'CFG Scale' is read, though some rows may be rejected: is not between 0 and 100 (1 row); "
-        "is not a number (1 row)",
-    ]
-    assert done.stderr.splitlines() == reasons
-    assert "".join(f"# {reason}\n" for reason in reasons) in file.read_text()
-
-
-def test_init_says_why_a_likely_id_is_left_unread(tmp_path: Path) -> None:
-    rows: list[dict[str, object]] = [{"Text": f"a {n} hat", "Shop ID": n % 3} for n in range(40)]
-    prompts = _write_prompts(tmp_path / "p.csv", *rows)
-    done = kiln("init", str(prompts), "--to", str(tmp_path / "job.yaml"))
-    assert done.stderr == (
-        "'Shop ID' is left unread: repeats the id of an earlier row with other content (37 rows)\n"
-    )
-
-
 def test_init_reads_all_files_of_a_folder(tmp_path: Path) -> None:
     _write_prompts(tmp_path / "in/1.csv", {"Caption": "a red hat", "id": "1", "note": "x"})
     _write_prompts(tmp_path / "in/2.csv", {"Caption": "a blue hat", "id": "1"})
     file = tmp_path / "job.yaml"
     kiln("init", str(tmp_path / "in"), "--to", str(file), "--model", "bundled:shapes")
-    assert "\ncolumns: {prompt: Caption, id: null}\n" in file.read_text()
-    assert kiln("estimate", str(file)).exit_code == 0
+    assert "\ncolumns: {prompt: Caption, id: id}\n" in file.read_text()
 
 
 def _write_prompts(file: Path, *rows: dict[str, object]) -> Path:
@@ -210,18 +118,6 @@ def _write_prompts(file: Path, *rows: dict[str, object]) -> Path:
     return file
 
 
-def test_init_quotes_what_yaml_would_read_otherwise(tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    kiln("init", "a: {b}#'\"", "--to", str(file), "--model", "bundled:shapes")
-    assert read_job(str(file)).prompts == "a: {b}#'\""
-
-
-def test_init_writes_letters_of_any_language_as_they_are(tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    kiln("init", "Grüße 東京.csv", "--to", str(file))
-    assert 'prompts: "Grüße 東京.csv"' in file.read_text(encoding="utf-8")
-
-
 def test_init_overwrites_nothing(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("mine")
@@ -231,10 +127,6 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
     mistyped = kiln("init", "nope.csv", "--to", str(file)).stderr.splitlines()
     assert mistyped == ["nope.csv: no such file yet.", done.stderr.splitlines()[-1]]
     assert kiln("init", "--to", f"{NOWHERE}/job.yaml").exit_code == 2
-
-
-def test_a_job_is_named_even_after_prompts_without_a_name() -> None:
-    assert [job_name(text) for text in ("*", "/", "\N{CAT FACE}.csv")] == ["images"] * 3
 
 
 def test_manifests_are_those_of_the_package(tmp_path: Path) -> None:

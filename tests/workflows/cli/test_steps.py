@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.aggregate.summary import load_summary, summary_to_json
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runtime.figures import format_bytes
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store
-from tests.runs import DRAWABLE, UNDRAWABLE, encoded, fill, not_ok, stats_of, write_prompts
+from tests.runs import DRAWABLE, UNDRAWABLE, fill, not_ok, write_prompts
 from tests.workflows.cli.commands import ROWS, kiln, parse_json, plan_run
 
 
@@ -86,26 +82,6 @@ def test_plan_says_where_rejected_rows_are_listed_and_why_they_were_rejected(
     assert [cause["rows"] for cause in causes] == [2, 1]
 
 
-def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
-    found = parse_json(kiln("plan", job, "--format", "json"))
-    assert set(found) == {
-        "plan",
-        "uri",
-        "adopted",
-        "guessed_columns",
-        "unused_columns",
-        "notes",
-        "rejection_causes",
-        "time",
-        "moved_revisions",
-        "over_budget",
-        "made_prompts",
-        "input_change",
-    }
-    assert found["adopted"] is False
-    assert found["plan"] == json.loads(open_store(str(found["uri"])).read(PLAN_KEY))
-
-
 def test_generate_says_what_it_made(job: str) -> None:
     run = plan_run(job)
     done = kiln("generate", run, "--shard", "1")
@@ -115,16 +91,6 @@ def test_generate_says_what_it_made(job: str) -> None:
         done.stdout,
     )
     assert kiln("generate", run, "--shard", "1").stdout == "Nothing is missing.\n"
-
-
-def test_generate_as_json_is_the_shard_s_statistics(job: str) -> None:
-    run = plan_run(job)
-    found = parse_json(kiln("generate", run, "--shard", "0", "--format", "json"))
-    stats = stats_of(run)
-    assert stats is not None
-    assert (found["images"], found["parts"]) == (stats.images, stats.parts) == (4, 1)
-    again = kiln("generate", run, "--shard", "0", "--format", "json")
-    assert json.loads(again.stdout) is None
 
 
 def test_generate_tells_its_progress_on_stderr_and_in_argo_s_file(
@@ -150,15 +116,7 @@ def test_steps_one_by_one_make_the_dataset(job: str) -> None:
         kiln("generate", run, "--shard", shard)
     name = Path(run).name
     assert kiln("aggregate", run).stdout == f"{name}: 6 of 6 images are ok.\n"
-    size = load_summary(open_store(run)).bytes
-    verified = f"{run}: all 6 stored images verified, {format_bytes(size)}.\n"
-    assert kiln("verify", run).stdout == verified
-
-
-def test_aggregate_as_json_is_the_summary(store: Store) -> None:
-    assert parse_json(kiln("aggregate", store.uri, "--format", "json")) == summary_to_json(
-        load_summary(store)
-    )
+    assert "\nok:       6\n" in kiln("verify", run).stdout
 
 
 def test_images_that_are_not_ok_exit_3_until_they_are_accepted(job: str) -> None:
@@ -174,13 +132,6 @@ def test_images_that_are_not_ok_exit_3_until_they_are_accepted(job: str) -> None
     accepted = kiln(*command[1].split())
     assert accepted.exit_code == 0
     assert accepted.stdout.endswith(": 5 of 6 images are ok, 1 failed.\n")
-
-
-def test_images_of_parts_made_by_hand_are_shown_by_status(job: str) -> None:
-    there = make_plan(read_job(job, ["limits.failed_share=1"]))
-    fill(there, {0: not_ok(0), 1: not_ok(1, "blank", "one colour"), 2: encoded(9)})
-    done = kiln("aggregate", there.uri)
-    assert done.stdout.endswith(": 4 of 6 images are ok, 1 blank, 1 failed.\n")
 
 
 def test_what_gates_found_is_accepted_by_their_names(job: str) -> None:

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.workflows.cli.status import schedule_line
+from imagekiln.workflows.cli.status import format_schedules
 from imagekiln.workflows.client.client import apply
 from imagekiln.workflows.client.schedules import (
     BackfilledRun,
@@ -182,7 +182,7 @@ def test_time_zone_is_written_as_argo_reads_it(argo: Memory) -> None:
 def test_schedules_are_listed_and_deleted(argo: Memory) -> None:
     name = create(postcards(), ("30 1 * * *",), "Europe/Berlin", argo)
     (status,) = list_schedules(NAMESPACE, argo)
-    assert re.search(r"; never started; next start \S+T0[01]:30:00Z$", schedule_line(status))
+    assert re.search(r"  never       \S+T0[01]:30:00Z$", format_schedules([status], NAMESPACE))
     pause(name, NAMESPACE, argo)
     (status,) = list_schedules(NAMESPACE, argo)
     assert status.next_start is None

@@ -25,10 +25,7 @@ pytestmark = pytest.mark.usefixtures("retries_at_once")
 FAILURES = json.dumps([{"displayName": "shard(3:3)", "message": 'main: "x" {run}'}])
 SECRETS = Path(__file__).parents[3] / "workflows/cluster/base/secrets.example.yaml"
 OUTCOME = WorkflowOutcome("images/postcards-1", "Failed", "s3://datasets/run-1", 'a: "b"\n{status}')
-LINKS = {
-    "IMAGEKILN_ARGO_URL": "https://argo.example.com/",
-    "IMAGEKILN_RUNBOOK_URL": "https://wiki.example.com/runbook",
-}
+LINKS = {"IMAGEKILN_ARGO_URL": "https://argo.example.com/"}
 
 
 @contextmanager
@@ -131,13 +128,13 @@ def test_incident_of_a_run_is_closed_by_whatever_workflow_ends_it_well() -> None
 
 def test_buttons_lead_to_the_pages_that_are_known() -> None:
     teams, pagerduty, *_ = _example_bodies()
-    links = {"Workflow": "https://argo.example.com/w", "Runbook": "https://wiki.example.com/r"}
+    links = {"Workflow": "https://argo.example.com/w"}
     outcome = replace(OUTCOME, links=links)
     actions = _filled(teams, outcome)["attachments"][0]["content"]["actions"]
-    urls = ["https://argo.example.com/w", "https://wiki.example.com/r"]
+    urls = ["https://argo.example.com/w", "https://wiki.example.com/imagekiln"]
     assert [action["url"] for action in actions] == urls
     assert [link["href"] for link in _filled(pagerduty, outcome)["links"]] == urls
-    assert _filled(teams, OUTCOME)["attachments"][0]["content"]["actions"] == []
+    assert _filled(teams, OUTCOME)["attachments"][0]["content"]["actions"] == actions[1:]
 
 
 def test_message_has_links_and_counts_where_they_are_known() -> None:
@@ -150,7 +147,6 @@ def test_message_has_links_and_counts_where_they_are_known() -> None:
         # Argo's own id of the node postcards-1.aggregate
         "Report: https://argo.example.com/artifact-files/images/workflows/postcards-1/"
         "postcards-1-1621089721/outputs/report/index.html\n"
-        "Runbook: https://wiki.example.com/runbook\n"
     )
 
 

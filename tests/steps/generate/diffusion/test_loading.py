@@ -14,7 +14,7 @@ from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
 from imagekiln.steps.generate.diffusion.scorers import load_model_scorer
 from imagekiln.steps.generate.diffusion.transformers_models import load_captioner, load_upscaler
 from imagekiln.steps.job.passes import CaptionPass, UpscalePass
-from imagekiln.steps.job.rewrite import RewriteSettings
+from imagekiln.steps.job.prompts import RewriteSettings
 from imagekiln.steps.models.component_files import weights_digest
 from imagekiln.steps.rewrite.language_model import load_language_model
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
