@@ -223,12 +223,10 @@ def test_damaged_parquet(damage: str) -> None:
     Path("prompts.parquet").write_bytes(content)
     told = _refused("plan", _job())
     assert told.startswith("prompts.parquet: is no whole Parquet file (")
-    assert told.endswith("). Write it again.")
+    assert "). Write it again, or end its name in .csv, " in told
 
 
-def test_prompts_that_are_text_or_compressed_are_called_so() -> None:
-    Path("prompts.parquet").write_text('[{"prompt": "a"}]', encoding="utf-8")
-    assert _refused("plan", _job()).startswith("prompts.parquet: is text, not Parquet. ")
+def test_prompts_that_are_compressed_are_called_so() -> None:
     Path("prompts.parquet").write_bytes(gzip.compress(b"prompt\na\n"))
     assert _refused("plan", _job()).startswith("prompts.parquet: is compressed with gzip. ")
 
@@ -313,7 +311,6 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
         "steps is not between 1 and 1000 (2 rows; the first is row 98, value '0'). "
         "Rows are counted from 0, without a header. "
         "To leave steps unread, set `columns: {steps: null}`. "
-        "An empty cell takes the job's value. "
         "2 % of the rows are rejected, and the limit is 1 %. "
         "Correct the input, or raise limits.rejected_share.",
     ),
