@@ -30,8 +30,8 @@ SYNONYMS = {
 SEPARATORS = re.compile(r"[\W_]+")  # of words; a byte order mark is one, too
 DEFAULT_NAMES = ColumnNames()
 OUR_NAMES = tuple(column.name for column in PROMPT_COLUMNS)
-# What fits 64 bits and a little more; with a fraction of zeros, which pandas writes where a column
-# has empty cells, as far as a float is exact.
+# 64 bits and a little more; with a fraction of zeros, as pandas writes columns with empty cells, up
+# to the largest exact float.
 INTEGER_PATTERN = r"^\s*[+-]?0*([0-9]{1,19}|[0-8]?[0-9]{1,15}\.0*)\s*$"
 INT64_RANGE = pa.scalar(-(2**63)), pa.scalar(2**63 - 1)
 NUMBER_PATTERN = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?\s*$"

@@ -1,4 +1,4 @@
-"""What planning adds to each prompt row: whether the model truncates its prompt, and its LoRAs.
+"""Columns that planning adds to each prompt row: truncation by the model, and LoRAs.
 
 Tokenizers split at white space first, so a prompt's tokens are the sum of its words'. Words repeat
 and prompts do not: counting each word once is some ten times faster than tokenizing every prompt.
@@ -22,7 +22,7 @@ from imagekiln.steps.job.columns import MAX_PROMPT_CHARS
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS, lora_key, parse_loras
 
 MAX_CACHED_LORA_TEXTS = 100_000
-LORA_COLUMNS = ("lora_names", "lora_key", "lora_fault")  # all null where a row asks for none
+LORA_COLUMNS = ("lora_names", "lora_key", "lora_fault")  # all null in a row without LoRAs
 DERIVED_FIELDS = (
     pa.field("truncated", pa.bool_()),
     *(pa.field(name, pa.string()) for name in LORA_COLUMNS),

@@ -1,4 +1,4 @@
-"""A plan that is worked out but not written: what `plan` writes and `estimate` counts."""
+"""A plan that is not written yet: `plan` writes it, `estimate` counts it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager

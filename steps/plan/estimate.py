@@ -1,4 +1,4 @@
-"""What a job would make and cost, and whether its budget allows that, before anything runs."""
+"""The images, time and cost of a job, before anything runs."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace

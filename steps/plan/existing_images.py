@@ -1,4 +1,4 @@
-"""The planned images that earlier runs hold, found by image_id, one range of ids after the other.
+"""Planned images that earlier runs hold, found by image_id, one range of ids after the other.
 
 Neither side fits in memory: new ids are distributed over files on this disk, and of each run's
 index the chunks of one range are read and matched.

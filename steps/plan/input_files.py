@@ -1,4 +1,4 @@
-"""The input files: which columns they have, and how these are read as they are."""
+"""The input files, their columns, and batches of their rows."""
 
 import hashlib
 import json

@@ -84,7 +84,7 @@ class CellNotes:
             self._syntax[label] += pc.sum(matches).as_py()
 
     def describe(self) -> tuple[str, ...]:
-        """A sentence on what counts as empty, and one on what is drawn as text."""
+        """A sentence on cells read as empty, and one on syntax that stays plain text."""
         notes = []
         for (ours, name), count in self._no_values.items():
             if count:
@@ -210,14 +210,14 @@ def _read_column(
 
 def _rewrite(prompts: pa.Array, texts: PromptTexts) -> list[pa.Array]:
     """The rewritten prompts, their originals, and the outcomes."""
-    drawn = []
+    rewritten = []
     outcomes = []
     for prompt in prompts.to_pylist():
         text, outcome = texts.choose(prompt)
-        drawn.append(text)
+        rewritten.append(text)
         outcomes.append(outcome)
     return [
-        pa.array(drawn, pa.string()),
+        pa.array(rewritten, pa.string()),
         prompts,
         pa.array(outcomes, pa.string()),
     ]

@@ -1,4 +1,4 @@
-"""What a language model made of prompts, under a job's output: written once, and read by its plans.
+"""Prompts rewritten by a language model, under a job's output: written once, and read by its plans.
 
 A folder belongs to the settings that decide the texts. In it, `rewrite.json` freezes the model's
 commit or files, numbered lists freeze the prompts and with them the names of parts, and each part
@@ -39,7 +39,7 @@ MODEL_NAME = "rewrite.json"
 LIST_SCHEMA = pa.schema([pa.field("prompt", pa.string())])
 PART_SCHEMA = pa.schema([*LIST_SCHEMA, pa.field("text", pa.string()), pa.field("end", pa.string())])
 MAX_PROMPTS = 1_000_000  # distinct ones of a job, which are held in memory with their texts
-# Makes all texts of these prompts; None where nobody here does.
+# Makes all texts of these prompts.
 PromptRewriter: TypeAlias = Callable[[Job, set[str]], None]
 
 

@@ -1,4 +1,4 @@
-"""How long a run takes, by earlier runs or by the figure of one image, and what budget it needs."""
+"""The time of a run, by earlier runs or by the figure of one image, and its budget."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

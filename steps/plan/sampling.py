@@ -1,4 +1,4 @@
-"""A stratified sample of a plan's images: what a preview shows, and what a canary tries.
+"""A stratified sample of a plan's images, for a preview or a canary.
 
 It has images of each shape, or of the most frequent ones, as many as fit their shares, and of each
 shape short and long prompts. Of two images alike, the hash of the image decides.

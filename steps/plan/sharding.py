@@ -1,4 +1,4 @@
-"""How a run is cut into batches, parts of a fixed number of images, and shards of whole parts."""
+"""The sizes of batches, of parts with a fixed number of images, and of shards of whole parts."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,8 +18,8 @@ from imagekiln.steps.plan.input_files import InputFile
 from imagekiln.steps.runs.plan import BatchSize
 
 DEFAULT_SHARD_IMAGES = 2000
-# Where it is known what an image takes, a shard and a part take at most this by default: what a
-# stopped pod drops is soon made again.
+# The default limits of a shard and a part, if the time of an image is known: a stopped pod loses
+# little.
 DEFAULT_SHARD_MINUTES = 30.0
 DEFAULT_PART_SECONDS = 120.0
 MIN_DEFAULT_SHARDS = 16  # as many pods as work at once by default

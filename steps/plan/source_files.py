@@ -38,7 +38,7 @@ DATA_SUFFIXES = {
     ".ipc": "arrow",
     ".txt": "txt",
 }
-# Besides rows, folders hold descriptions in these: they are data only where nothing else is.
+# Folders also hold descriptions in these: they are data only in a folder without other data.
 AMBIGUOUS_SUFFIXES = (".json", ".txt")
 # A table of these is what its log says, not the files in its folder.
 TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}

@@ -1,4 +1,4 @@
-"""A job's templates as they are read: how many prompts they make, and of which table."""
+"""A job's templates, the number of prompts that they make, and their table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -225,7 +225,7 @@ def _copied_columns(
         if ours == "id":
             continue
         if ours in INPUT_IMAGE_COLUMNS:
-            # Which paths a cell may name depends on where its table is, which no prompt says.
+            # The paths that a cell may name depend on the place of its table.
             raise BadInput(
                 f"{source.uri}: column {theirs!r} has input images, which templates do not take. "
                 f"Write the prompts into a table.{describe_unread(ours)}"

@@ -1,7 +1,7 @@
 """The prompts of a template as an input file: each row of a table, times what the template makes.
 
 They are written to the disk some thousand rows at a time, and the rest of planning reads them as it
-reads any file. What is drawn follows from the row and the job's seed, not from where the row is.
+reads any file. Random choices follow from the row and the job's seed, not from the row's place.
 """
 
 import hashlib

@@ -46,7 +46,7 @@ ARROW_TYPES: tuple[tuple[set[object], pa.DataType], ...] = (
     ({int, float}, pa.float64()),
 )
 NESTED_TYPES: dict[object, str] = {dict: "an object", list: "a list"}
-NESTED = b"nested"  # of a field's metadata: where the first nested value is
+NESTED = b"nested"  # of a field's metadata: the place of the first nested value
 MAX_DOCUMENT_CHARS = 2**28  # of a file that is one value, which is held in memory
 PROMPT_KEYS = {"prompt", *SYNONYMS["prompt"]} - {"prompts"}
 # Of an object around all rows.

@@ -251,7 +251,7 @@ def test_rows_that_share_some_candidates_are_refused_with_their_place(tmp_path: 
         make_plan(validate_job(plain | {"prompts": str(table)}))
     assert str(caught.value) == (
         f"{table}: Seed is so near that of the same prompt that they share some candidates "
-        f"(2 rows; the first is row 2 on line 4, value '2', the earlier is row 0 of {table}). "
+        "(2 rows; the first is row 2 on line 4, value '2'). "
         "Rows are counted from 0, without a header. Leave the seed empty and give each row an id, "
         "or set seeds at least 4 apart."
     )

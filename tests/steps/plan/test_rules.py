@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.columns import SEED
+from imagekiln.steps.job.columns import PROMPT_COLUMNS, SEED
 from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.plan import rules
 from imagekiln.steps.plan.rules import rejection_rules
@@ -171,3 +171,10 @@ def test_a_default_sampler_that_does_not_fit_the_model_is_a_mistake_of_the_job(
 ) -> None:
     with pytest.raises(BadInput, match=r"^defaults\.sampler is flow_euler; with the model's DDIM"):
         plan(tmp_path, {"prompt": ["a"]}, defaults={"sampler": "flow_euler"})
+
+
+def test_every_column_with_bounds_has_one_rule_for_them(tmp_path: Path) -> None:
+    configured = job(tmp_path, {"prompt": ["a"]})
+    found = rejection_rules(configured, load_model_facts(configured.model))
+    bounded = [rule.column for rule in found if rule.reason.startswith("is not between")]
+    assert sorted(bounded) == sorted(column.name for column in PROMPT_COLUMNS if column.bounds)

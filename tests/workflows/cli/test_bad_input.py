@@ -202,7 +202,6 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
         "steps is not between 1 and 1000 (2 rows; the first is row 98, value '0'). "
         "Rows are counted from 0, without a header. "
         "To leave steps unread, set `columns: {steps: null}`. "
-        "An empty cell takes the job's value. "
         "2 % of the rows are rejected, and the limit is 1 %. "
         "Correct the input, or raise limits.rejected_share.",
     ),
