@@ -86,7 +86,7 @@ def find_running_twin(workflow: Json, argo: ArgoApi) -> Json | None:
     """Another workflow that does the same work, and has not ended.
 
     That is the job's own workflow, a resubmission of it, the same date fired by a schedule, or one
-    that another version of Imagekiln named. Raises BadInput where it is being stopped.
+    that another version of Imagekiln named. Raises BadInput if it is being stopped.
     """
     _, namespace, _ = object_identity(workflow)
     labels = get_texts(workflow, "metadata", "labels")

@@ -32,7 +32,7 @@ class PodResources:
 
 @doctor_check("quota")
 def check_resource_quota(view: ClusterView, profile: Profile, parallelism: int) -> DoctorCheck:
-    """Every quota has room for each pod. Room for fewer than `parallelism` at once is enough."""
+    """The quotas have room for each pod. Room for fewer than `parallelism` at once is enough."""
     quotas = [quota for quota in view.list_objects(QUOTAS) if _counts_pods(quota)]
     if not quotas:
         return ok("The namespace has no quota for these pods.")

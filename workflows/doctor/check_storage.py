@@ -170,7 +170,7 @@ def probe_store(store: Store, *, careful: bool) -> str:
 
 
 def _require_bucket(store: Store, key: str) -> None:
-    """Raise where the store knows no such bucket. A key that may only write proves nothing."""
+    """Raise if the store knows no such bucket. A key that may only write proves nothing."""
     try:
         store.exists(key)
     except StorageRefused as error:

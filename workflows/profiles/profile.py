@@ -36,7 +36,7 @@ class Toleration(Settings):
 
 
 class PodSettings(Settings):
-    """Where a pod runs and what it gets: memory and disk in GiB (2^30 bytes), CPU in cores."""
+    """The place of a pod and what it gets: memory and disk in GiB (2^30 bytes), CPU in cores."""
 
     image: ImageReference
     cpu: Amount
@@ -67,7 +67,7 @@ class PodSettings(Settings):
 
 
 class Gpu(Settings):
-    """How the pod asks for a GPU: by an extended resource and a count, or by a claim."""
+    """The pod's request for a GPU: by an extended resource and a count, or by a claim."""
 
     resource: str = "nvidia.com/gpu"
     count: int = Field(
@@ -97,7 +97,7 @@ class Gpu(Settings):
 
 
 class ModelCache(Settings):
-    """Where model files outlive a pod: in a claim that all nodes mount, on a node, in an image."""
+    """Model files that outlive a pod: in a claim that all nodes mount, on a node, in an image."""
 
     claim: ObjectName | None = None
     host_path: str | None = Field(
@@ -118,7 +118,7 @@ class ModelCache(Settings):
 
 
 class Retries(Settings):
-    """How often a failed pod is retried, where its failure may be transient."""
+    """Retries of a failed pod, if its failure may be transient."""
 
     limit: int = Field(default=5, ge=0, le=100, description="The most retries of one pod.")
     elsewhere: bool = Field(
@@ -129,7 +129,7 @@ class Retries(Settings):
 
 
 class GpuSharing(Settings):
-    """What keeps batches from each other's GPUs."""
+    """Limits by which batches share GPUs."""
 
     semaphore: str | None = Field(
         default=None,
@@ -199,7 +199,7 @@ class Profile(Settings):
 
     @property
     def gpu_name(self) -> str | None:
-        """The GPU that its nodes have, by their label; None where several or none are named."""
+        """The GPU that its nodes have, by their label; None if several or none are named."""
         for label in self.generate.labels:
             if label.key == GPU_LABEL and len(label.values) == 1:
                 return label.values[0]
@@ -207,7 +207,7 @@ class Profile(Settings):
 
     @property
     def names_gpus(self) -> bool:
-        """Whether its nodes are chosen by their GPU, of one model or of several."""
+        """Return whether its nodes are chosen by their GPU, of one model or of several."""
         pods = self.generate
         if GPU_LABEL in pods.node_selector:
             return True

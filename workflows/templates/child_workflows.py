@@ -31,7 +31,7 @@ class PodSplit:
 
 
 def split_pods(shards: int, workers: int = 1) -> PodSplit:
-    """How the shards become pods, each of which makes one shard per worker."""
+    """Split the shards into pods, each of which makes one shard per worker."""
     pods = ceil(shards / workers)
     if pods <= MAX_PODS:
         return PodSplit(pods, pods_here=pods, child_workflows=0)

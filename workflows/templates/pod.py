@@ -68,7 +68,7 @@ SIGNING_SECRETS = {
 
 @dataclass(frozen=True, slots=True)
 class StepCommand:
-    """What a pod does: an imagekiln command, and what goes in and out."""
+    """An imagekiln command for a pod, and what goes in and out."""
 
     name: str
     arguments: Sequence[str]
@@ -91,7 +91,7 @@ class ModelVolume:
 
 
 def template_defaults(profile: Profile) -> m.Template:
-    """What the templates of all steps share. Argo merges a template's own values over it.
+    """Return the defaults of all steps' templates. Argo merges a template's own values over them.
 
     Lists merge by the name of their items. No variable of a template's own may be here: where the
     same name is in both lists, Argo mixes up the fields of neighbors (docs/decisions.md). DAGs get
@@ -257,13 +257,13 @@ def _environment(
 
 
 def _replaced_variables(profile: Profile) -> set[str]:
-    """Those that some step has a value of its own for."""
+    """Return the variables that some step has a value of its own for."""
     replaced = {*profile.steps.env, *profile.generate.env}
     return replaced if profile.cache is None else {*replaced, "HF_HOME"}
 
 
 def _model_folders(models: ModelVolume) -> dict[str, str]:
-    """Where the pod has model files, and the code that PyTorch compiles, which outlives it."""
+    """Return variables for the folders of model files and of compiled code."""
     path = models.mounts[0].mount_path
     return {"HF_HOME": path, "TORCHINDUCTOR_CACHE_DIR": f"{path}/{COMPILED_CODE_FOLDER}"}
 
@@ -310,7 +310,7 @@ def _volumes(pod: PodSettings, models: ModelVolume | None) -> list[EmptyDirVolum
 
 
 def _pod_patch(pod: PodSettings, image_parameter: str, claim: str | None = None) -> str:
-    """What templates have no field for. Memory is here because a quantity takes no expression."""
+    """Patch what templates have no field for, and memory: a quantity takes no expression."""
     maximum = _mib(pod.most_memory) if pod.most_memory else None
     # Kubernetes requests what it limits.
     limits = {"memory": memory_expression(_mib(pod.memory), maximum)}
