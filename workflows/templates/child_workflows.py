@@ -6,8 +6,7 @@ from math import ceil
 from hera.workflows import Resource, Suspend
 
 from imagekiln.workflows.profiles.profile import Profile
-from imagekiln.workflows.templates.parameters import LABELS, declare_inputs
-from imagekiln.workflows.templates.pod import pod_tolerations
+from imagekiln.workflows.templates.pod import LABELS, declare_inputs, pod_tolerations
 from imagekiln.workflows.templates.pod_retries import child_retry_strategy
 from imagekiln.workflows.templates.security import resource_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml

@@ -12,7 +12,7 @@ from hera.workflows import models as m
 
 from imagekiln.workflows.profiles.profile import GpuSharing
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
-from imagekiln.workflows.templates.parameters import LABELS, declare_inputs, forward_inputs
+from imagekiln.workflows.templates.pod import LABELS, declare_inputs, forward_inputs
 
 GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
 ITEM = "{{item}}"

@@ -28,11 +28,12 @@ from imagekiln.workflows.profiles.profile import (
     Profile,
     Retries,
 )
-from imagekiln.workflows.templates.parameters import declare_inputs
 from imagekiln.workflows.templates.pod_retries import memory_expression, retry_strategy
 from imagekiln.workflows.templates.security import step_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
 
+# What plan outputs for the labels of the pods that generate, and of their metrics.
+LABELS = ("job_name", "run_id")
 TMP = "/tmp"  # noqa: S108  # an emptyDir of the pod's own: the root is read-only
 COMPILED_CODE_FOLDER = "imagekiln"  # among the models
 # The parameters of a workflow by which a run names images of its own.
@@ -64,6 +65,16 @@ SIGNING_SECRETS = {
     "IMAGEKILN_C2PA_CERTIFICATE": ("imagekiln-c2pa", "certificate"),
     "IMAGEKILN_C2PA_KEY": ("imagekiln-c2pa", "key"),
 }
+
+
+def declare_inputs(*names: str) -> list[Parameter]:
+    """The inputs of a template."""
+    return [Parameter(name=name) for name in names]
+
+
+def forward_inputs(*names: str) -> list[Parameter]:
+    """A template's own inputs, as arguments of one of its tasks."""
+    return [Parameter(name=name, value=f"{{{{inputs.parameters.{name}}}}}") for name in names]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from imagekiln.workflows.templates.metrics import (
     run_outputs,
     shard_metrics,
 )
-from imagekiln.workflows.templates.parameters import LABELS
 from imagekiln.workflows.templates.pod import (
     COMPILED_CODE_FOLDER,
     GPU_IMAGE_PARAMETER,
+    LABELS,
     MODEL_SECRETS,
     SIGNING_SECRETS,
     STORAGE_SECRETS,
