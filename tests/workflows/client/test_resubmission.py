@@ -3,7 +3,6 @@
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.client import resubmission
 from imagekiln.workflows.client.client import resubmit, submit
 from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json, object_metadata
@@ -56,20 +55,6 @@ def test_workflow_that_is_stopping_is_not_taken_for_one_that_runs(argo: Memory) 
             resubmit(name, NAMESPACE, argo)
         argo.end(attempt, "Failed")
         del argo.spec(attempt)["shutdown"]
-
-
-@pytest.mark.parametrize("is_retry", [False, True])
-def test_attempts_have_an_end(
-    argo: Memory, monkeypatch: pytest.MonkeyPatch, is_retry: bool
-) -> None:
-    monkeypatch.setattr(resubmission, "MAX_RESUBMISSIONS", 3)
-    monkeypatch.setattr(resubmission, "MAX_JOB_RETRIES", 1)
-    for _ in range(2):
-        argo.end(submit(postcards(), argo=argo, retry=is_retry).name, "Failed")
-        if is_retry:
-            break
-    with pytest.raises(BadInput, match=r"attempts have failed|has 1 retries already"):
-        submit(postcards(), argo=argo, retry=is_retry)
 
 
 def test_resubmitted_night_still_belongs_to_its_schedule(argo: Memory) -> None:
