@@ -57,8 +57,8 @@ def submit(
     one. `date`, such as "2026-11-21", fills `{date}` in the job's prompts and names the run. With
     `retry`, only the failed, blank and missing images of the job's run are generated again.
 
-    Raises BadInput where the job or the cluster's template must be corrected, Missing where the
-    cluster lacks what it needs, TryAgain where the API does not answer.
+    Raises BadInput if the job or the cluster's template must be corrected, Missing if the
+    cluster lacks what it needs, TryAgain if the API does not answer.
     """
     return client.submit(load_job(job), date, timezone, argo, retry=retry)
 

@@ -37,8 +37,8 @@ def export(
     Each image comes once, and each value of `newest_by`, such as id, from the newest run that has
     an image for it.
     Called again, it resumes, adds what is new, and drops what was forgotten or has a newer image.
-    Raises BadInput where an image is damaged, or the destination holds something else; Missing
-    where there is no run; Incomplete where one was never aggregated.
+    Raises BadInput if an image is damaged, or the destination holds something else; Missing
+    if there is no run; Incomplete if one was never aggregated.
     """
     from imagekiln.steps.export.settings import read_settings
     from imagekiln.steps.export.step import export as export_images
@@ -62,8 +62,8 @@ def push(
     """Upload a complete export to `hf://datasets/USER/NAME`, and tag it as `version`.
 
     The token is that in HF_TOKEN. A dataset that does not exist is made, private unless `public`.
-    Called again, it resumes. Raises BadInput where the hub or the export is not as it has to be,
-    TryAgain where the hub is not reached.
+    Called again, it resumes. Raises BadInput if the hub or the export is not as it has to be,
+    TryAgain if the hub is not reached.
     """
     from imagekiln.steps.export.push import push as push_export
 
@@ -87,8 +87,8 @@ def forget(
     `prompt_sha256` hashes of whole prompts. Neither `retry` nor a later job with `skip_existing`
     makes them again; their rows stay, with their prompts. `exports` of them are brought up to date.
 
-    Raises BadInput where a run or an export is not finished, Incomplete where an interrupted
-    command was replacing a run's objects, Missing where there is none.
+    Raises BadInput if a run or an export is not finished, Incomplete if an interrupted
+    command was replacing a run's objects, Missing if there is none.
     """
     from imagekiln.steps.maintain.forget import ForgetSelection
     from imagekiln.steps.maintain.forget import forget as forget_images
@@ -115,7 +115,7 @@ def dataset(
     the manifest and `image`; without `image`, no image is read. `filter` is an expression such as
     `pyarrow.compute.field("width") >= 1024`, over all columns of the manifest.
 
-    Raises Missing where there is no run, Incomplete where one was never aggregated, BadInput where
+    Raises Missing if there is no run, Incomplete if one was never aggregated, BadInput if
     a column is unknown.
 
     ```python

@@ -30,7 +30,7 @@ def read_job(
     With a `date`, such as "2026-11-21", `{date}` in the job's prompts is that date in `timezone`,
     and the run is named by it.
 
-    Raises BadInput with the place of every mistake, Missing where there is no such file.
+    Raises BadInput with the place of every mistake, Missing if there is no such file.
 
     >>> import imagekiln
     >>> job = imagekiln.read_job("bundled:demo.yaml", ["output=images", "defaults.steps=2"])
@@ -96,7 +96,7 @@ def estimate(
     """Estimate a job's images, size, GPU-hours and cost without writing anything.
 
     `price` is that of a GPU-hour, or a table by GPU, in place of the job's own. `date` is as for
-    `run`. Raises what `plan` raises, except where the budget is exceeded, which `over_budget` says.
+    `run`. Raises what `plan` raises, except if the budget is exceeded, which `over_budget` says.
 
     >>> import imagekiln
     >>> imagekiln.estimate("bundled:demo.yaml").images
@@ -115,8 +115,8 @@ def rewrite(
     """Rewrite a job's prompts with its language model, as far as they are not rewritten yet.
 
     `preview`, `plan` and `run` do it themselves, and so does a workflow. Run again, it resumes.
-    `date` is as for `run`. Raises BadInput where job, prompts or model must be corrected, TryAgain
-    where the hub, storage or the device failed.
+    `date` is as for `run`. Raises BadInput if job, prompts or model must be corrected, TryAgain
+    if the hub, storage or the device failed.
     """
     from imagekiln.steps.rewrite.step import rewrite as rewrite_job
     from imagekiln.steps.runtime.machine import silence_libraries
@@ -140,8 +140,8 @@ def preview(
     The sample has every shape, sampler and LoRA, short and long prompts, as far as it is large
     enough. Its images are the run's own: a later `run` makes the others. `date` is as for `run`.
 
-    Raises what `run` raises: Incomplete where the sample is not as the job's limits and gates ask,
-    BadInput where the run was planned without a sample.
+    Raises what `run` raises: Incomplete if the sample is not as the job's limits and gates ask,
+    BadInput if the run was planned without a sample.
     """
     from imagekiln.steps.local import preview as preview_job
     from imagekiln.steps.runtime.machine import silence_libraries
@@ -170,8 +170,8 @@ def run(
     A terminal or a notebook shows a bar. `progress=True` prints a JSON line every few seconds where
     there is neither, and `progress=False` shows nothing.
 
-    Raises BadInput where job, prompts or model must be corrected, Incomplete where more images
-    failed than the job accepts, TryAgain where storage or the device failed.
+    Raises BadInput if job, prompts or model must be corrected, Incomplete if more images
+    failed than the job accepts, TryAgain if storage or the device failed.
     """
     from imagekiln.steps.local import run as run_job
     from imagekiln.steps.runtime.machine import silence_libraries
@@ -186,7 +186,7 @@ def plan(job: JobSource, *, date: str = "", timezone: str = "UTC") -> "results.P
     """Validate a job's prompts and write the plan of its run: every image, its seed and its shard.
 
     Where the run has a plan already, and with equal settings, that one is returned. `date` is as
-    for `run`. Raises BadInput where job, prompts or model must be corrected, TryAgain where storage
+    for `run`. Raises BadInput if job, prompts or model must be corrected, TryAgain if storage
     failed.
 
     >>> import imagekiln
@@ -209,10 +209,10 @@ def generate(
     *,
     progress: bool | None = None,
 ) -> "results.ShardStats | None":
-    """Generate the missing images of one shard of a planned run; None where none was missing.
+    """Generate the missing images of one shard of a planned run; None if none was missing.
 
-    Shards are counted from 0. Raises BadInput where run, shard or model are not as planned,
-    TryAgain where storage or the device failed.
+    Shards are counted from 0. Raises BadInput if run, shard or model are not as planned,
+    TryAgain if storage or the device failed.
     """
     from imagekiln.steps.generate.start import generate as generate_shard
 
@@ -232,7 +232,7 @@ def aggregate(
 
     `failed_share` and `accept`, names of quality gates, say what is acceptable in place of the
     job's own limits; `price` is that of a device-hour, or a table. Raises Incomplete
-    where images are missing, or more are not ok than is acceptable.
+    if images are missing, or more are not ok than is acceptable.
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
 
@@ -243,7 +243,7 @@ def aggregate(
 def runs(output: PathOrUri) -> "list[results.RunOverview]":
     """The runs under a job's output, and how each ended.
 
-    Raises Missing where there is no such folder, BadInput where it is not the output of any job.
+    Raises Missing if there is no such folder, BadInput if it is not the output of any job.
     """
     from imagekiln.steps.maintain.run_list import list_runs
     from imagekiln.workflows.cli.text import format_runs
@@ -259,7 +259,7 @@ def verify(run: PathOrUri) -> "results.VerifyResult":
     hold. Not checked: what report, card and the lists of rejected and duplicate rows say,
     statistics, times, costs and thumbnails.
 
-    Raises Incomplete with a list where anything is missing, damaged or different.
+    Raises Incomplete with a list if anything is missing, damaged or different.
     """
     from imagekiln.steps.maintain.verify import verify as verify_run
     from imagekiln.workflows.cli.text import format_fields
@@ -274,7 +274,7 @@ def retry(
     """Generate the failed, blank and missing images of a run again.
 
     Failures that another try cannot mend are left, unless `include_permanent`.
-    Raises Incomplete where too many fail again, TryAgain where storage or the device failed.
+    Raises Incomplete if too many fail again, TryAgain if storage or the device failed.
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
     from imagekiln.workflows.cli.text import format_retry
@@ -291,7 +291,7 @@ def reproduce(
     """Generate one image of a run again, and compare it with the one that the run holds.
 
     It is written to the file `to`, by default IMAGE_ID.png in the current folder. Raises BadInput
-    where run or image do not exist.
+    if run or image do not exist.
     """
     from imagekiln.steps.maintain.reproduce import reproduce as reproduce_image
 
@@ -302,7 +302,7 @@ def reproduce(
 def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "results.Diff":
     """Compare two runs of the same prompts; write a page of image pairs into the folder `to`.
 
-    Raises BadInput where a run does not exist or is not aggregated.
+    Raises BadInput if a run does not exist or is not aggregated.
     """
     from imagekiln.steps.maintain.diff import diff as diff_runs
 
@@ -336,7 +336,7 @@ def tune(
     `minutes` at most. Sizes that the file already has are measured only with `again`. `report` is
     called with a line for each measurement.
 
-    Raises BadInput where job, model, size or file must be corrected, TryAgain without the device.
+    Raises BadInput if job, model, size or file must be corrected, TryAgain without the device.
     """
     from imagekiln.steps.generate.start import require_libraries
 

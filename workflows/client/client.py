@@ -100,7 +100,7 @@ def submit(
 def register_template(job: Job, argo: ArgoApi) -> bool:
     """Register the WorkflowTemplate of the job's profile, if there is none of its name.
 
-    Returns whether it is new. Raises BadInput where one of that name was made from another profile
+    Returns whether it is new. Raises BadInput if one of that name was made from another profile
     or version.
     """
     template = _job_template(job)
@@ -222,7 +222,7 @@ def resubmit(name: str, namespace: str, argo: ArgoApi | None = None) -> Workflow
 
 
 def require_readable_date(job: Job, date: str, timezone: str) -> None:
-    """Raise BadInput where the pods could not read the date, or the job needs one."""
+    """Raise BadInput if the pods could not read the date, or the job needs one."""
     if date:
         parse_moment(date, parse_time_zone(timezone))
     else:

@@ -37,7 +37,7 @@ def logs(
     """The log lines of one shard's pods, or of all pods, each line with its pod's step.
 
     With `follow`, until the workflow has ended: each pod's log to its end, then the next pod's.
-    Raises Missing where there is no pod.
+    Raises Missing if there is no pod.
     """
     argo = argo or connect()
     printed: set[str] = set()
@@ -68,7 +68,7 @@ def logs(
 
 
 def _require_shard(shard: int | None, name: str, workflow: Json) -> None:
-    """Raise Missing where the workflow never makes a pod for such a shard."""
+    """Raise Missing if the workflow never makes a pod for such a shard."""
     pods = int(plan_outputs(workflow).get("pods", "0"))
     if shard is not None and pods and shard >= pods:
         raise Missing(
@@ -79,7 +79,7 @@ def _require_shard(shard: int | None, name: str, workflow: Json) -> None:
 def _select_pods(
     workflow: Json, shard: int | None, printed: Collection[str], *, with_waiting: bool
 ) -> list[PodAttempt]:
-    """Every attempt at every pod, or at those of one shard, in the order in which they started.
+    """Select the attempts at all pods, or at those of one shard, in the order of their start.
 
     Without those that are printed and, unless `with_waiting`, those that have not started.
     """
@@ -103,7 +103,7 @@ def _pod_lines(
 ) -> Iterator[str]:
     """The lines of one pod's log; where there is none, one line that says why.
 
-    Raises _LogDeleted where that is the same for every pod.
+    Raises _LogDeleted if that is the same for every pod.
     """
     is_empty = True
     has_executor_lines = False
@@ -129,7 +129,7 @@ def _pod_lines(
 def _describe_absence(pod: PodAttempt, *, has_executor_lines: bool) -> str:
     """Explain why an ended pod has no lines of ours. One that failed may never have existed.
 
-    Raises _LogDeleted where it succeeded.
+    Raises _LogDeleted if it succeeded.
     """
     if pod.phase == "Succeeded" and not has_executor_lines:
         raise _LogDeleted

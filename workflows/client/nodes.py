@@ -45,7 +45,7 @@ class PodAttempt:
 
 
 def pod_attempts(workflow: Json) -> Iterator[tuple[PodAttempt, ...]]:
-    """For each pod that the workflow needs, the attempts at it so far, the latest one last."""
+    """Yield the attempts at each pod that the workflow needs, the latest one last."""
     workflow_name = str(object_metadata(workflow)["name"])
     for node, pods in _pods_by_node(_read_nodes(workflow)):
         if node["type"] == "Retry":
@@ -104,7 +104,7 @@ def _pod_figures(pod: Json) -> dict[str, float]:
 
 
 def _read_nodes(workflow: Json) -> dict[str, Json]:
-    """The nodes by id. Raises BadInput where Argo keeps them in its database."""
+    """The nodes by id. Raises BadInput if Argo keeps them in its database."""
     status = cast("Json", workflow.get("status") or {})
     compressed = status.get("compressedNodes")
     if compressed:
@@ -120,7 +120,7 @@ def _read_nodes(workflow: Json) -> dict[str, Json]:
 
 
 def _pods_by_node(nodes: Mapping[str, Json]) -> Iterator[tuple[Json, list[Json]]]:
-    """Each Retry node with its pods, the latest one last, and each pod that is under none."""
+    """Yield Retry nodes with their pods, the latest one last, and pods that are under none."""
     retried_ids: set[str] = set()
     for node in nodes.values():
         if node["type"] == "Retry":
@@ -149,7 +149,7 @@ def _retry_attempts(
 
 
 def _exit_code(node: Json) -> str:
-    """The exit code by which Argo decides on another attempt; empty where it has none.
+    """The exit code by which Argo decides on another attempt; empty if it has none.
 
     The message may name that of another container, such as `init`.
     """

@@ -6,7 +6,7 @@ missing. Retries of a single pod are Argo's, by `templates/pod_retries.py`.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from imagekiln.steps.errors import BadInput
@@ -33,10 +33,8 @@ from imagekiln.workflows.objects import (
 from imagekiln.workflows.templates.child_workflows import MAX_NAME_CHARS
 from imagekiln.workflows.templates.workflow import API_VERSION, JOB_LABEL
 
-MAX_RESUBMISSIONS = 100  # of one workflow
-MAX_JOB_RETRIES = 100
 RESUBMIT_INFIX = "-again-"
-LONGEST_SUFFIX = f"{RESUBMIT_INFIX}{MAX_RESUBMISSIONS}"
+LONGEST_SUFFIX = f"{RESUBMIT_INFIX}999"
 ARGO_PREFIX = "workflows.argoproj.io/"
 NOT_COMPLETED = f"{ARGO_PREFIX}completed!=true"  # what has ended is large, and much of it
 CRON_LABEL = f"{ARGO_PREFIX}cron-workflow"  # on a workflow of a schedule: the schedule's name
@@ -70,23 +68,19 @@ def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
         )
 
     base_name = _shorten_name(name.partition(RESUBMIT_INFIX)[0])
-    names = [f"{base_name}{RESUBMIT_INFIX}{number}" for number in range(2, MAX_RESUBMISSIONS)]
-    copies = (_copy_workflow(workflow, copy_name) for copy_name in names)
-    status = _create_first_free(copies, argo, lambda existing: existing.phase not in FAILED_PHASES)
-    if status is None:
-        raise BadInput(
-            f"{base_name}: all of its {MAX_RESUBMISSIONS - 1} attempts have failed. "
-            "Fix the cause, then delete the failed workflows: "
-            f"`kubectl delete workflow NAME -n {namespace}`."
-        )
-    return status
+    return _create_first_free(
+        lambda number: _copy_workflow(workflow, f"{base_name}{RESUBMIT_INFIX}{number}"),
+        2,
+        argo,
+        lambda existing: existing.phase not in FAILED_PHASES,
+    )
 
 
 def find_running_twin(workflow: Json, argo: ArgoApi) -> Json | None:
     """Another workflow that does the same work, and has not ended.
 
     That is the job's own workflow, a resubmission of it, the same date fired by a schedule, or one
-    that another version of Imagekiln named. Raises BadInput where it is being stopped.
+    that another version of Imagekiln named. Raises BadInput if it is being stopped.
     """
     _, namespace, _ = object_identity(workflow)
     labels = get_texts(workflow, "metadata", "labels")
@@ -113,24 +107,22 @@ def require_no_running_twin(workflow: Json, argo: ArgoApi) -> None:
 
 def start_retry(build_retry: Callable[[int], Json], argo: ArgoApi) -> WorkflowStatus:
     """Start the job's next retry; give the latest one instead while that one still runs."""
-    retries = map(build_retry, range(1, MAX_JOB_RETRIES + 1))
-    status = _create_first_free(retries, argo, lambda existing: not existing.ended)
-    if status is None:
-        raise BadInput(
-            f"the job has {MAX_JOB_RETRIES} retries already. "
-            "Fix the cause, then delete their workflows with kubectl."
-        )
-    return status
+    return _create_first_free(build_retry, 1, argo, lambda existing: not existing.ended)
 
 
 def _create_first_free(
-    workflows: Iterable[Json], argo: ArgoApi, is_acceptable: Callable[[WorkflowStatus], bool]
-) -> WorkflowStatus | None:
-    """Create the first workflow whose name is free, or give the first existing one that will do.
+    build: Callable[[int], Json],
+    first: int,
+    argo: ArgoApi,
+    is_acceptable: Callable[[WorkflowStatus], bool],
+) -> WorkflowStatus:
+    """Create the first workflow whose name is free, or return the first that will do.
 
-    Names are taken in order, so two clients at once end up with the same workflow.
+    Names are tried by number, so two clients at once end up with the same workflow.
     """
-    for workflow in workflows:
+    number = first
+    while True:
+        workflow = build(number)
         try:
             return read_status(argo.create(workflow))
         except AlreadyExists:
@@ -139,7 +131,7 @@ def _create_first_free(
             status = read_available_status(existing)
             if is_acceptable(status):
                 return status
-    return None
+        number += 1
 
 
 def _copy_workflow(workflow: Json, name: str) -> Json:

@@ -103,7 +103,7 @@ def _with_state(cron_workflow: Json, current: Json) -> Json:
 
 
 def _read_change(cron_workflow: Json) -> datetime | None:
-    """Return when the times of a schedule were changed last; None where they never were."""
+    """Return when the times of a schedule were changed last; None if they never were."""
     text = get_texts(cron_workflow, "metadata", "annotations").get(CHANGED_ANNOTATION, "")
     with suppress(BadInput):
         return parse_moment(text, parse_time_zone("UTC"))
@@ -114,8 +114,8 @@ def _read_change(cron_workflow: Json) -> datetime | None:
 class ScheduleStatus:
     """A schedule: its cron lines, when it last started a workflow, and which of them still run.
 
-    `last_started` is a time in UTC, None where the schedule has never started a workflow, and so is
-    `next_start`, None where it is suspended.
+    `last_started` is a time in UTC, None if the schedule has never started a workflow, and so is
+    `next_start`, None if it is suspended.
     """
 
     name: str
@@ -163,7 +163,7 @@ def _read_times(cron_workflow: Json) -> tuple[list[str], str]:
 def find_next_start(crons: Sequence[str], timezone: str) -> str | None:
     """Return when a schedule starts a workflow next, in UTC as Kubernetes writes it.
 
-    None where that is never, or somebody else wrote what cannot be read.
+    None if that is never, or somebody else wrote what cannot be read.
     """
     with suppress(BadInput):
         moment = next_fire_time(crons, timezone, datetime.now(UTC))
@@ -234,7 +234,7 @@ def backfill(
 
 
 def require_day_order(first: date, last: date) -> None:
-    """Raise BadInput where the last day of a backfill is before the first."""
+    """Raise BadInput if the last day of a backfill is before the first."""
     if last < first:
         raise BadInput(f"backfill: the last day, {last}, is before the first, {first}. Swap them.")
 

@@ -204,7 +204,7 @@ def _images_done(attempts: Attempts, share: float) -> float:
 
 
 def _pod_images(attempts: Attempts) -> int:
-    """All images of a pod. A later attempt leaves out those that existed before it."""
+    """Count the images of a pod. A later attempt leaves out those that existed before it."""
     earlier = accumulate((attempt.images_done for attempt in attempts), initial=0)
     return max(done + attempt.images for done, attempt in zip(earlier, attempts, strict=False))
 

@@ -41,7 +41,7 @@ class StepFailure:
 
     @property
     def exit_code(self) -> int | None:
-        """The pod's exit code, where Argo's message names one."""
+        """The pod's exit code, if Argo's message names one."""
         match = EXIT_CODE_PATTERN.search(self.message)
         return int(match[1]) if match else None
 

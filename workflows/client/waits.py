@@ -72,7 +72,7 @@ def _to_wait(attempt: PodAttempt) -> StepWait:
 
 
 def find_cause(message: str) -> str:
-    """A message of Argo or Kubernetes in words; the message itself where it matches nothing."""
+    """A message of Argo or Kubernetes in words; the message itself if it matches nothing."""
     if message in UNSAID:
         return STARTING
     for pattern, cause in CAUSES:

@@ -1,7 +1,7 @@
 """The result of a check, and the decorator that makes a function a check."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Literal, ParamSpec
 
@@ -12,17 +12,8 @@ CheckVerdict = Literal["ok", "wrong", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of a check function. `remedy` is None if there is nothing to do."""
-
-    verdict: CheckVerdict
-    says: str
-    remedy: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """A finding under the name of its check, as doctor prints it."""
+    """The result of a check, as doctor prints it. `remedy` is None if there is nothing to do."""
 
     name: str
     verdict: CheckVerdict
@@ -40,32 +31,31 @@ class Unreadable(BadInput):
         self.remedy = remedy
 
 
-def ok(says: str, remedy: str | None = None) -> Finding:
+def ok(says: str, remedy: str | None = None) -> DoctorCheck:
     """The prerequisite is met."""
-    return Finding("ok", says, remedy)
+    return DoctorCheck("", "ok", says, remedy)
 
 
-def wrong(says: str, remedy: str) -> Finding:
+def wrong(says: str, remedy: str) -> DoctorCheck:
     """The job cannot run like this."""
-    return Finding("wrong", says, remedy)
+    return DoctorCheck("", "wrong", says, remedy)
 
 
-def unknown(says: str, remedy: str) -> Finding:
+def unknown(says: str, remedy: str) -> DoctorCheck:
     """Neither this machine nor this user can tell."""
-    return Finding("unknown", says, remedy)
+    return DoctorCheck("", "unknown", says, remedy)
 
 
-def doctor_check(name: str) -> Callable[[Callable[P, Finding]], Callable[P, DoctorCheck]]:
-    """Name a check function's findings. What the user may not read is unknown, never wrong."""
+def doctor_check(name: str) -> Callable[[Callable[P, DoctorCheck]], Callable[P, DoctorCheck]]:
+    """Name the results of a check function. What the user may not read is unknown, never wrong."""
 
-    def decorate(find: Callable[P, Finding]) -> Callable[P, DoctorCheck]:
+    def decorate(find: Callable[P, DoctorCheck]) -> Callable[P, DoctorCheck]:
         @wraps(find)
         def check(*args: P.args, **kwargs: P.kwargs) -> DoctorCheck:
             try:
-                finding = find(*args, **kwargs)
+                return replace(find(*args, **kwargs), name=name)
             except Unreadable as error:
-                finding = unknown(error.says, error.remedy)
-            return DoctorCheck(name, finding.verdict, finding.says, finding.remedy)
+                return DoctorCheck(name, "unknown", error.says, error.remedy)
 
         return check
 

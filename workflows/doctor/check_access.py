@@ -2,7 +2,14 @@
 
 from contextlib import suppress
 
-from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check import (
+    DoctorCheck,
+    Unreadable,
+    doctor_check,
+    ok,
+    unknown,
+    wrong,
+)
 from imagekiln.workflows.doctor.check_nodes import NODES
 from imagekiln.workflows.doctor.cluster_view import AccessRight, ClusterView, ResourceKind
 from imagekiln.workflows.objects import get_mapping, get_texts
@@ -47,7 +54,7 @@ APPLY_MANIFESTS = (
 
 
 @doctor_check("namespace")
-def check_namespace_exists(view: ClusterView, profile: Profile) -> Finding:
+def check_namespace_exists(view: ClusterView, profile: Profile) -> DoctorCheck:
     """The namespace exists, and its Pod Security admits the profile's pods."""
     namespace = view.get(NAMESPACES, view.namespace)
     if namespace is None:
@@ -69,7 +76,7 @@ def check_namespace_exists(view: ClusterView, profile: Profile) -> Finding:
 
 
 @doctor_check("your-rights")
-def check_user_rights(view: ClusterView, *, by_server: bool = False) -> Finding:
+def check_user_rights(view: ClusterView, *, by_server: bool = False) -> DoctorCheck:
     """The user may submit, watch, stop, schedule and read logs.
 
     With an Argo server, the rights of its token count, which cannot be asked from here.
@@ -90,7 +97,7 @@ def check_user_rights(view: ClusterView, *, by_server: bool = False) -> Finding:
 
 
 @doctor_check("service-accounts")
-def check_service_accounts(view: ClusterView) -> Finding:
+def check_service_accounts(view: ClusterView) -> DoctorCheck:
     """The ServiceAccounts of the pods exist."""
     missing = [account for account in ACCOUNT_RIGHTS if view.get(SERVICE_ACCOUNTS, account) is None]
     if missing:
@@ -101,7 +108,7 @@ def check_service_accounts(view: ClusterView) -> Finding:
 
 
 @doctor_check("pod-rights")
-def check_pod_rights(view: ClusterView) -> Finding:
+def check_pod_rights(view: ClusterView) -> DoctorCheck:
     """Pods may report results to Argo's controller; those of large runs may create workflows."""
     for account, rights in ACCOUNT_RIGHTS.items():
         missing = [str(right) for right in rights if not view.is_account_allowed(account, right)]
@@ -115,7 +122,7 @@ def check_pod_rights(view: ClusterView) -> Finding:
 
 
 @doctor_check("store-credentials")
-def check_store_credentials(view: ClusterView, output: str) -> Finding:
+def check_store_credentials(view: ClusterView, output: str) -> DoctorCheck:
     """Pods have a key to the object store, or a cloud identity. No value of a key is read."""
     identity = account_identity(view)
     if identity is not None:
@@ -137,7 +144,7 @@ def account_identity(view: ClusterView) -> str | None:
     return next((key for key in IDENTITY_ANNOTATIONS if annotations.get(key)), None)
 
 
-def _find_s3_keys(view: ClusterView) -> Finding:
+def _find_s3_keys(view: ClusterView) -> DoctorCheck:
     """Look for the Secret that pods read their S3 keys from."""
     name = next(iter(STORAGE_SECRETS.values()))[0]
     keys = [key for _, key in STORAGE_SECRETS.values()]

@@ -8,7 +8,14 @@ from imagekiln.steps.errors import KilnError
 from imagekiln.workflows.client.api import ARGO_KINDS
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
-from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check import (
+    DoctorCheck,
+    Unreadable,
+    doctor_check,
+    ok,
+    unknown,
+    wrong,
+)
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.objects import (
     Json,
@@ -34,13 +41,13 @@ INSTALL_ARGO = (
 
 
 @doctor_check("kubernetes")
-def check_kubernetes(view: ClusterView) -> Finding:
+def check_kubernetes(view: ClusterView) -> DoctorCheck:
     """The Kubernetes API answers. Raises TryAgain if it does not."""
     return ok(f"Kubernetes {view.version()} answers at {view.url}.")
 
 
 @doctor_check("argo-crds")
-def check_crds(view: ClusterView) -> Finding:
+def check_crds(view: ClusterView) -> DoctorCheck:
     """The API serves Argo's kinds."""
     kinds = {kind.plural for kind in ARGO_KINDS.values()}
     missing = sorted(kinds - view.resource_names(ARGO_API_PATH))
@@ -50,7 +57,7 @@ def check_crds(view: ClusterView) -> Finding:
 
 
 @doctor_check("argo-controller")
-def check_controller(view: ClusterView) -> Finding:
+def check_controller(view: ClusterView) -> DoctorCheck:
     """A controller runs that watches the namespace, by its Deployment."""
     controllers = _list_controllers(view)
     watching = [each for each in controllers if _watches_namespace(each, view.namespace)]
@@ -66,7 +73,7 @@ def check_controller(view: ClusterView) -> Finding:
 
 
 @doctor_check("argo-server")
-def check_server(server: ApiConnection) -> Finding:
+def check_server(server: ApiConnection) -> DoctorCheck:
     """The Argo server that the job would be submitted to answers, and accepts the login."""
     try:
         server.request("GET", "api/v1/version")
@@ -79,7 +86,7 @@ def check_server(server: ApiConnection) -> Finding:
 
 
 @doctor_check("argo-version")
-def check_argo_version(view: ClusterView, server: ApiConnection | None) -> Finding:
+def check_argo_version(view: ClusterView, server: ApiConnection | None) -> DoctorCheck:
     """Argo is new enough for the templates, by its controller's image or its server."""
     sources = {"its controller's image": _controller_version(view)}
     if server is not None:
@@ -137,7 +144,7 @@ def _watches_namespace(controller: Json, namespace: str) -> bool:
     return object_namespace(controller) == namespace
 
 
-def _find_ready_controller(controllers: Sequence[Json]) -> Finding:
+def _find_ready_controller(controllers: Sequence[Json]) -> DoctorCheck:
     for controller in controllers:
         if get_mapping(controller, "status").get("readyReplicas"):
             return ok(f"{_describe(controller)} runs.")

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from imagekiln.steps.job.settings_file import YAML_ERRORS, load_yaml
-from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, wrong
+from imagekiln.workflows.doctor.check import DoctorCheck, doctor_check, ok, wrong
 from imagekiln.workflows.doctor.check_access import READ_SECRETS, SECRETS, account_identity
 from imagekiln.workflows.doctor.check_profile import CONFIG_MAPS
 from imagekiln.workflows.doctor.cluster_view import ClusterView
@@ -26,7 +26,7 @@ LOGS_ADVICE = (
 
 
 @doctor_check("artifact-repository")
-def check_artifact_repository(view: ClusterView) -> Finding:
+def check_artifact_repository(view: ClusterView) -> DoctorCheck:
     """Argo has a repository for reports and logs, and the key to it; pods wait for both."""
     config_map = view.get(CONFIG_MAPS, REPOSITORIES_CONFIG_MAP)
     if config_map is None:
@@ -63,7 +63,7 @@ def _read_repository(config_map: Json | None) -> Json:
     return {}
 
 
-def _find_missing_secrets(view: ClusterView, s3: Json) -> Finding | None:
+def _find_missing_secrets(view: ClusterView, s3: Json) -> DoctorCheck | None:
     """Report Secrets of the repository that do not exist, if the user may read Secrets."""
     names = {str(get_mapping(s3, field).get("name", "")) for field in SECRET_FIELDS} - {""}
     if account_identity(view) is None:

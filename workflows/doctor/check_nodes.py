@@ -9,7 +9,7 @@ from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.performance import GIB, require_room
 from imagekiln.steps.runtime.figures import pluralize
-from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check import DoctorCheck, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.check_storage import split_remedy
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.objects import Json, get_mapping, get_mappings, get_texts, object_name
@@ -46,7 +46,7 @@ MIB_PER_GIB = 1024
 
 
 @doctor_check("gpu-nodes")
-def check_gpu_nodes(view: ClusterView, profile: Profile) -> Finding:
+def check_gpu_nodes(view: ClusterView, profile: Profile) -> DoctorCheck:
     """A node with the profile's labels advertises as many GPUs as a pod asks for."""
     gpu, pod = profile.gpu, profile.generate
     labeled = _labeled_nodes(view, pod)
@@ -65,7 +65,7 @@ def check_gpu_nodes(view: ClusterView, profile: Profile) -> Finding:
 
 
 @doctor_check("cpu-nodes")
-def check_cpu_nodes(view: ClusterView, profile: Profile) -> Finding:
+def check_cpu_nodes(view: ClusterView, profile: Profile) -> DoctorCheck:
     """A node has the labels that plan and aggregate ask for."""
     pod = profile.steps
     nodes = _labeled_nodes(view, pod)
@@ -76,7 +76,7 @@ def check_cpu_nodes(view: ClusterView, profile: Profile) -> Finding:
 
 
 @doctor_check("gpu-claim")
-def check_gpu_claim(view: ClusterView, name: str) -> Finding:
+def check_gpu_claim(view: ClusterView, name: str) -> DoctorCheck:
     """The claim template and its device classes exist, and a driver publishes devices."""
     template = view.get(CLAIM_TEMPLATES, name)
     if template is None:
@@ -104,7 +104,7 @@ def check_gpu_claim(view: ClusterView, name: str) -> Finding:
 
 
 @doctor_check("driver")
-def check_driver(view: ClusterView, profile: Profile, image: str) -> Finding:
+def check_driver(view: ClusterView, profile: Profile, image: str) -> DoctorCheck:
     """The GPUs' driver runs the CUDA of our image; another image may need another one."""
     versions = {object_name(node): _driver_version(node) for node in _gpu_nodes(view, profile)}
     versions = {name: version for name, version in versions.items() if version}
@@ -133,7 +133,7 @@ def check_driver(view: ClusterView, profile: Profile, image: str) -> Finding:
 @doctor_check("gpu-memory")
 def check_gpu_memory(
     view: ClusterView, job: Job, profile: Profile, weights: int | KilnError | None
-) -> Finding:
+) -> DoctorCheck:
     """The weights of the job's models fit in the memory of every GPU that a pod may get."""
     # Of GPU feature discovery, for a GPU or slice of the node.
     label = f"{profile.gpu.resource.removesuffix(SHARED_SUFFIX)}.memory"
@@ -182,7 +182,7 @@ def _label_term(label: NodeLabel) -> str:
             return label.key
 
 
-def _no_node(reason: str, remedy: str, pod: PodSettings) -> Finding:
+def _no_node(reason: str, remedy: str, pod: PodSettings) -> DoctorCheck:
     """Report no node as wrong, or as unknown if an autoscaler may add one."""
     if any(annotation in pod.annotations for annotation in AUTOSCALER_ANNOTATIONS):
         return unknown(

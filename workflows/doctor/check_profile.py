@@ -4,7 +4,7 @@ import re
 
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
-from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check import DoctorCheck, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.objects import get_list, get_mapping, get_mappings, get_texts
 from imagekiln.workflows.profiles.profile import Profile
@@ -27,7 +27,7 @@ SHARED_ACCESS_MODES = {"ReadWriteMany", "ReadOnlyMany"}
 
 
 @doctor_check("template")
-def check_template(view: ClusterView, job: Job, profile: Profile) -> Finding:
+def check_template(view: ClusterView, job: Job, profile: Profile) -> DoctorCheck:
     """The job's WorkflowTemplate, if registered, is that of this version and profile."""
     name = job_template_name(job, profile)
     registered = view.get(WORKFLOW_TEMPLATES, name)
@@ -42,7 +42,7 @@ def check_template(view: ClusterView, job: Job, profile: Profile) -> Finding:
 
 
 @doctor_check("runtime-class")
-def check_runtime_class(view: ClusterView, name: str) -> Finding:
+def check_runtime_class(view: ClusterView, name: str) -> DoctorCheck:
     """The RuntimeClass that pods name exists."""
     if view.get(RUNTIME_CLASSES, name) is None:
         return wrong(
@@ -53,7 +53,7 @@ def check_runtime_class(view: ClusterView, name: str) -> Finding:
 
 
 @doctor_check("priority-class")
-def check_priority_class(view: ClusterView, name: str) -> Finding:
+def check_priority_class(view: ClusterView, name: str) -> DoctorCheck:
     """The PriorityClass that pods name exists: without it, Kubernetes rejects them."""
     if view.get(PRIORITY_CLASSES, name) is None:
         return wrong(
@@ -66,7 +66,7 @@ def check_priority_class(view: ClusterView, name: str) -> Finding:
 
 
 @doctor_check("model-cache")
-def check_model_claim(view: ClusterView, name: str) -> Finding:
+def check_model_claim(view: ClusterView, name: str) -> DoctorCheck:
     """The claim that holds model files is bound, and many nodes can mount it."""
     claim = view.get(VOLUME_CLAIMS, name)
     if claim is None:
@@ -98,7 +98,7 @@ def check_model_claim(view: ClusterView, name: str) -> Finding:
 
 
 @doctor_check("model-image")
-def check_image_volume(view: ClusterView) -> Finding:
+def check_image_volume(view: ClusterView) -> DoctorCheck:
     """Kubernetes can mount an OCI image, in which the profile keeps model files."""
     version = view.version()
     match = re.match(r"v?(\d+)\.(\d+)", version)
@@ -118,7 +118,7 @@ def check_image_volume(view: ClusterView) -> Finding:
 
 
 @doctor_check("semaphore")
-def check_semaphore(view: ClusterView, key: str, namespace: str | None = None) -> Finding:
+def check_semaphore(view: ClusterView, key: str, namespace: str | None = None) -> DoctorCheck:
     """The semaphore has a limit: how many pods generate at once, over all batches."""
     if namespace not in (None, view.namespace):
         return unknown(
@@ -139,7 +139,7 @@ def check_semaphore(view: ClusterView, key: str, namespace: str | None = None) -
 
 
 @doctor_check("queue")
-def check_queue(view: ClusterView, name: str) -> Finding:
+def check_queue(view: ClusterView, name: str) -> DoctorCheck:
     """Kueue has the queue that GPU pods name, and admits pods from it."""
     queue = view.get(LOCAL_QUEUES, name)
     if queue is None:

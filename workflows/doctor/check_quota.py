@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import cast
 
 from imagekiln.steps.runtime.figures import pluralize
-from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, wrong
+from imagekiln.workflows.doctor.check import DoctorCheck, doctor_check, ok, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.objects import Json, get_list, get_mapping, object_name
 from imagekiln.workflows.profiles.profile import Gpu, PodSettings, Profile
@@ -31,8 +31,8 @@ class PodResources:
 
 
 @doctor_check("quota")
-def check_resource_quota(view: ClusterView, profile: Profile, parallelism: int) -> Finding:
-    """Every quota has room for each pod. Room for fewer than `parallelism` at once is enough."""
+def check_resource_quota(view: ClusterView, profile: Profile, parallelism: int) -> DoctorCheck:
+    """The quotas have room for each pod. Room for fewer than `parallelism` at once is enough."""
     quotas = [quota for quota in view.list_objects(QUOTAS) if _counts_pods(quota)]
     if not quotas:
         return ok("The namespace has no quota for these pods.")

@@ -18,7 +18,7 @@ from imagekiln.steps.storage.filesystem import open_object
 from imagekiln.steps.storage.store import Store, require_conditional_writes
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 from imagekiln.workflows.client.failures import PLAINTEXT_ERROR
-from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check import DoctorCheck, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.templates.workflow import require_reachable_paths
 
 PROBE = b"imagekiln doctor writes this, and removes it\n"
@@ -41,7 +41,7 @@ def read_weights(job: Job) -> int | KilnError | None:
 
 
 @doctor_check("model")
-def check_model(job: Job, weights: int | KilnError | None) -> Finding:
+def check_model(job: Job, weights: int | KilnError | None) -> DoctorCheck:
     """The job's models can be found, and fit each other."""
     if not isinstance(weights, KilnError):
         return ok(f"{job.model.id} can be read.")
@@ -53,7 +53,7 @@ def check_model(job: Job, weights: int | KilnError | None) -> Finding:
 
 
 @doctor_check("paths")
-def check_paths(job: Job) -> Finding:
+def check_paths(job: Job) -> DoctorCheck:
     """Pods can reach every path that the job names."""
     try:
         require_reachable_paths(job)
@@ -64,7 +64,7 @@ def check_paths(job: Job) -> Finding:
 
 
 @doctor_check("output")
-def check_output(job: Job) -> Finding:
+def check_output(job: Job) -> DoctorCheck:
     """The store takes an object, refuses to overwrite it, and lets it be removed."""
     if not is_remote_uri(job.output):
         return unknown(
@@ -81,7 +81,7 @@ def check_output(job: Job) -> Finding:
 
 
 @doctor_check("export")
-def check_export(uri: str) -> Finding:
+def check_export(uri: str) -> DoctorCheck:
     """A destination of the job's `export` takes an object, and lets it be removed."""
     if not is_remote_uri(uri):
         return unknown(f"{uri} is a path on this machine.", "Write a URI, as paths says.")
@@ -93,7 +93,7 @@ def check_export(uri: str) -> Finding:
 
 
 @doctor_check("prompts")
-def check_prompts(job: Job) -> Finding:
+def check_prompts(job: Job) -> DoctorCheck:
     """There are prompts, and the first file that each of the job's patterns matches can be read."""
     if any(map(DATE_PLACEHOLDER.search, job.prompt_patterns)):
         return unknown(
@@ -126,7 +126,7 @@ def _read_first_file(pattern: str) -> None:
         raise
 
 
-def _check_templates(settings: PromptTemplate) -> Finding:
+def _check_templates(settings: PromptTemplate) -> DoctorCheck:
     """The templates and their wildcard files can be read, and there is a table."""
     try:
         count = load_recipes(settings).combinations
@@ -139,7 +139,7 @@ def _check_templates(settings: PromptTemplate) -> Finding:
 
 
 @doctor_check("tuning")
-def check_tuning(job: Job) -> Finding:
+def check_tuning(job: Job) -> DoctorCheck:
     """The file that the job takes its batch sizes from can be read."""
     name = job.batch.tuning or ""
     try:
@@ -170,7 +170,7 @@ def probe_store(store: Store, *, careful: bool) -> str:
 
 
 def _require_bucket(store: Store, key: str) -> None:
-    """Raise where the store knows no such bucket. A key that may only write proves nothing."""
+    """Raise if the store knows no such bucket. A key that may only write proves nothing."""
     try:
         store.exists(key)
     except StorageRefused as error:
@@ -178,7 +178,7 @@ def _require_bucket(store: Store, key: str) -> None:
             raise
 
 
-def storage_finding(error: KilnError) -> Finding:
+def storage_finding(error: KilnError) -> DoctorCheck:
     """A store that rejects this machine is wrong; one out of reach says nothing about pods."""
     says, remedy = split_remedy(error)
     if PLAINTEXT_ERROR in says:

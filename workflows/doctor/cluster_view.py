@@ -75,7 +75,7 @@ class ClusterView:
         return frozenset(str(resource.get("name")) for resource in resources)
 
     def get(self, kind: ResourceKind, name: str) -> Json | None:
-        """An object by its name; None where it does not exist."""
+        """An object by its name; None if it does not exist."""
         try:
             return self._connection.request("GET", f"{self._path(kind)}/{quote(name, safe='')}")
         except Missing:

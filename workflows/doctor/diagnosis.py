@@ -69,7 +69,7 @@ def diagnose_without_cluster(
 ) -> Checks:
     """Make the checks that need no cluster, for want of one, and that of an Argo server.
 
-    The last of them says why, or TryAgain is raised where another attempt may find one.
+    The last of them says why, or TryAgain is raised if another attempt may find one.
     """
     load_profile(job.cluster.profile)
     yield from _local_checks(job, check_storage.read_weights(job))

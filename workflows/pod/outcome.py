@@ -74,8 +74,8 @@ def _unquote(escape: re.Match[str]) -> str:
 class WorkflowOutcome:
     """Tell how a workflow ended.
 
-    `run` is None where it ended before planning finished, and so is `images`, how many were
-    planned; `ok` is None where aggregation counted nothing. Then `images` are without those that
+    `run` is None if it ended before planning finished, and so is `images`, how many were
+    planned; `ok` is None if aggregation counted nothing. Then `images` are without those that
     lost or were taken down. Of a retry, both count all images of its run, and `others` those that
     are not ok, by status. `failures` has a line for each failed step, and `cause` is
     the one that the others follow from. `links` are the URLs of the workflow's page and its report,
@@ -222,7 +222,7 @@ def describe_outcome(outcome: WorkflowOutcome) -> str:
 
 
 def find_cause(failed_nodes: FailedNodes) -> str | None:
-    """The cause in one line; None where no step of ours failed for good.
+    """The cause in one line; None if no step of ours failed for good.
 
     A node that was retried is in the list beside its attempts, whose messages give the reasons.
     An attempt alone was made up for by a later one. A list that is cut off says neither which

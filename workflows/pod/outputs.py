@@ -29,7 +29,7 @@ def write_plan_outputs(folder: Path, planned: PlanResult, job: Job, workers: int
     """Write plan's output parameters, one file each: the run, pod counts and scheduling.
 
     A pod makes one shard per worker. A run that has finished needs no pods. A canary is the first
-    pod, and not one of `pods_here`. Raises BadInput where Argo could not pass on the run's URI.
+    pod, and not one of `pods_here`. Raises BadInput if Argo could not pass on the run's URI.
     """
     _require_safe_uri(planned.uri)
     is_retry = planned.plan.retry > 0
@@ -94,7 +94,7 @@ def copy_report(folder: Path, store: Store) -> None:
 
 
 def write_parameters(folder: Path, parameters: Mapping[str, str]) -> None:
-    """Write output parameters, one file each. Raises TryAgain where the disk is full."""
+    """Write output parameters, one file each. Raises TryAgain if the disk is full."""
     with translate_errors(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in parameters.items():

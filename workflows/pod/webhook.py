@@ -75,7 +75,7 @@ def fill_body(template: str, outcome: WorkflowOutcome) -> object:
     """The body: JSON in whose texts {text}, {workflow}, {status} and so on are replaced.
 
     An item of a list, such as a button, that leads to an unknown page is omitted. Raises BadInput
-    where the template is not JSON.
+    if the template is not JSON.
     """
     values = {
         "text": describe_outcome(outcome),

@@ -16,7 +16,7 @@ def generate_shards(run: str, pod_index: int, workers: int, progress: Progress, 
     """Make the shards of one pod with a process for each of its GPUs.
 
     Pod 0 makes the first `workers` shards of the run, pod 1 the next, and so on. Raises BadInput
-    where there are none or they cannot be made, TryAgain where storage or a device failed.
+    if there are none or they cannot be made, TryAgain if storage or a device failed.
     """
     require_libraries()
     opened = open_run(run)

@@ -199,7 +199,7 @@ class Profile(Settings):
 
     @property
     def gpu_name(self) -> str | None:
-        """The GPU that its nodes have, by their label; None where several or none are named."""
+        """The GPU that its nodes have, by their label; None if several or none are named."""
         for label in self.generate.labels:
             if label.key == GPU_LABEL and len(label.values) == 1:
                 return label.values[0]

@@ -6,8 +6,7 @@ from math import ceil
 from hera.workflows import Resource, Suspend
 
 from imagekiln.workflows.profiles.profile import Profile
-from imagekiln.workflows.templates.parameters import LABELS, declare_inputs
-from imagekiln.workflows.templates.pod import pod_tolerations
+from imagekiln.workflows.templates.pod import LABELS, declare_inputs, pod_tolerations
 from imagekiln.workflows.templates.pod_retries import child_retry_strategy
 from imagekiln.workflows.templates.security import resource_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
@@ -31,7 +30,7 @@ class PodSplit:
 
 
 def split_pods(shards: int, workers: int = 1) -> PodSplit:
-    """How the shards become pods, each of which makes one shard per worker."""
+    """Split the shards into pods, each of which makes one shard per worker."""
     pods = ceil(shards / workers)
     if pods <= MAX_PODS:
         return PodSplit(pods, pods_here=pods, child_workflows=0)

@@ -1,4 +1,4 @@
-"""When a schedule fires, and which schedules Argo reads.
+"""Fire times of schedules, and the check that Argo reads them.
 
 Argo accepts any text as a schedule, and never fires one that it cannot read.
 """
@@ -21,7 +21,7 @@ CRON_ITEM = re.compile(r"(\*|(\d+|[a-z]{3})(-(\d+|[a-z]{3}))?)(/\d+)?", re.IGNOR
 
 
 def check_cron(cron: str) -> None:
-    """Raise BadInput where Argo would not read the schedule."""
+    """Raise BadInput if Argo would not read the schedule."""
     try:
         CronSim(cron, datetime.now(UTC))
     except CronSimError as error:
@@ -39,7 +39,7 @@ def check_cron(cron: str) -> None:
 
 
 def fire_times(cron: str, timezone: str, first: date, last: date) -> Iterator[datetime]:
-    """When a schedule fires, in UTC.
+    """Yield when a schedule fires, in UTC.
 
     From the first day to the last, both included, in the schedule's time zone.
     """
@@ -54,7 +54,7 @@ def fire_times(cron: str, timezone: str, first: date, last: date) -> Iterator[da
 
 
 def next_fire_time(crons: Iterable[str], timezone: str, after: datetime) -> datetime | None:
-    """When a schedule of these lines fires next, in UTC; None where no line ever does again."""
+    """Return when a schedule of these lines fires next, in UTC; None if never."""
     start = after.astimezone(parse_time_zone(timezone))
     times: list[datetime] = []
     for cron in crons:

@@ -1,4 +1,4 @@
-"""How one plan becomes many pods: in groups, and in child workflows beyond what one holds.
+"""The DAGs of a workflow: shards in groups, and in child workflows beyond what one holds.
 
 Only integers fan out, and shards output nothing: a workflow of 2,000 shards fits in its object
 without a database.
@@ -12,7 +12,7 @@ from hera.workflows import models as m
 
 from imagekiln.workflows.profiles.profile import GpuSharing
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
-from imagekiln.workflows.templates.parameters import LABELS, declare_inputs, forward_inputs
+from imagekiln.workflows.templates.pod import LABELS, declare_inputs, forward_inputs
 
 GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
 ITEM = "{{item}}"
@@ -85,12 +85,12 @@ def main_dag(
         when="{{tasks.plan.outputs.parameters.exports}} != 0",
     )
     aggregate.next(export, on=TaskResult.succeeded)
-    tasks = [*before_plan, *before, canary, *generate, aggregate, export]
+    tasks: list[Task | m.DAGTask] = [*before_plan, *before, canary, *generate, aggregate, export]
     return DAG(name="main", fail_fast=False, tasks=tasks)
 
 
 def _fan_out(plan: Task, shards: DAG, children: DAG) -> tuple[Task, Task]:
-    """What makes all shards but a canary's: in this workflow, or else in child workflows."""
+    """Return the tasks of all shards but a canary's: in this workflow, or in child workflows."""
     run = plan.get_parameter("run")
     first = plan.get_parameter("canary")
     here = Task(
@@ -110,7 +110,7 @@ def _fan_out(plan: Task, shards: DAG, children: DAG) -> tuple[Task, Task]:
 
 
 def rewrite_tasks(fetch_step: Container | None, rewrite_step: Container) -> list[Task]:
-    """What comes before planning, in order: `fetch_step` fills a cache of models, if there is one.
+    """Return the tasks before planning, in order: `fetch_step` fills a cache, if there is one.
 
     A workflow that retries a run has its plan, and rewrites nothing.
     """
@@ -123,7 +123,7 @@ def finish_dag(steps: Sequence[Container]) -> DAG:
 
     Argo takes a workflow for failed whose exit handler failed. So whatever becomes of the steps,
     this DAG succeeds. Side by side, they would be more pods than a parallelism of one admits, and
-    Argo's controller (4.1.2) exits where a task of the exit handler has to wait for that.
+    Argo's controller (4.1.2) exits if a task of the exit handler has to wait for that.
     """
     any_failure = m.ContinueOn(failed=True, error=True)
     tasks: list[Task | m.DAGTask] = []
@@ -200,7 +200,7 @@ def children_dag(child: Resource) -> DAG:
 
 
 def gpu_lock(sharing: GpuSharing) -> m.Synchronization | None:
-    """Of the DAGs of GPU pods; the whole workflow's would keep its own children waiting forever."""
+    """Lock the DAGs of GPU pods: a lock of the workflow would keep its own children waiting."""
     if sharing.mutex is None:
         return None
     mutex = m.Mutex(name=sharing.mutex, namespace=sharing.namespace)

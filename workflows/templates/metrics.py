@@ -1,7 +1,7 @@
 """The metrics of a run and of its pods, which Argo's controller serves after the pods are gone.
 
 Those of a run are computed by the exit handler's pod (`workflows/pod/run_metrics.py`), which leaves
-every value as an output parameter, a number also where the run failed: Argo would mark a workflow
+every value as an output parameter, a number even if the run failed: Argo would mark a workflow
 whose metric has no value. What they mean is in docs/monitoring.md, which a test compares with
 these.
 
@@ -27,7 +27,7 @@ RunMetric = Counter | Gauge
 
 
 def plan_metrics() -> list[RunMetric]:
-    """Of the template of plan, so that progress can be compared with them."""
+    """Metrics of the plan step, which progress is compared with."""
     return [
         Gauge(
             name=f"{PREFIX}run_images_planned",
@@ -42,12 +42,12 @@ def plan_metrics() -> list[RunMetric]:
 
 
 def run_metrics() -> list[RunMetric]:
-    """All metrics of a run."""
+    """Metrics of a run."""
     return [*plan_metrics(), *outcome_metrics()]
 
 
 def outcome_metrics() -> list[RunMetric]:
-    """Of the template of the exit handler's pod."""
+    """Metrics of the exit handler's pod."""
     status = "{{workflow.status}}"
     return [
         Counter(
@@ -85,7 +85,7 @@ def run_outputs() -> tuple[str, ...]:
 
 
 def shard_metrics() -> list[Histogram]:
-    """Of the template of generate."""
+    """Metrics of generate."""
     return [
         Histogram(
             name=f"{PREFIX}shard_seconds",

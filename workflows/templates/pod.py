@@ -28,11 +28,12 @@ from imagekiln.workflows.profiles.profile import (
     Profile,
     Retries,
 )
-from imagekiln.workflows.templates.parameters import declare_inputs
 from imagekiln.workflows.templates.pod_retries import memory_expression, retry_strategy
 from imagekiln.workflows.templates.security import step_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
 
+# What plan outputs for the labels of the pods that generate, and of their metrics.
+LABELS = ("job_name", "run_id")
 TMP = "/tmp"  # noqa: S108  # an emptyDir of the pod's own: the root is read-only
 COMPILED_CODE_FOLDER = "imagekiln"  # among the models
 # The parameters of a workflow by which a run names images of its own.
@@ -66,9 +67,19 @@ SIGNING_SECRETS = {
 }
 
 
+def declare_inputs(*names: str) -> list[Parameter]:
+    """The inputs of a template."""
+    return [Parameter(name=name) for name in names]
+
+
+def forward_inputs(*names: str) -> list[Parameter]:
+    """A template's own inputs, as arguments of one of its tasks."""
+    return [Parameter(name=name, value=f"{{{{inputs.parameters.{name}}}}}") for name in names]
+
+
 @dataclass(frozen=True, slots=True)
 class StepCommand:
-    """What a pod does: an imagekiln command, and what goes in and out."""
+    """An imagekiln command for a pod, and what goes in and out."""
 
     name: str
     arguments: Sequence[str]
@@ -91,7 +102,7 @@ class ModelVolume:
 
 
 def template_defaults(profile: Profile) -> m.Template:
-    """What the templates of all steps share. Argo merges a template's own values over it.
+    """Return the defaults of all steps' templates. Argo merges a template's own values over them.
 
     Lists merge by the name of their items. No variable of a template's own may be here: where the
     same name is in both lists, Argo mixes up the fields of neighbors (docs/decisions.md). DAGs get
@@ -257,13 +268,13 @@ def _environment(
 
 
 def _replaced_variables(profile: Profile) -> set[str]:
-    """Those that some step has a value of its own for."""
+    """Return the variables that some step has a value of its own for."""
     replaced = {*profile.steps.env, *profile.generate.env}
     return replaced if profile.cache is None else {*replaced, "HF_HOME"}
 
 
 def _model_folders(models: ModelVolume) -> dict[str, str]:
-    """Where the pod has model files, and the code that PyTorch compiles, which outlives it."""
+    """Return variables for the folders of model files and of compiled code."""
     path = models.mounts[0].mount_path
     return {"HF_HOME": path, "TORCHINDUCTOR_CACHE_DIR": f"{path}/{COMPILED_CODE_FOLDER}"}
 
@@ -310,7 +321,7 @@ def _volumes(pod: PodSettings, models: ModelVolume | None) -> list[EmptyDirVolum
 
 
 def _pod_patch(pod: PodSettings, image_parameter: str, claim: str | None = None) -> str:
-    """What templates have no field for. Memory is here because a quantity takes no expression."""
+    """Patch what templates have no field for, and memory: a quantity takes no expression."""
     maximum = _mib(pod.most_memory) if pod.most_memory else None
     # Kubernetes requests what it limits.
     limits = {"memory": memory_expression(_mib(pod.memory), maximum)}

@@ -1,4 +1,4 @@
-"""Which failures of a pod Argo retries, where, and with how much memory.
+"""Retries of failed pods by Argo: exit codes, nodes and memory.
 
 `retry_strategy` is that of every container: plan, generate, aggregate and the others. To change
 what is retried:
@@ -7,7 +7,7 @@ what is retried:
    OOMKilled: the expression, and `OOM_EXPRESSION`, which grows memory. What no clause names is
    retried while `asInt(retries) < 2`.
 2. Change the comment above it, which gives the reason for each exit code.
-3. A pod of several GPUs ends with 75 where so many of its workers were lost that images are
+3. A pod of several GPUs ends with 75 if so many of its workers were lost that images are
    missing: `make_shards` (`steps/generate/workers.py`) raises what gives Argo the code.
 4. If memory is concerned, see `memory_expression` and the profiles' `most_memory`. With a `limit`
    of n retries, memory grows to `memory` times 1 + n / 2 at most: a larger `most_memory` is never
@@ -51,7 +51,7 @@ CHILD_RETRY_EXPRESSION = "not (lastRetry.message contains 'failure condition')"
 
 
 def retry_strategy(retries: Retries) -> RetryStrategy:
-    """For templates of containers only: on a DAG, Argo would run the whole DAG again."""
+    """Build the strategy of a container: on a DAG, Argo would run the whole DAG again."""
     return RetryStrategy(  # with an expression, Argo's policy is Always
         limit=retries.limit,
         expression=RETRY_EXPRESSION,
@@ -61,7 +61,7 @@ def retry_strategy(retries: Retries) -> RetryStrategy:
 
 
 def child_retry_strategy(limit: int) -> RetryStrategy:
-    """For templates that create a child workflow and wait for it."""
+    """Build the strategy of a template that creates a child workflow and waits for it."""
     return RetryStrategy(limit=limit, expression=CHILD_RETRY_EXPRESSION, backoff=_backoff(limit))
 
 
@@ -71,7 +71,7 @@ def _other_node() -> m.RetryAffinity:
 
 
 def _backoff(limit: int) -> m.Backoff:
-    # Argo before 3.7 has no cap: where many retries are allowed, they come at even intervals.
+    # Argo before 3.7 has no cap: if many retries are allowed, they come at even intervals.
     if limit > MAX_EXPONENTIAL_RETRIES:
         return m.Backoff(duration="1m", factor=m.IntOrString(1))
     return m.Backoff(duration="15s", factor=m.IntOrString(2))

@@ -1,4 +1,4 @@
-"""What `render` prints: a job's template, and what runs it, as YAML for kubectl and GitOps."""
+"""A job's template, and what runs it, as YAML for kubectl and GitOps: what `render` prints."""
 
 from hera.workflows import models as m
 

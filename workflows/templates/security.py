@@ -1,4 +1,4 @@
-"""What makes every container pass Pod Security "restricted" with a read-only root, Argo's too."""
+"""Settings by which all containers, Argo's too, pass Pod Security "restricted"."""
 
 from collections.abc import Mapping
 
@@ -51,7 +51,7 @@ ARGO_RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memo
 
 
 def pod_security_context() -> m.PodSecurityContext:
-    """Every pod's: our user, whatever user an image (Argo's too) would run as."""
+    """Return the security of a pod: our user, whatever user an image would run as."""
     return m.PodSecurityContext(
         run_as_non_root=True,
         run_as_user=USER_ID,
@@ -90,7 +90,7 @@ def step_pod_patch(main: Mapping[str, object]) -> dict[str, object]:
 def resource_pod_patch() -> dict[str, object]:
     """A further patch for a pod of a resource template: `init` writes to /tmp; `main` is Argo's.
 
-    Each container has the token: all are Argo's, also a `wait` where logs are archived.
+    Each container has the token: all are Argo's, also a `wait` if logs are archived.
     """
     tmp = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108  # an emptyDir of the pod's own
     return {

@@ -18,10 +18,10 @@ from imagekiln.workflows.templates.metrics import (
     run_outputs,
     shard_metrics,
 )
-from imagekiln.workflows.templates.parameters import LABELS
 from imagekiln.workflows.templates.pod import (
     COMPILED_CODE_FOLDER,
     GPU_IMAGE_PARAMETER,
+    LABELS,
     MODEL_SECRETS,
     SIGNING_SECRETS,
     STORAGE_SECRETS,
@@ -266,7 +266,7 @@ def _job_environment() -> dict[str, str]:
 
 
 def _metrics_environment(profile: Profile) -> dict[str, str]:
-    """Where the pod serves its metrics, and what it says of itself there."""
+    """Return variables of the pod's metrics: their port, and the profile."""
     if profile.metrics_port is None:
         return {}
     return {
@@ -309,7 +309,7 @@ def _lock_and_semaphore(sharing: GpuSharing) -> m.Synchronization | None:
 
 
 def _is_offline(cache: ModelCache | None) -> bool:
-    """Whether the pods on GPUs find all model files in the cache, and never ask the hub."""
+    """Return whether GPU pods find all model files in the cache, and never ask the hub."""
     return cache is not None and cache.host_path is None
 
 

@@ -39,7 +39,7 @@ MAX_JOB_BYTES = 80_000
 def job_parameter(job: Job) -> str:
     """The job as the text of a parameter: YAML without what Argo would take for a variable.
 
-    Raises BadInput where no pod could be started with it.
+    Raises BadInput if no pod could be started with it.
     """
     if isinstance(job.prompts, PromptList):
         raise BadInput(
@@ -155,19 +155,19 @@ def _labels(job: Job) -> dict[str, str]:
 
 
 def _concurrency_policy(job: Job) -> str:
-    """Whether firings overlap. Each is a run of its own; `parallelism` and quotas share GPUs."""
+    """Return whether runs may overlap. `parallelism` and quotas share the GPUs."""
     # Two that look for what is new in the same table would both make it. A skipped firing loses
     # nothing: the next one finds what it would have found.
     return "Forbid" if shares_new_rows(job) else "Allow"
 
 
 def shares_new_rows(job: Job) -> bool:
-    """Whether two runs of the job at once would both make what is new in one table."""
+    """Return whether two runs of the job at once would both make what is new in one table."""
     return job.skip_existing and not needs_date(job)
 
 
 def require_reachable_paths(job: Job) -> None:
-    """Raise BadInput where the job names a path of this machine, which no pod can read."""
+    """Raise BadInput if the job names a path of this machine, which no pod can read."""
     tuning = () if job.batch.tuning is None else (job.batch.tuning,)
     paths = {"prompts": job.prompt_patterns, "output": (job.output,), "batch.tuning": tuning}
     paths |= {f"export[{number}].to": (copy.to,) for number, copy in enumerate(job.export)}
@@ -187,7 +187,7 @@ def require_reachable_paths(job: Job) -> None:
 
 
 def _model_places(job: Job) -> Iterator[tuple[str, str]]:
-    """Where the files of the job's models are, by the path of the setting."""
+    """Yield the places of the job's models, each with the path of its setting."""
     pass_models = {
         pass_setting(name, job.passes[name]): pass_job.model
         for name, pass_job in iter_pass_jobs(job)

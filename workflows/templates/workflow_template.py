@@ -102,7 +102,7 @@ def build_workflow_template(
 
 
 def template_digest(template: Json) -> str:
-    """The digest in the template's annotation; empty where Imagekiln did not render it."""
+    """The digest in the template's annotation; empty if Imagekiln did not render it."""
     annotations = get_texts(template, "metadata", "annotations")
     return annotations.get(DIGEST_ANNOTATION, "")
 

@@ -33,7 +33,7 @@ LAST_KEYS = ("description", "podSpecPatch", "templateDefaults", "templates", "ma
 
 
 class Unquoted(str):
-    """What Argo replaces by a number or JSON before the YAML is read: quoted, it would be text."""
+    """A text that Argo replaces by a number or JSON before it reads the YAML."""
 
     __slots__ = ()
 
@@ -118,7 +118,7 @@ def _reading_rank(key: str) -> int:
 
 
 def _fold(node: yaml.Node, indent: int, column: int) -> None:
-    """Write each group in one line where it fits into the line, of which `column` is used."""
+    """Write each group in one line if it fits into the line, of which `column` is used."""
     if not isinstance(node, yaml.CollectionNode):
         return
     length = _length(node)
@@ -135,7 +135,7 @@ def _fold(node: yaml.Node, indent: int, column: int) -> None:
 
 
 def _length(node: yaml.Node) -> int | None:
-    """How long the node is in one line, about; None where it cannot be in one."""
+    """Return about how long the node is in one line; None if it cannot be in one."""
     if isinstance(node, yaml.ScalarNode):
         if node.style in ("|", UNQUOTED):
             return None

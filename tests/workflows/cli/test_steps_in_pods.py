@@ -78,6 +78,7 @@ def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
         "job_name": "shapes",
         "run_id": Path(left["run"]).name,
         "images": "135",
+        "exports": "0",
     }
 
 

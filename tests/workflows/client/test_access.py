@@ -106,9 +106,3 @@ def test_context_that_is_named_goes_before_the_server_of_the_environment(
     assert connect().url == "https://argo:2746"
     assert connect(server="http://other").url == "http://other"
     assert connect(context="two").url == "https://api.example.com"
-
-
-@pytest.mark.parametrize("address", ["ftp://argo", "http://["])
-def test_address_that_is_no_url_is_rejected(address: str) -> None:
-    with pytest.raises(BadInput, match="is not the URL of an Argo server"):
-        argo_server_access(address, {})

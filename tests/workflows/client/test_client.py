@@ -21,10 +21,6 @@ from tests.workflows.memory import Memory
 TEMPLATE = "imagekiln-gpu"
 
 
-def stopped_workflows(argo: Memory) -> list[str]:
-    return [name for name in argo.workflows() if "shutdown" in argo.spec(name)]
-
-
 def test_submitting_registers_the_template_first(argo: Memory) -> None:
     submit(postcards(), argo=argo)
     assert [kind for kind, _, _ in argo.objects] == ["WorkflowTemplate", "Workflow"]
@@ -76,24 +72,6 @@ def test_template_that_argo_s_server_does_not_know_yet_is_waited_for(refusals: i
     assert await_template(start, is_new=True, pauses=(0, 0, 0, 0)) == "started"
 
 
-def test_template_that_was_there_before_is_not_waited_for() -> None:
-    def start() -> str:
-        raise Missing("gone")
-
-    with pytest.raises(Missing, match="gone"):
-        await_template(start, is_new=False)
-
-
-def test_template_that_somebody_edited_is_changed_by_apply_alone(argo: Memory) -> None:
-    submit(postcards(), argo=argo)
-    template = argo.get("WorkflowTemplate", NAMESPACE, TEMPLATE)
-    template["spec"] = {"mine": True}
-    submit(postcards(name="others"), argo=argo)
-    assert template["spec"] == {"mine": True}
-    apply(postcards(), argo)
-    assert argo.spec(TEMPLATE, kind="WorkflowTemplate") != {"mine": True}
-
-
 def test_profile_that_was_changed_is_not_run_with_its_old_template(
     argo: Memory, tmp_path: Path
 ) -> None:
@@ -127,14 +105,6 @@ def test_job_whose_date_no_pod_could_read_is_not_started(
     assert not argo.objects
 
 
-def test_stopping_a_workflow_stops_its_running_children(argo: Memory) -> None:
-    parent = submit(postcards(), argo=argo).name
-    child_workflow(argo, parent, 0, "Succeeded")
-    running = child_workflow(argo, parent, 1, "Running")
-    stop(parent, NAMESPACE, argo)
-    assert stopped_workflows(argo) == [parent, running]
-
-
 def test_workflow_that_is_stopping_is_terminated_by_a_second_stop(argo: Memory) -> None:
     parent = submit(postcards(), argo=argo).name
     child = child_workflow(argo, parent, 0, "Running")
@@ -166,14 +136,6 @@ def test_stop_that_broke_off_is_finished_by_the_next(
     assert stop(name, NAMESPACE, argo) == "stopping"
     assert {argo.spec(member)["shutdown"] for member in (name, *children)} == {"Stop"}
     assert stop(name, NAMESPACE, argo) == "terminated"
-
-
-def test_running_child_is_stopped_by_the_name_of_a_parent_that_has_ended(argo: Memory) -> None:
-    parent = submit(postcards(), argo=argo).name
-    child = child_workflow(argo, parent, 0, "Running")
-    argo.end(parent, "Failed")
-    stop(parent, NAMESPACE, argo)
-    assert stopped_workflows(argo) == [child], "Argo's server refuses to stop what has ended"
 
 
 class Unsteady(Memory):
@@ -212,16 +174,6 @@ def test_watching_says_once_that_the_api_is_away_and_goes_on_when_it_is_back() -
     assert sentences == [
         "No answer from the cluster; the workflow continues. Retrying for up to 10 minutes."
     ]
-
-
-def test_watching_ends_when_the_api_has_been_away_too_long() -> None:
-    argo = Unsteady()
-    name = submit(postcards(), argo=argo).name
-    statuses = watch(name, NAMESPACE, argo, every=0.01, max_silence=0.05)
-    next(statuses)
-    argo.is_up = False
-    with pytest.raises(TryAgain, match="did not answer"):
-        next(statuses)
 
 
 def test_workflow_whose_nodes_are_in_argos_database_is_listed_without_counts(argo: Memory) -> None:
@@ -284,20 +236,6 @@ def test_of_events_in_the_same_second_the_one_that_names_the_image_counts(argo: 
     assert wait.message == f"Failed: {messages[0]}"
 
 
-def test_warnings_about_dns_do_not_hide_what_a_pod_waits_for(argo: Memory) -> None:
-    name = waiting_workflow(argo)
-    mount = {"type": "Warning", "reason": "FailedMount", "message": 'claim "models" not found'}
-    dns = {"type": "Warning", "reason": "DNSConfigForming", "message": "limits were exceeded"}
-    argo.events = {
-        f"{name}-generate-0": [
-            {**mount, "lastTimestamp": "2026-11-21T01:00:09Z"},
-            {**dns, "lastTimestamp": "2026-11-21T01:00:10Z"},
-        ]
-    }
-    (wait,) = get_status(name, NAMESPACE, argo).waits
-    assert wait.cause == "a volume is not ready"
-
-
 @pytest.mark.parametrize("events", [{}, None])
 def test_wait_stays_unexplained_without_events(
     argo: Memory, events: dict[str, list[Json]] | None
@@ -306,9 +244,3 @@ def test_wait_stays_unexplained_without_events(
     argo.events = events
     (wait,) = get_status(name, NAMESPACE, argo).waits
     assert wait.cause == "it is being started"
-
-
-def test_no_events_are_asked_for_where_argo_says_enough(argo: Memory) -> None:
-    name = waiting_workflow(argo, "Unschedulable: 0/4 nodes: 4 Insufficient nvidia.com/gpu.")
-    get_status(name, NAMESPACE, argo)
-    assert argo.event_requests == []

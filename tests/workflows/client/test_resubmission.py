@@ -3,7 +3,6 @@
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.client import resubmission
 from imagekiln.workflows.client.client import resubmit, submit
 from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json, object_metadata
@@ -58,28 +57,6 @@ def test_workflow_that_is_stopping_is_not_taken_for_one_that_runs(argo: Memory) 
         del argo.spec(attempt)["shutdown"]
 
 
-def test_workflow_that_is_stopping_is_not_adopted_where_no_list_shows_it(argo: Memory) -> None:
-    name = submit(postcards(), argo=argo).name
-    stop(name, NAMESPACE, argo)
-    metadata(argo, name)["labels"] = {}
-    with pytest.raises(BadInput, match=f"{name}: is stopping"):
-        submit(postcards(), argo=argo)
-
-
-@pytest.mark.parametrize("is_retry", [False, True])
-def test_attempts_have_an_end(
-    argo: Memory, monkeypatch: pytest.MonkeyPatch, is_retry: bool
-) -> None:
-    monkeypatch.setattr(resubmission, "MAX_RESUBMISSIONS", 3)
-    monkeypatch.setattr(resubmission, "MAX_JOB_RETRIES", 1)
-    for _ in range(2):
-        argo.end(submit(postcards(), argo=argo, retry=is_retry).name, "Failed")
-        if is_retry:
-            break
-    with pytest.raises(BadInput, match=r"attempts have failed|has 1 retries already"):
-        submit(postcards(), argo=argo, retry=is_retry)
-
-
 def test_resubmitted_night_still_belongs_to_its_schedule(argo: Memory) -> None:
     night = scheduled_workflow(argo, "2025-11-26T01:30:00Z")
     owner = {"kind": "CronWorkflow", "name": CRON_WORKFLOW, "uid": "7", "controller": True}
@@ -100,12 +77,6 @@ def test_resubmitted_workflow_has_our_labels_and_none_of_argos_state(argo: Memor
     }
     second = resubmit(first, NAMESPACE, argo).name
     assert metadata(argo, second)["labels"] == ours
-
-
-def test_running_workflow_is_not_resubmitted(argo: Memory) -> None:
-    first = submit(postcards(), argo=argo).name
-    with pytest.raises(BadInput, match="still running"):
-        resubmit(first, NAMESPACE, argo)
 
 
 def test_nothing_is_resubmitted_while_a_child_workflow_still_runs(argo: Memory) -> None:
@@ -156,13 +127,6 @@ def test_retry_submitted_twice_is_one_workflow_until_it_has_ended(argo: Memory) 
     assert len(argo.workflows()) == 3
 
 
-def test_nothing_is_retried_while_the_job_itself_runs(argo: Memory) -> None:
-    first = submit(postcards(), argo=argo)
-    with pytest.raises(BadInput, match=f"{first.name}: is still running"):
-        submit(postcards(), argo=argo, retry=True)
-    assert argo.workflows() == [first.name]
-
-
 def test_nothing_is_retried_while_a_resubmission_of_the_job_runs(argo: Memory) -> None:
     argo.end(submit(postcards(), argo=argo).name, "Failed")
     second = submit(postcards(), argo=argo).name
@@ -171,15 +135,3 @@ def test_nothing_is_retried_while_a_resubmission_of_the_job_runs(argo: Memory) -
         submit(postcards(), argo=argo, retry=True)
     argo.end(second, "Failed")
     assert submit(postcards(), argo=argo, retry=True).name.endswith("-r1")
-
-
-def test_retries_of_two_dates_are_two(argo: Memory) -> None:
-    dates = ("2026-11-20", "2026-11-21")
-    names = {submit(postcards(), date, "UTC", argo, retry=True).name for date in dates}
-    assert len(names) == 2
-
-
-def test_names_of_retries_leave_room_for_what_argo_adds(argo: Memory) -> None:
-    first = submit(postcards(name="n" * 40), argo=argo, retry=True).name
-    argo.end(first, "Failed")
-    assert len(resubmit(first, NAMESPACE, argo).name) <= MAX_NAME_CHARS

@@ -17,7 +17,6 @@ from imagekiln.workflows.client.schedules import (
     delete,
     list_schedules,
     pause,
-    resume,
 )
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.workflow import build_cron_workflow
@@ -78,11 +77,6 @@ def test_backfill_of_more_than_a_cluster_takes_at_once_is_rejected(argo: Memory)
     with pytest.raises(BadInput, match="Choose fewer days"):
         backfill(postcards(), date(2025, 1, 1), date(2025, 1, 2), argo)
     assert argo.workflows() == []
-
-
-def test_backfill_without_a_schedule_is_rejected(argo: Memory) -> None:
-    with pytest.raises(Missing):
-        backfill(postcards(), *WEEKEND, argo)
 
 
 @pytest.mark.quick_cases(1)
@@ -158,25 +152,12 @@ def test_workflows_that_look_for_new_rows_of_one_table_do_not_overlap(
     assert argo.spec(name, kind="CronWorkflow")["concurrencyPolicy"] == policy
 
 
-def test_schedule_is_paused_and_resumed(argo: Memory) -> None:
-    name = create(postcards(), ("30 1 * * *",), argo=argo)
-    pause(name, NAMESPACE, argo)
-    assert argo.spec(name, kind="CronWorkflow")["suspend"] is True
-    resume(name, NAMESPACE, argo)
-    assert argo.spec(name, kind="CronWorkflow")["suspend"] is False
-
-
 def test_paused_schedule_stays_paused_when_it_is_changed(argo: Memory) -> None:
     name = create(postcards(), ("30 1 * * *",), argo=argo)
     pause(name, NAMESPACE, argo)
     create(postcards(), ("0 3 * * *",), argo=argo)
     spec = argo.spec(name, kind="CronWorkflow")
     assert (spec["suspend"], spec["schedules"]) == (True, ["0 3 * * *"])
-
-
-def test_time_zone_is_written_as_argo_reads_it(argo: Memory) -> None:
-    name = create(postcards(), ("30 1 * * *",), " Europe/Berlin ", argo=argo)
-    assert argo.spec(name, kind="CronWorkflow")["timezone"] == "Europe/Berlin"
 
 
 def test_schedules_are_listed_and_deleted(argo: Memory) -> None:

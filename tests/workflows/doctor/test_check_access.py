@@ -41,11 +41,6 @@ def test_host_path_cache_is_wrong_where_pod_security_rejects_it(kube: Kube) -> N
     assert "cache.host_path" in finding.says
 
 
-def test_host_path_cache_is_ok_without_pod_security(kube: Kube) -> None:
-    kube.objects[NAMESPACE] = {"metadata": {"name": "imagekiln"}}
-    assert check_namespace_exists(kube.view(), load_profile("cached-node")).verdict == "ok"
-
-
 @pytest.mark.parametrize("right", ["create workflows", "get pods/log"])
 def test_right_that_the_user_lacks_is_named(kube: Kube, right: str) -> None:
     kube.refused.add(right)
@@ -59,10 +54,6 @@ def test_right_that_the_user_lacks_is_named(kube: Kube, right: str) -> None:
 def test_rights_by_kubeconfig_say_nothing_of_the_token_of_argos_server(kube: Kube) -> None:
     kube.refused.add("create workflows")
     assert check_user_rights(kube.view(), by_server=True).verdict == "unknown"
-
-
-def test_rights_of_the_submitter_are_enough(kube: Kube) -> None:
-    assert check_user_rights(kube.view()).verdict == "ok"
 
 
 @pytest.mark.parametrize("account", ["imagekiln", "imagekiln-further"])

@@ -27,18 +27,6 @@ JOB = validate_job(
 CLAIMS = f"{CORE}/persistentvolumeclaims"
 
 
-def test_template_that_is_not_registered_is_ok(kube: Kube) -> None:
-    finding = check_template(kube.view(), JOB, GPU)
-    assert finding.verdict == "ok"
-    assert "not registered yet" in finding.says
-
-
-def test_template_of_this_version_is_up_to_date(kube: Kube) -> None:
-    kube.objects[TEMPLATE] = build_workflow_template(GPU, "imagekiln")
-    finding = check_template(kube.view(), JOB, GPU)
-    assert finding.says == "WorkflowTemplate imagekiln-gpu is registered and up to date."
-
-
 def test_template_of_a_job_that_rewrites_prompts_is_its_own(kube: Kube) -> None:
     kube.objects[TEMPLATE] = build_workflow_template(GPU, "imagekiln")
     rewriting = validate_job(JOB.model_dump() | {"rewrite": {"model": {"id": "kiln/writer"}}})
@@ -64,10 +52,6 @@ def test_models_in_an_image_need_kubernetes_1_35_or_a_feature_gate_before(
 ) -> None:
     kube.version = version
     assert check_image_volume(kube.view()).verdict == verdict
-
-
-def test_shipped_priority_classes_are_ok(kube: Kube) -> None:
-    assert check_priority_class(kube.view(), "imagekiln-batch").verdict == "ok"
 
 
 def test_missing_priority_class_is_wrong(kube: Kube) -> None:
@@ -107,13 +91,6 @@ def test_model_cache_must_be_bound_and_shared(
 ) -> None:
     kube.put(CLAIMS, "imagekiln-models", spec={"accessModes": [mode]}, status={"phase": phase})
     assert check_model_claim(kube.view(), "imagekiln-models").verdict == verdict
-
-
-def test_missing_model_cache_is_wrong(kube: Kube) -> None:
-    finding = check_model_claim(kube.view(), "imagekiln-models")
-    assert finding.says == (
-        "PersistentVolumeClaim imagekiln-models does not exist in namespace imagekiln."
-    )
 
 
 def test_semaphore_of_the_shipped_manifests_is_ok(kube: Kube) -> None:

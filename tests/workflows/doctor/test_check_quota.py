@@ -44,13 +44,6 @@ def test_quota_that_no_pod_fits_into_is_wrong(kube: Kube, key: str, hard: str) -
     assert f" of {key}," in finding.says
 
 
-def test_quota_with_room_for_a_pod_and_argos_container_is_ok(kube: Kube) -> None:
-    hard = {"requests.cpu": "4020m", "requests.memory": "24640Mi", "limits.memory": "24832Mi"}
-    finding = _quota(kube, hard, parallelism=1)
-    assert finding.verdict == "ok"
-    assert finding.says == "Room for 1 GPU pod at once."
-
-
 def test_room_for_fewer_pods_than_the_parallelism_is_ok(kube: Kube) -> None:
     finding = _quota(kube, {"requests.nvidia.com/gpu": "5", "pods": "100"})
     assert finding.verdict == "ok"
@@ -81,9 +74,3 @@ def test_quota_for_other_pods_does_not_count(
     kube: Kube, spec: dict[str, object], verdict: str
 ) -> None:
     assert _quota(kube, {"pods": "0"}, scope=spec).verdict == verdict
-
-
-def test_namespace_without_a_quota_is_ok(kube: Kube) -> None:
-    del kube.objects[f"{QUOTAS}/imagekiln"]
-    finding = check_resource_quota(kube.view(), GPU, 16)
-    assert finding.says == "The namespace has no quota for these pods."

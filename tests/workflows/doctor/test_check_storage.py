@@ -143,10 +143,6 @@ def test_prompts_of_a_date_are_unknown() -> None:
     )
 
 
-def test_bundled_prompts_are_ok() -> None:
-    assert check_prompts(_job("s3://bucket", prompts="bundled:prompts.parquet")).verdict == "ok"
-
-
 def test_tuning_file_must_be_readable(s3_bucket: str) -> None:
     name = f"{s3_bucket}/tuning.yaml"
     job = _job(s3_bucket, batch={"tuning": name})

@@ -94,20 +94,6 @@ def test_missing_prerequisite_is_printed_with_its_remedy_and_exits_with_2(
     assert "1 wrong" in done.stdout
 
 
-def test_json_has_what_the_text_has(job: str, kube: Kube) -> None:
-    kube.refused.add("create workflows")
-    done = _doctor(job, "--format", "json")
-    assert done.exit_code == 2
-    checks = json.loads(done.stdout)
-    assert (checks["namespace"], checks["profile"]) == ("imagekiln", "gpu")
-    rights = next(each for each in checks["checks"] if each["name"] == "your-rights")
-    assert (rights["verdict"], rights["says"]) == (
-        "wrong",
-        "You cannot create workflows in namespace imagekiln.",
-    )
-    assert "imagekiln-submitter" in rights["remedy"]
-
-
 def test_api_that_does_not_answer_exits_with_75_after_one_request(job: str, kube: Kube) -> None:
     kube.down = True
     done = _doctor(job)
@@ -153,12 +139,6 @@ def test_what_the_user_cannot_read_is_never_wrong(job: str, kube: Kube) -> None:
     assert sum(verdict == "unknown" for verdict in _verdicts(done).values()) >= 8
 
 
-def test_right_to_read_nodes_is_had_by_what_every_installation_has(job: str, kube: Kube) -> None:
-    kube.unreadable = {"nodes"}
-    done = _doctor(job)
-    assert "`imagekiln manifests cluster`, `kubectl apply -k cluster/overlays" in done.stdout
-
-
 def test_nothing_is_written_to_the_cluster(job: str, kube: Kube) -> None:
     _doctor(job)
     assert all("accessreviews" in each for each in kube.requests if not each.startswith("GET"))
@@ -202,11 +182,6 @@ def test_gpu_by_claim_is_checked_by_claim(job: str, kube: Kube) -> None:
     checks = diagnose(read_job(job, ["cluster.profile=dra"]), kube.connection())
     verdicts = {each.name: each.verdict for each in checks}
     assert (verdicts["gpu-claim"], verdicts["gpu-nodes"]) == ("wrong", "ok")
-
-
-def test_profile_that_draws_on_the_cpu_needs_no_driver(job: str, kube: Kube) -> None:
-    checks = diagnose(read_job(job, ["cluster.profile=test"]), kube.connection())
-    assert "driver" not in [each.name for each in checks]
 
 
 def test_address_that_nothing_listens_at_is_named(job: str, tmp_path: Path) -> None:

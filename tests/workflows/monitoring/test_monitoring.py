@@ -98,21 +98,6 @@ def test_dashboard_imports_as_it_is(file: Path) -> None:
     assert used <= {*variables, "__rate_interval", "__range", "__range_s"}
 
 
-@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
-def test_panels_do_not_overlap(file: Path) -> None:
-    cells: set[tuple[int, int]] = set()
-    for panel in json.loads(file.read_text(encoding="utf-8"))["panels"]:
-        place = panel["gridPos"]
-        own = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not own & cells, panel["title"]
-        assert place["x"] + place["w"] <= 24
-        cells |= own
-
-
 def test_each_recorded_series_in_use_is_recorded() -> None:
     recorded = {
         rule["record"] for group in RULES["groups"] for rule in group["rules"] if "record" in rule

@@ -13,7 +13,6 @@ from imagekiln.workflows.pod.outputs import (
     write_aggregate_outputs,
     write_plan_outputs,
 )
-from imagekiln.workflows.pod.run_metrics import write_figures
 from tests.jobs import files
 from tests.runs import finished, planned
 
@@ -62,17 +61,3 @@ def test_full_disk_is_worth_another_try(tmp_path: Path) -> None:
     (tmp_path / "ok").symlink_to("/dev/full")
     with pytest.raises(TryAgain, match="the disk is full"):
         write_aggregate_outputs(tmp_path, aggregate(finished(tmp_path / "run").uri))
-
-
-def test_report_on_a_full_disk_is_worth_another_try(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run").uri
-    page = tmp_path / "outputs" / REPORT_KEY
-    page.parent.mkdir(parents=True)
-    page.symlink_to("/dev/full")
-    with pytest.raises(TryAgain, match="the disk is full"):
-        leave_report(tmp_path / "outputs", run)
-
-
-def test_full_disk_hides_no_end_of_an_aggregation(tmp_path: Path) -> None:
-    (tmp_path / "figures").symlink_to("/dev/full")
-    write_figures(tmp_path, finished(tmp_path / "run").uri, None, is_counted=True)

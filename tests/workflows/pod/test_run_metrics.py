@@ -149,11 +149,3 @@ def test_images_that_an_earlier_aggregation_counted_are_not_counted_again(tmp_pa
     aggregated = CliRunner().invoke(main, ["aggregate", "--outputs", str(folder), "--", run.uri])
     assert aggregated.exit_code == 2, aggregated.output
     assert json.loads((folder / "figures").read_text()).keys() == set(SPENT_FIGURES)
-
-
-def test_run_that_does_not_exist_leaves_nothing(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    command = ["aggregate", "--outputs", str(tmp_path / "outputs"), "--", str(run)]
-    assert CliRunner().invoke(main, command).exit_code == 2
-    assert not run.exists()
-    assert not (tmp_path / "outputs").exists()

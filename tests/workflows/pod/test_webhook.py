@@ -82,14 +82,6 @@ def test_default_body_is_a_chat_message() -> None:
     assert bodies == [{"text": text}]
 
 
-def test_body_is_a_template_whose_texts_are_filled_in() -> None:
-    template = '{"a": ["{status} of {workflow}", 3], "b": {"c": "{failures}|{other}"}}'
-    assert fill_body(template, OUTCOME) == {
-        "a": ["Failed of images/postcards-1", 3],
-        "b": {"c": 'a: "b"\n{status}|{other}'},
-    }
-
-
 def _example_bodies() -> list[str]:
     """The bodies in the comments of the example: Teams, PagerDuty, two mail gateways."""
     comments = [
@@ -169,16 +161,6 @@ def test_run_that_was_not_planned_has_neither_counts_nor_a_report() -> None:
     assert "Workflow: https://argo.example.com/workflows/images/postcards-1" in text
 
 
-def test_message_is_short_however_many_steps_failed() -> None:
-    failures = [{"displayName": f"shard({n})", "message": "m" * 50} for n in range(300)]
-    encoded = base64.b64encode(json.dumps(failures).encode()).decode()
-    text = _run_exit_handler(IMAGEKILN_FAILURES=encoded).stdout
-    assert "shard(9): mmm" in text
-    assert "... and 290 more" in text
-    cut_off = base64.b64encode(json.dumps(failures).encode()[:20_000]).decode()
-    assert len(_run_exit_handler(IMAGEKILN_FAILURES=cut_off).stdout) < 2500
-
-
 def test_run_that_its_budget_ends_says_so() -> None:
     spent = str(budget_error("s3://datasets/postcards/run-1", "12 of 10 GPU-hours"))
     failures = json.dumps([{"displayName": "shard(3:3)", "message": spent}])
@@ -253,14 +235,6 @@ def test_busy_webhook_is_asked_again() -> None:
         result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
     assert len(bodies) == 3
     assert "Nobody was notified" not in result.stderr
-
-
-def test_rejected_outcome_changes_nothing_and_says_why() -> None:
-    with _webhook(400, answer=b"no_text") as (url, _):
-        result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
-    assert result.exit_code == 0
-    assert "Nobody was notified: the webhook answered 400." in result.stderr
-    assert "Correct Secret imagekiln-webhook." in result.stderr
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "https://[secret", "http://secret:port/"])

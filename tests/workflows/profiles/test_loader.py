@@ -31,11 +31,6 @@ def test_bundled_images_are_of_this_version() -> None:
     assert gpu.steps.image == f"imagekiln-cpu:{project['version']}"
 
 
-def test_only_the_test_profile_draws_on_the_cpu() -> None:
-    on_cpu = [name for name in bundled_profiles() if load_profile(name).gpu.device == "cpu"]
-    assert on_cpu == ["test"]
-
-
 def test_only_pools_that_grow_forbid_nodes_that_failed_a_shard() -> None:
     careful = [name for name in bundled_profiles() if load_profile(name).retries.elsewhere]
     assert careful == ["scale-from-zero"], (
@@ -49,19 +44,6 @@ def test_own_profile_is_like_the_one_it_names_but_for_what_it_says(tmp_path: Pat
     assert ours.name == "ours"
     assert ours.generate == h100.generate.model_copy(update={"memory": 100.0})
     assert ours.gpu == h100.gpu
-
-
-def test_file_in_this_folder_needs_no_folder_in_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _own(tmp_path, "description: Ours\n")
-    monkeypatch.chdir(tmp_path)
-    assert load_profile("ours.yaml").name == "ours"
-
-
-def test_own_profile_that_names_none_is_like_gpu(tmp_path: Path) -> None:
-    ours = load_profile(_own(tmp_path, "description: Ours\n"))
-    assert ours.generate == load_profile("gpu").generate
 
 
 @pytest.mark.parametrize(
@@ -94,24 +76,6 @@ def test_every_mistake_in_own_profile_has_its_line_and_what_to_write(tmp_path: P
         f"{path}:6: generate.memry is not a setting; write generate.memory.",
         f"{path}:7: lik is not a setting; write like.",
     }
-
-
-def test_mistake_in_the_profile_that_another_is_like_is_at_its_own_line(tmp_path: Path) -> None:
-    base = tmp_path / "base.yaml"
-    base.write_text("description: x\ngenerate: {cpu: many}\n", encoding="utf-8")
-    with pytest.raises(BadInput) as raised:
-        load_profile(_own(tmp_path, f"description: y\nlike: {base}\n"))
-    assert str(raised.value) == (
-        f'{base}:2: generate.cpu is "many"; it should be a valid number, unable to parse string as '
-        "a number."
-    )
-
-
-def test_name_of_a_profile_file_that_cannot_name_objects_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "My_GPU.yaml"
-    path.write_text("description: x\n", encoding="utf-8")
-    with pytest.raises(BadInput, match='name is "My_GPU"; write at most 38 lower-case letters'):
-        load_profile(str(path))
 
 
 @pytest.mark.parametrize(

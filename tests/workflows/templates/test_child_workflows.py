@@ -84,13 +84,6 @@ def test_name_of_a_child_workflow_is_one_that_argo_takes(parent: str) -> None:
     assert name.endswith(f"{parent[-50:]}-99")  # what tells one night from another
 
 
-def test_number_of_shards_in_one_workflow_is_the_callers() -> None:
-    assert "2000" in _templates()["further-one"]["resource"]["manifest"]
-    few = _templates(max_pods=3)["further-one"]["resource"]["manifest"]
-    assert "2000" not in few
-    assert "sprig.mul(inputs.parameters.number, 3)" in few
-
-
 def test_pod_that_creates_further_workflows_is_placed_as_the_profiles_cpu_steps() -> None:
     gpu = load_profile("gpu")
     steps = gpu.steps.model_copy(

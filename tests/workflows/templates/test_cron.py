@@ -23,12 +23,6 @@ def test_days_are_those_of_the_schedules_time_zone_both_ends_included() -> None:
     ]
 
 
-def test_midnight_belongs_to_the_day_it_begins() -> None:
-    assert moments("0 0 * * *", "UTC", date(2026, 11, 1), date(2026, 11, 1)) == [
-        "2026-11-01T00:00:00+00:00"
-    ]
-
-
 def test_next_moment_is_the_first_of_all_lines_that_is_still_to_come() -> None:
     lines = ("30 1 * * *", "0 13 * * 6")
     saturday = datetime(2026, 11, 21, 0, 30, tzinfo=UTC)  # when the first line fires in Berlin
@@ -54,11 +48,6 @@ def test_days_of_the_month_and_of_the_week_are_combined_as_argo_does(
 ) -> None:
     times = fire_times(cron, "UTC", date(2026, 11, 1), date(2026, 11, 30))
     assert [time.day for time in times] == days
-
-
-def test_clocks_that_change_move_the_moment() -> None:
-    both_days = moments("30 4 * * *", "Europe/Berlin", date(2026, 10, 24), date(2026, 10, 25))
-    assert both_days == ["2026-10-24T02:30:00+00:00", "2026-10-25T03:30:00+00:00"]
 
 
 # Argo takes the last six without a word, and never fires them.

@@ -10,8 +10,6 @@ from imagekiln.workflows.profiles.profile import Retries
 from imagekiln.workflows.templates.pod_retries import (
     CHILD_RETRY_EXPRESSION,
     RETRY_EXPRESSION,
-    child_retry_strategy,
-    memory_expression,
     retry_strategy,
 )
 
@@ -51,12 +49,6 @@ def test_retries_wait_longer_each_time_unless_there_are_many() -> None:
         assert retry_strategy(Retries(limit=many)).backoff == backoff
 
 
-@pytest.mark.parametrize("maximum", [None, 2048, 4096])
-def test_memory_that_may_not_grow_is_a_number(maximum: int | None) -> None:
-    assert memory_expression(4096, maximum) == "4096Mi"
-    assert memory_expression(4096, 4097).startswith("{{=")
-
-
 # What Argo 4.1.2 writes of a pod that awaits a workflow, whose own program exits with 64.
 FAILED_CHILD = (
     "main: Error (exit code 64): failure condition 'status.phase in (Error,Failed)' evaluated true"
@@ -92,11 +84,6 @@ def test_pod_that_awaits_a_child_workflow_is_retried_whatever_else_ended_it(
         for retries in RETRIES_SO_FAR
     ]
     assert decisions == [True] * 4
-
-
-def test_pod_that_awaits_a_child_workflow_waits_as_long_between_retries_as_others() -> None:
-    strategy = child_retry_strategy(5)
-    assert (strategy.limit, strategy.backoff) == (5, retry_strategy(Retries(limit=5)).backoff)
 
 
 def _is_retried(

@@ -26,12 +26,6 @@ def test_every_golden_file_is_rendered() -> None:
     assert set(FILES) == set(_rendered()), "run make golden, and read what it wrote"
 
 
-def test_rendered_job_is_the_template_and_what_runs_it() -> None:
-    text = render_manifests(JOB, ("30 1 * * *",), "Europe/Berlin")
-    kinds = [manifest["kind"] for manifest in yaml.safe_load_all(text)]
-    assert kinds == ["WorkflowTemplate", "CronWorkflow"]
-
-
 def test_schedule_and_event_are_both_rendered() -> None:
     text = render_manifests(JOB, ("30 1 * * *",), "Europe/Berlin", event=True)
     kinds = [manifest["kind"] for manifest in yaml.safe_load_all(text)]

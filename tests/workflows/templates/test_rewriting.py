@@ -1,10 +1,7 @@
 """The template of jobs whose prompts are rewritten before they are planned."""
 
-import json
-import re
 from typing import Any, cast
 
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -12,12 +9,10 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.profiles.profile import GpuSharing, Profile
-from imagekiln.workflows.templates.batch import batch_task
 from imagekiln.workflows.templates.render import render_manifests
-from imagekiln.workflows.templates.workflow import build_workflow, require_reachable_paths
+from imagekiln.workflows.templates.workflow import require_reachable_paths
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from tests.workflows.argo_pods import containers, pods
-from tests.workflows.argo_schemas import mistakes
 from tests.workflows.goldens import JOB, NAMESPACE
 
 EVERY_PROFILE = pytest.mark.parametrize("name", bundled_profiles())
@@ -40,21 +35,6 @@ def _tasks(profile: Profile) -> dict[str, Any]:
 def _job(**changes: object) -> Job:
     values = JOB.model_dump() | {"prompts": "s3://prompts/a.parquet"}
     return Job.model_validate(values | {"rewrite": {"model": {"id": "kiln/writer"}}} | changes)
-
-
-@pytest.mark.quick_cases(6)
-@EVERY_PROFILE
-def test_template_fits_argos_schema(name: str) -> None:
-    assert mistakes(_template(load_profile(name))) == []
-
-
-@pytest.mark.quick_cases(4)
-@EVERY_PROFILE
-def test_pods_are_such_as_kubernetes_takes(name: str) -> None:
-    for pod in dict(pods(_template(load_profile(name)))).values():
-        evaluated = yaml.safe_load(re.sub(r"\{\{.+?\}\}", "4000", yaml.safe_dump(pod, width=2**31)))
-        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": evaluated}
-        kubernetes_validate.validate(manifest, "1.34", strict=True)
 
 
 @pytest.mark.quick_cases(6)
@@ -121,23 +101,11 @@ def test_batches_that_share_gpus_share_them_for_rewriting_too() -> None:
     assert parts["rewrite"]["synchronization"] == both
 
 
-def test_workflow_names_the_template_that_rewrites() -> None:
-    workflow = build_workflow(_job(), load_profile("gpu"))
-    spec = cast("Any", workflow["spec"])
-    assert spec["workflowTemplateRef"] == {"name": "imagekiln-gpu-rewrite"}
-    assert mistakes(workflow) == []
-
-
 def test_render_prints_the_template_that_a_job_needs() -> None:
     printed = [*yaml.safe_load_all(render_manifests(_job(), event=True))]
     names = [manifest["metadata"]["name"] for manifest in printed]
     assert names == ["imagekiln-gpu-rewrite"] * 2
     assert printed[1]["spec"]["submit"]["workflowTemplateRef"]["name"] == names[0]
-
-
-def test_batch_of_another_workflow_runs_by_the_template_that_rewrites() -> None:
-    for task in (batch_task(_job()), batch_task("s3://jobs/a.yaml", rewrites=True)):
-        assert "imagekiln-gpu-rewrite" in json.dumps(task.arguments)
 
 
 def test_language_model_of_this_machine_is_refused() -> None:

@@ -9,7 +9,6 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from imagekiln.steps.generate.diffusion.device import NODE_VARIABLE
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.security import TOKEN_FOLDER
@@ -33,12 +32,6 @@ NODE_LABELS = "requiredDuringSchedulingIgnoredDuringExecution"
 @EVERY_PROFILE
 def test_every_profiles_template_fits_argos_schema(name: str) -> None:
     assert mistakes(_template(name)) == []
-
-
-def test_schemas_refuse_a_field_that_argo_does_not_know() -> None:
-    template = _template("gpu")
-    template["spec"]["paralelism"] = 3
-    assert len(mistakes(template)) == 1
 
 
 @pytest.mark.quick_cases(6)
@@ -77,15 +70,6 @@ def test_only_argos_own_containers_have_a_token_of_kubernetes(name: str) -> None
         (volume,) = (item for item in pod["volumes"] if item["name"] == "argo-token")
         (token, *_) = volume["projected"]["sources"]
         assert token["serviceAccountToken"]["expirationSeconds"] <= 3600
-
-
-@pytest.mark.quick_cases(6)
-@EVERY_PROFILE
-def test_patches_name_only_containers_that_the_pod_has(name: str) -> None:
-    for step, pod in _pods(name).items():
-        names = {"init", "main"} if step == "further-one" else {"init", "wait", "main"}
-        assert set(containers(pod)) == names
-        assert all("image" in container for container in containers(pod).values())
 
 
 @pytest.mark.quick_cases(6)
@@ -215,12 +199,6 @@ def test_only_pods_are_retried_never_a_whole_dag(name: str) -> None:
         assert ("retryStrategy" in with_defaults(template, spec)) == is_pod
 
 
-def test_pod_that_awaits_a_further_workflow_may_do_so_for_as_long_as_a_workflow_runs() -> None:
-    spec = _template("gpu")["spec"]
-    pod = _pods("gpu")["further-one"]
-    assert pod["activeDeadlineSeconds"] == spec["activeDeadlineSeconds"] == 7 * 86400
-
-
 def test_cpu_steps_keep_off_gpu_nodes_and_ask_for_no_gpu() -> None:
     for step, pod in _pods("cached-claim").items():
         if step == "generate":
@@ -285,13 +263,6 @@ def test_no_step_gets_a_secret_that_it_does_not_use(name: str) -> None:
     }
     for step, pod in _all_pods(name).items():
         assert _secrets(pod) == secrets[step]
-
-
-@pytest.mark.quick_cases(6)
-@EVERY_PROFILE
-def test_pod_with_a_gpu_knows_its_node_for_the_message_of_a_gpu_that_fails(name: str) -> None:
-    node = {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-    assert node in containers(_pods(name)["generate"])["main"]["env"]
 
 
 def test_notification_links_to_the_node_that_has_the_report() -> None:
