@@ -106,7 +106,7 @@ STAGE_SECONDS = SecondsHistogram(
 QUEUE_ITEMS = Gauge(
     "queue_items",
     "What waits between two stages: batches in `drawn`, 2 at most for each GPU, and parts in "
-    "`encoded`, 1 at most. Where both are full, storage is the limit; where only `drawn` is, "
+    "`encoded`, 1 at most. If both are full, storage is the limit; if only `drawn` is, "
     "encoding.",
     labels=("queue",),
     values=("drawn", "encoded"),

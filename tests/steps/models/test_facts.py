@@ -85,15 +85,6 @@ def test_variant_is_a_part_of_the_digest(folder: Path) -> None:
     assert model_digest(hub) == f"org/name#fp16@{'0' * 40}"
 
 
-def test_folder_that_is_here_goes_before_a_hub_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(SHAPES, tmp_path / "org" / "name")
-    monkeypatch.chdir(tmp_path)
-    own, bundled = (load_model_facts(_model(name)) for name in ("org/name", "bundled:shapes"))
-    assert (own.digest, own.pipeline) == (bundled.digest, bundled.pipeline)
-
-
 @pytest.mark.parametrize("suffix", [".bin", ".pt", ".BIN"])
 def test_pickled_weights_are_refused(folder: Path, suffix: str) -> None:
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
