@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.util import find_spec
 from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit
 
 from fsspec.core import url_to_fs
 
@@ -114,6 +115,16 @@ def _refuse_unsafe_uri(uri: str, scheme: str) -> None:
         raise BadInput(f"{uri}: names several file systems, by `::`. Name the file itself.")
     if "://" in uri and scheme in REFUSED_SCHEMES:
         raise BadInput(f"{uri}: {scheme}:// is not read from. Use a path, s3:// or https://.")
+    if scheme in ("http", "https") and not _has_host(uri):
+        raise BadInput(f"{uri}: is no URL. Write https://host/file.")
+
+
+def _has_host(uri: str) -> bool:
+    try:
+        parts = urlsplit(uri)
+        return bool(parts.hostname and parts.hostname.encode("idna") and parts.port != 0)
+    except ValueError:
+        return False
 
 
 def _watch_requests(files: Any) -> None:
