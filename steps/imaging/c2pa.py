@@ -7,9 +7,7 @@ bytes.
 import io
 import json
 import os
-from collections.abc import Callable
 from importlib import import_module
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,14 +30,9 @@ NOT_INSTALLED = (
 class C2paSigner:
     """Signs the bytes of images. May be called from several threads at once."""
 
-    def __init__(
-        self,
-        settings: C2paSettings,
-        encoding: Encoding,
-        find_library: Callable[[str], ModuleSpec | None] = find_spec,
-    ) -> None:
+    def __init__(self, settings: C2paSettings, encoding: Encoding) -> None:
         """Read certificate and key, and sign a small image. Raises BadInput if that fails."""
-        if find_library("c2pa") is None:
+        if find_spec("c2pa") is None:
             raise NotInstalled(NOT_INSTALLED)
         self._c2pa = import_module("c2pa")
         self._settings = settings

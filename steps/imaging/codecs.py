@@ -46,9 +46,22 @@ def encode_image(rgb: RGB, encoding: Encoding, metadata: EmbeddedMetadata = NO_M
         case Png():
             image.save(file, "PNG", compress_level=PNG_LEVEL, pnginfo=_png_info(metadata))
         case Jpeg():
-            _save_jpeg(image, file, encoding, metadata)
+            image.save(
+                file,
+                "JPEG",
+                quality=encoding.quality,
+                subsampling=PILLOW_SUBSAMPLING[encoding.subsampling],
+                **_exif_and_xmp(metadata),
+            )
         case Webp():
-            _save_webp(image, file, encoding, metadata)
+            image.save(
+                file,
+                "WEBP",
+                quality=LOSSLESS_WEBP_EFFORT if encoding.lossless else encoding.quality,
+                lossless=encoding.lossless,
+                method=WEBP_METHOD,
+                **_exif_and_xmp(metadata),
+            )
     return file.getvalue()
 
 
@@ -91,31 +104,6 @@ def encode_thumbnail(rgb: RGB, side: int) -> bytes:
 def hash_pixels(rgb: RGB) -> str:
     """SHA-256 of the pixels alone, row by row, whatever the encoding."""
     return hashlib.sha256(np.ascontiguousarray(rgb).tobytes()).hexdigest()
-
-
-def _save_jpeg(
-    image: Pillow.Image, file: io.BytesIO, encoding: Jpeg, metadata: EmbeddedMetadata
-) -> None:
-    image.save(
-        file,
-        "JPEG",
-        quality=encoding.quality,
-        subsampling=PILLOW_SUBSAMPLING[encoding.subsampling],
-        **_exif_and_xmp(metadata),
-    )
-
-
-def _save_webp(
-    image: Pillow.Image, file: io.BytesIO, encoding: Webp, metadata: EmbeddedMetadata
-) -> None:
-    image.save(
-        file,
-        "WEBP",
-        quality=LOSSLESS_WEBP_EFFORT if encoding.lossless else encoding.quality,
-        lossless=encoding.lossless,
-        method=WEBP_METHOD,
-        **_exif_and_xmp(metadata),
-    )
 
 
 def _exif_and_xmp(metadata: EmbeddedMetadata) -> dict[str, bytes]:

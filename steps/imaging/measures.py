@@ -59,9 +59,8 @@ def measure_image(rgb: RGB) -> ImageMeasures:
 def measure_sharpness(rgb: RGB) -> float:
     """The variance of the Laplacian of RGB uint8 (height, width, 3), as luma of 0 to 255.
 
-    As in J. L. Pech-Pacheco et al., "Diatom autofocusing in brightfield microscopy": high where
-    edges are steep, and where there is noise. It is measured on all pixels: reducing an image would
-    sharpen it.
+    As in J. L. Pech-Pacheco et al., "Diatom autofocusing in brightfield microscopy": high for
+    steep edges and noise. It is measured on all pixels: reducing an image would sharpen it.
     """
     luma = np.asarray(Pillow.fromarray(rgb).convert("L"), dtype=np.int16)
     padded = np.pad(luma, 1, mode="edge")

@@ -7,13 +7,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.component_files import (
     CONFIG_FILE,
+    list_files,
     local_folder,
     read_json,
     require_data_component,
@@ -76,22 +77,20 @@ def _adapter_key(adapter: AdapterSettings) -> str:
 
 def _refuse_pickles(adapter: AdapterSettings) -> None:
     """Raise BadInput if an adapter's weights are not in safetensors files."""
-    hub_files = list_hub_files(adapter) if is_hub_id(adapter.id) else ()
+    if is_hub_id(adapter.id):
+        names = list_hub_files(adapter)
+        if not names:  # the hub cannot be reached
+            return
+    else:
+        folder = local_folder(adapter.setting_path, adapter.id)
+        files = list_files(folder, adapter.id)
+        names = tuple(file.relative_to(folder).as_posix() for file in files)
     for pattern in adapter.weight_patterns:
-        if not _has_file(adapter, hub_files, PurePosixPath(pattern)):
+        if not any(fnmatchcase(name, pattern) for name in names):
             raise BadInput(
                 f"{adapter.setting_path}: {adapter.id} has no {pattern}. "
                 "Pickles can run code: convert it to safetensors."
             )
-
-
-def _has_file(adapter: AdapterSettings, hub_files: tuple[str, ...], pattern: PurePosixPath) -> bool:
-    """Check for a file of an adapter; assume it is there if the hub cannot be reached."""
-    if not is_hub_id(adapter.id):
-        return any(local_folder(adapter.setting_path, adapter.id).glob(str(pattern)))
-    files = map(PurePosixPath, hub_files)
-    beside = [file.name for file in files if file.parent == pattern.parent]
-    return not hub_files or any(fnmatchcase(name, pattern.name) for name in beside)
 
 
 def require_adapter_support(model: ModelSettings, pipeline: str) -> None:
@@ -151,10 +150,9 @@ CONTROLNET_KINDS: Mapping[str, ControlNetKind] = {
 
 
 def controlnet_mismatch(kind: str, controlnet: ModelConfig, denoiser: ModelConfig) -> str | None:
-    """Why a ControlNet of this class does not fit a denoiser, as the end of a sentence about it.
+    """The end of a sentence on a ControlNet that does not fit a denoiser; None if it fits.
 
-    None if it fits. What one of the configurations omits is not compared: SD3.5's own
-    ControlNets read no texts.
+    Values that a configuration omits are not compared: SD3.5's own ControlNets read no texts.
     """
     requirements = CONTROLNET_KINDS[kind]
     for key, reason in requirements.unsupported_keys.items():

@@ -219,10 +219,7 @@ UNSUPPORTED_CLASSES: Mapping[str, str] = {
 
 
 def unsupported_reason(pipeline: str) -> str | None:
-    """Why a class of pipelines draws no images from text alone, and what to do.
-
-    Judged by the name of the class; None if nothing in it says so.
-    """
+    """The reason, by its name, that a class makes no images from text alone; None if it may."""
     for pattern, reason in UNSUPPORTED_CLASSES.items():
         if re.search(pattern, pipeline):
             return reason

@@ -30,7 +30,7 @@ from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.own_settings import NO_GUIDANCE
 
 PASSES_PREFIX = "passes."
-# What names the files of a pass's model, which enter image ids by their digest.
+# Settings that name the files of a pass's model, which enter image ids by their digest.
 FILE_SETTINGS: dict[str, IncEx | bool] = {
     "id": True,
     "revision": True,
@@ -70,8 +70,8 @@ def sum_weights(facts: ModelFacts, passes: Mapping[str, PassFacts]) -> int | Non
 class PassSizes:
     """The sizes in pixels that the passes of a job give, by the facts of their models.
 
-    The job's own model draws sizes that are multiples of `multiple`. So large a `share` of images
-    is chosen, and has passes.
+    The job's own model needs sizes that are multiples of `multiple`. Only a `share` of images is
+    kept, and has passes.
     """
 
     passes: Mapping[str, AnyPass]
@@ -86,11 +86,11 @@ class PassSizes:
 
     @property
     def alters_images(self) -> bool:
-        """Return whether a pass changes the pixels of images after they were drawn."""
+        """Return whether a pass changes pixels."""
         return any(map(alters_pixels, self.passes.values()))
 
     def sizes_by_pass(self, size: Size) -> list[Size]:
-        """The size after each pass, of an image that was drawn in this size."""
+        """The size after each pass, of an image that is generated in this size."""
         sizes = []
         for name, settings in self.passes.items():
             size = self._after(name, settings, size)
@@ -98,7 +98,7 @@ class PassSizes:
         return sizes
 
     def final(self, size: Size) -> Size:
-        """The size in which an image is stored that was drawn in this size."""
+        """The stored size of an image that is generated in this size."""
         return [size, *self.sizes_by_pass(size)][-1]
 
     def work(self, size: Size, steps: int) -> float:
@@ -201,7 +201,7 @@ def pass_keys(job: Job, facts: Mapping[str, PassFacts]) -> Iterator[str]:
 
 
 def _require_fitting_config(setting: str, settings: AnyModelPass, config: Config) -> int:
-    """By how much the model enlarges an image; 1 for one that writes captions."""
+    """The factor by which the model enlarges an image; 1 for one that writes captions."""
     kind = config.get("model_type")
     if isinstance(settings, CaptionPass):
         _require_captioner(setting, settings, config)
@@ -270,20 +270,6 @@ def model_references(job: Job) -> Iterator[tuple[str, HubReference]]:
     """The diffusion models that passes draw with, by the path of the setting."""
     for name, pass_job in iter_pass_jobs(job):
         yield pass_setting(name, job.passes[name]), configuration_reference(pass_job.model)
-
-
-def pin_passes(passes: Mapping[str, AnyPass], commits: Mapping[str, str]) -> dict[str, AnyPass]:
-    """The passes with these commits as revisions, by the path of the setting."""
-    pinned = dict(passes)
-    for name, settings in passes.items():
-        commit = commits.get(pass_setting(name, settings))
-        if commit is None:
-            continue
-        update: dict[str, object] = {"revision": commit}
-        if isinstance(settings, RefinePass) and settings.model is not None:
-            update = {"model": settings.model.model_copy(update=update)}
-        pinned[name] = settings.model_copy(update=update)
-    return pinned
 
 
 def load_pass_models(job: Job) -> dict[str, tuple[Path, ModelFacts]]:

@@ -1,8 +1,9 @@
 """A job's model with its adapters and LoRAs, read once for a command and passed on."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.fields import HubReference
@@ -24,15 +25,12 @@ from imagekiln.steps.models.passes import (
     pass_keys,
     pass_references,
     pass_setting,
-    pin_passes,
     require_pass_support,
     sum_weights,
 )
-from imagekiln.steps.models.scorers import pin_scores, score_digests, score_references
+from imagekiln.steps.models.scorers import score_digests, score_references
 
 LORA_SETTING_PREFIX = "model.loras."
-
-
 SCORE_SETTING_PREFIX = "scores."
 # What enters image ids in another way, or not at all.
 PARTIAL_PREFIXES = (LORA_SETTING_PREFIX, SCORE_SETTING_PREFIX, PASSES_PREFIX)
@@ -124,11 +122,8 @@ class ResolvedModel:
 def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> ResolvedModel:
     """Read the job's model, adapters and LoRAs, and check that they fit each other.
 
-    Branches and tags among those of an existing plan, `planned`, are the commits that they were
-    there.
-
-    Raises BadInput if they do not, Missing if a file is missing, TryAgain if storage or
-    the hub fails.
+    `planned` are the names of an existing plan, which keep their commits. Raises BadInput, Missing,
+    TryAgain.
     """
     job, revisions = pin_revisions(job, planned)
     configuration, facts = locate_model(job.model)
@@ -156,13 +151,14 @@ def pin_revisions(
 ) -> tuple[Job, tuple[NamedRevision, ...]]:
     """Replace branches, tags and omitted revisions by commits; return the names that were there.
 
-    A name that is among those of an existing plan, `planned`, is the commit that it was there; of
-    any other the hub is asked. Raises BadInput, Missing, TryAgain.
+    `planned` are the names of an existing plan, which keep their commits; the hub is asked for any
+    other. Raises BadInput, Missing, TryAgain.
     """
     planned_commits = {(named.setting, named.id, named.name): named.commit for named in planned}
     revisions: list[NamedRevision] = []
     references = (
-        *_references(job.model),
+        ("model", configuration_reference(job.model)),
+        *adapter_references(job.model),
         *score_references(job),
         *pass_references(job),
         *model_references(job),
@@ -178,16 +174,10 @@ def pin_revisions(
         if commit is None:
             commit = resolve_commit(reference, setting)
         revisions.append(NamedRevision(setting, reference.id, name, commit))
-    if not revisions:
-        return job, ()
-    commits = {named.setting: named.commit for named in revisions}
-    model = _with_commits(job.model, commits)
-    update = {
-        "model": model,
-        "scores": pin_scores(job.scores, commits),
-        "passes": pin_passes(job.passes, commits),
-    }
-    return job.model_copy(update=update), tuple(revisions)
+    for named in revisions:
+        # The last name, that of a LoRA, may have dots.
+        job = _with_commit(job, named.setting.split(".", 2), named.commit)
+    return job, tuple(revisions)
 
 
 def _refuse_revision(setting: str, reference: HubReference) -> None:
@@ -196,12 +186,6 @@ def _refuse_revision(setting: str, reference: HubReference) -> None:
             f"{setting}.revision is {reference.revision}, and {reference.id} is no repository of a "
             f"hub, so that it has none. Remove the revision, or correct {setting}.id."
         )
-
-
-def _references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:
-    """References of the model's settings, by the path of the setting."""
-    yield "model", configuration_reference(model)
-    yield from adapter_references(model)
 
 
 def adapter_references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:
@@ -213,17 +197,12 @@ def adapter_references(model: ModelSettings) -> Iterator[tuple[str, HubReference
         yield f"{LORA_SETTING_PREFIX}{name}", lora
 
 
-def _with_commits(model: ModelSettings, commits: Mapping[str, str]) -> ModelSettings:
-    """The model's settings with these commits as revisions, by the path of the setting."""
-    pinned: dict[str, HubReference] = {}
-    for setting, reference in _references(model):
-        commit = commits.get(setting, reference.revision)
-        pinned[setting] = reference.model_copy(update={"revision": commit})
-
-    update: dict[str, object] = {"revision": commits.get("model", model.revision)}
-    for adapter in (model.controlnet, model.ip_adapter):
-        if adapter is not None:
-            field = adapter.setting_path.removeprefix("model.")
-            update[field] = pinned[adapter.setting_path]
-    update["loras"] = {name: pinned[f"{LORA_SETTING_PREFIX}{name}"] for name in model.loras}
-    return model.model_copy(update=update)
+def _with_commit(settings: Any, path: Sequence[str], commit: str) -> Any:  # noqa: ANN401  # a job, or a part of it
+    """The settings with a commit as the revision of what `path` leads to."""
+    if not path:
+        return settings.model_copy(update={"revision": commit})
+    name, *rest = path
+    if isinstance(settings, Mapping):
+        return {**settings, name: _with_commit(settings[name], rest, commit)}
+    update = {name: _with_commit(getattr(settings, name), rest, commit)}
+    return settings.model_copy(update=update)

@@ -9,7 +9,6 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.scores import (
     AestheticScore,
     AnyModelScore,
-    AnyScore,
     ClassifierScore,
     RewardScore,
 )
@@ -35,21 +34,6 @@ def score_references(job: Job) -> Iterator[tuple[str, HubReference]]:
             yield f"scores.{name}", score
         if isinstance(score, RewardScore) and score.processor is not None:
             yield f"scores.{name}.processor", score.processor
-
-
-def pin_scores(scores: Mapping[str, AnyScore], commits: Mapping[str, str]) -> dict[str, AnyScore]:
-    """The scores with these commits as revisions, by the path of the setting."""
-    pinned: dict[str, AnyScore] = {}
-    for name, score in scores.items():
-        update: dict[str, object] = {}
-        if f"scores.{name}" in commits:
-            update["revision"] = commits[f"scores.{name}"]
-        processor = f"scores.{name}.processor"
-        if isinstance(score, RewardScore) and score.processor and processor in commits:
-            revision = {"revision": commits[processor]}
-            update["processor"] = score.processor.model_copy(update=revision)
-        pinned[name] = score.model_copy(update=update)
-    return pinned
 
 
 def score_digests(job: Job) -> dict[str, str]:

@@ -15,8 +15,7 @@ from imagekiln.steps.models.hub import is_hub_id, require_undamaged
 class WeightsCheck:
     """A comparison of a model's files with its planned digest, which begins at once.
 
-    Reading the files for it also brings them into memory, from where the model is loaded.
-    `hash_seconds` is how long hashing took.
+    It also brings the files into the page cache. `hash_seconds` is the time of hashing.
     """
 
     def __init__(self, model: ModelSettings, digest: str) -> None:
@@ -44,8 +43,7 @@ class WeightsCheck:
     def require_planned(self) -> None:
         """Wait for the result.
 
-        Raises BadInput if the files are not the planned ones, Missing and TryAgain if they
-        cannot be read, and what `require_undamaged` raises of a downloaded model.
+        Raises BadInput if the files are not the planned ones, Missing, TryAgain.
         """
         if self._digest.result() != self._planned_digest:
             raise BadInput(
@@ -81,4 +79,4 @@ class WeightsCheck:
 
     def _raise_if_closed(self) -> None:
         if self._closed.is_set():
-            raise KilnError("nothing waits for the model's files any more")
+            raise KilnError("the check of the model's files was closed")

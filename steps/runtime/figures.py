@@ -45,7 +45,7 @@ def format_percent(share: float) -> str:
 
 
 def format_estimate_error(error: float) -> str:
-    """By which share more, or less, a run took than was estimated; above 200 %, how many times."""
+    """The share by which a run took more or less than estimated; above 200 %, a multiple."""
     if error > MAX_PERCENT_ERROR:
         return f"{format_number(1 + error)} times the estimate"
     comparison = "less" if error < 0 else "more"
@@ -53,7 +53,7 @@ def format_estimate_error(error: float) -> str:
 
 
 def format_money(amount: float) -> str:
-    """An amount of any currency, such as 1,520.00, or 0.0412 where cents are too coarse."""
+    """An amount of any currency, such as 1,520.00, or 0.0412 if cents are too coarse."""
     if 0 < amount < 0.1:
         return format_number(amount)
     return f"{amount:,.2f}"
@@ -75,7 +75,7 @@ def format_duration(number: float) -> str:
 
 
 def format_device_hours(hours: float, noun: str = "device") -> str:
-    """Hours of devices, such as 12.5 device-hours, or 9 s of a device where that is too coarse."""
+    """Hours of devices, such as 12.5 device-hours, or 9 s of a device if that is too coarse."""
     if 0 < hours < LEAST_HOURS:
         return f"{format_duration(hours * SECONDS_PER_HOUR)} of a {noun}"
     return f"{format_number(hours)} {noun}-hours"

@@ -1,4 +1,4 @@
-"""The process: its CPUs and GPUs, what its libraries are told, and the lines of its log.
+"""The process: its CPUs and GPUs, settings of its libraries, and the lines of its log.
 
 In a pod, it may use less than the node has. There, the template sets IMAGEKILN_LOG=json: each line
 of the log is then a JSON object with the run, the shard and the number of the attempt.

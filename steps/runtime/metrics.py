@@ -94,7 +94,7 @@ QUEUE_ITEMS = Metric(
     "gauge",
     "queue_items",
     "What waits between two stages: batches in `drawn`, 2 at most for each GPU, and parts in "
-    "`encoded`, 1 at most. Where both are full, storage is the limit; where only `drawn` is, "
+    "`encoded`, 1 at most. If both are full, storage is the limit; if only `drawn` is, "
     "encoding.",
     labels=("queue",),
     values=("drawn", "encoded"),

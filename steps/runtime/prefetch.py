@@ -17,8 +17,8 @@ POLL_SECONDS = 0.1
 class QueueWaits:
     """The seconds that a stage's output queue made others wait.
 
-    `full_seconds` is high where what follows is slow, `empty_seconds` where the stage itself is.
-    The `name` is that of the queue in metrics, for one that has any.
+    `full_seconds` is high if the next stage is slow, `empty_seconds` if the stage itself is.
+    `name` is that of the queue in metrics, if it has any.
     """
 
     full_seconds: float = 0.0

@@ -77,7 +77,7 @@ class NoProgress(Progress):
 
 
 class TerminalProgress(Progress):
-    """A bar on a terminal, which counts images, or what `noun` says, as they are drawn."""
+    """A bar on a terminal, which counts generated images, or other things that `noun` names."""
 
     def __init__(self, noun: str = "images") -> None:
         """Show nothing until the start."""
@@ -94,7 +94,7 @@ class TerminalProgress(Progress):
         self._bar = bar_class(total=total, unit=f" {self._noun}", dynamic_ncols=True)
 
     def add_existing(self, images: int) -> None:
-        """Begin that much further along, so that the rate is that of images drawn."""
+        """Begin further along, without effect on the rate."""
         if self._bar is not None and images:
             self._bar.initial += images
             self._bar.update(images)
@@ -109,7 +109,7 @@ class TerminalProgress(Progress):
         tqdm.write(sanitize_lines(event.sentence), file=sys.stderr)
 
     def close(self) -> None:
-        """Leave the bar where it is."""
+        """End the bar as it is."""
         if self._bar is not None:
             self._bar.close()
 

@@ -75,10 +75,9 @@ def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
     """A Stop that SIGTERM, SIGHUP and Ctrl-C request in the block. A second Ctrl-C raises Stopped.
 
     With `at_once`, the signal itself raises Stopped, unless a block is `deferred`. A second SIGTERM
-    or SIGHUP within the grace period has no effect, since the kubelet and Argo's executor, or the
-    kernel and the shell of a terminal that is gone, may each send one; it has none after the block
-    either, where it would spoil the exit code of a process about to end. Where SIGHUP is ignored,
-    as nohup has it, it stays so.
+    or SIGHUP within the grace period has no effect, since the kubelet and Argo's executor may each
+    send one; nor after the block, since it would spoil the exit code. SIGHUP stays ignored if it
+    was, as by nohup.
     """
     stop = Stop(immediate=at_once)
     interrupts = 0
@@ -121,10 +120,7 @@ def _replaceable_handlers() -> dict[signal.Signals, _Handler]:
 
 @contextmanager
 def _replaced_errors(stop: Stop) -> Iterator[None]:
-    """Raise Stopped in the place of any error after a signal has raised it.
-
-    Where that was in a call of DuckDB or Arrow, these raise errors of their own instead.
-    """
+    """Raise Stopped for any error after a signal: DuckDB and Arrow replace it by their own."""
     try:
         yield
     except Exception as error:

@@ -163,8 +163,8 @@ def _explain_request(where: str, error: BaseException) -> KilnError:
             f"{where}: the server refused the request ({error_reason(error)}). "
             "Check the address and the credentials."
         )
-    is_answer = isinstance(error, OSError) and not isinstance(error, TimeoutError)
-    failure = "storage failed" if is_answer else "storage did not answer"
+    is_silent = isinstance(error, ConnectionError | TimeoutError) or _is_client_error(error)
+    failure = "storage did not answer" if is_silent else "storage failed"
     return TryAgain(f"{where}: {failure} ({error_reason(error)}). {AGAIN}")
 
 

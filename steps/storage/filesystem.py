@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.util import find_spec
 from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit
 
 from fsspec.core import url_to_fs
 
@@ -28,8 +29,8 @@ S3FS_ATTEMPTS = 2
 # The limit of one read, retries included.
 READ_TIMEOUT_SECONDS = 180.0
 WEB_SILENCE_SECONDS = 30.0  # until a web server that sends nothing is given up
-# File systems of fsspec's that wrap others, lead by other ways to what is on this machine or its
-# network, or take more than a URI.
+# File systems of fsspec that wrap others, lead to this machine or its network, or need more than a
+# URI.
 REFUSED_SCHEMES = {
     *("adl", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data"),
     *("dbfs", "dir", "filecache", "ftp", "generic", "git", "jlab", "jupyter", "libarchive"),
@@ -62,7 +63,7 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
             raise NotInstalled(_describe_extra(uri, scheme, extra)) from error
         raise NotInstalled(f"{uri}: {error}. {remedy}") from error
     except (ValueError, TypeError) as error:
-        # Of an unknown scheme, or of a part that the URI lacks. What we pass ourselves is right.
+        # Of an unknown scheme, or a part that the URI lacks.
         if options and isinstance(error, TypeError):
             raise
         raise BadInput(f"{uri}: {first_line(str(error)).rstrip('.')}. {remedy}") from error
@@ -114,6 +115,16 @@ def _refuse_unsafe_uri(uri: str, scheme: str) -> None:
         raise BadInput(f"{uri}: names several file systems, by `::`. Name the file itself.")
     if "://" in uri and scheme in REFUSED_SCHEMES:
         raise BadInput(f"{uri}: {scheme}:// is not read from. Use a path, s3:// or https://.")
+    if scheme in ("http", "https") and not _has_host(uri):
+        raise BadInput(f"{uri}: is no URL. Write https://host/file.")
+
+
+def _has_host(uri: str) -> bool:
+    try:
+        parts = urlsplit(uri)
+        return bool(parts.hostname and parts.hostname.encode("idna") and parts.port != 0)
+    except ValueError:
+        return False
 
 
 def _watch_requests(files: Any) -> None:
@@ -153,7 +164,7 @@ def open_in_pieces(files: Any, path: str, **options: object) -> Iterator[BinaryI
 
 
 def modification_time(entry: dict[str, Any]) -> float | None:
-    """When an object was written, in seconds since 1970. Each file system has its own key."""
+    """The time of writing, in seconds since 1970, which each file system has under its own key."""
     for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
         value = entry.get(name)
         if isinstance(value, datetime):

@@ -15,11 +15,11 @@ from imagekiln.steps.errors import BadInput, TryAgain, first_line
 from imagekiln.steps.storage.failures import translate_errors
 
 MEMORY_LIMIT = "192MiB"
-STREAM_BUFFER_SIZE = "64MiB"  # with less, threads wait for one another where order is kept
+STREAM_BUFFER_SIZE = "64MiB"  # with less, threads of ordered queries wait for each other
 STREAM_ROWS = 16_384
 MAX_THREADS = 4  # each has blocks of its own; many threads would fill the memory with them
 RESOURCE_ERRORS = ("Out of Memory Error", "IO Error")
-# Such as for a time of the year 100,000,000, and for a map that has a key twice.
+# For a time of the year 100,000,000, say, or a map that has a key twice.
 VALUE_ERRORS = ("Conversion Error", "Invalid Input Error: Arrow map")
 
 
@@ -50,7 +50,7 @@ class Database:
                     "autoload_known_extensions": False,
                 },
             )
-        # In a notebook without ipywidgets, DuckDB can neither draw a bar nor be told not to.
+        # In a notebook without ipywidgets, DuckDB refuses this setting, and has no bar.
         with suppress(duckdb.InvalidInputException):
             self._connection.execute("SET enable_progress_bar = false")
         self.execute(f"SET streaming_buffer_size = '{STREAM_BUFFER_SIZE}'")

@@ -22,7 +22,7 @@ class ObjectInfo:
 
 
 class Store(Protocol):
-    """One folder of objects. Where storage fails, every method raises a KilnError."""
+    """One folder of objects. If storage fails, every method raises a KilnError."""
 
     @property
     def uri(self) -> str:
@@ -91,7 +91,7 @@ def create_once(store: Store, key: str, data: bytes) -> None:
 def require_conditional_writes(store: Store, key: str, data: bytes) -> None:
     """Create an existing object again, which must fail. Raises BadInput if it succeeds."""
     if store.create(key, data):
-        with suppress(StorageRefused):  # whoever may not remove is to learn why nothing is planned
+        with suppress(StorageRefused):  # the error below matters more
             store.remove(key)
         raise BadInput(
             f"{store.uri}: this store ignores conditional writes, so two pods could overwrite "

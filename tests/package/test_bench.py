@@ -8,8 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from tests.bench.gpu.__main__ import main, make_work
-from tests.bench.gpu.memory_limit import draw, draw_limited
-from tests.bench.gpu.report import Report
 from tests.bench.random_models import local, parameters
 from tests.bench.work import Work
 
@@ -49,20 +47,3 @@ def test_quick_sections_of_the_gpu_benchmark_run_without_a_gpu(tmp_path: Path) -
     sections = {name.partition(".")[0] for name in read_figures(path)}
     assert sections == {"denoiser", "decoder"}
     assert "fp8: needs CUDA." in result.output
-
-
-@pytest.mark.parametrize(("value", "ok"), [(1.0, True), (0.5, False), (float("nan"), False)])
-def test_a_figure_beside_its_bounds(tmp_path: Path, value: float, ok: bool) -> None:
-    path = tmp_path / "figures.jsonl"
-    Report(0.0, path).figure("faults.memory_ran_out", value)
-    assert read_figures(path)["faults.memory_ran_out"]["ok"] is ok
-
-
-@pytest.mark.slow
-def test_memory_that_runs_out_is_provoked(tmp_path: Path) -> None:
-    work = replace(tiny_work(tmp_path, 2), part=4)
-    half = replace(work, batch=work.batch // 2)
-    limited, later = draw_limited(work, limit=0)
-    assert limited.batch == half.batch
-    assert limited.digests == draw(half).digests
-    assert later.batch == work.batch

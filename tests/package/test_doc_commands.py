@@ -86,17 +86,6 @@ def test_mentioned_commands_and_their_options_are_there() -> None:
     assert mistakes == []
 
 
-def test_shown_make_targets_are_there() -> None:
-    targets = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    shown = {
-        word
-        for text in pages.blocks("sh")
-        for word in re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)
-    }
-    assert shown
-    assert shown <= targets
-
-
 def test_shown_manifests_and_dockerfiles_are_there() -> None:
     shown = {path for text in pages.blocks("sh") for path in CLUSTER_FILE.findall(text)}
     assert OWN_OVERLAY in shown

@@ -48,12 +48,6 @@ def test_importing_the_front_door_or_the_command_line_loads_nothing_heavy(module
     assert _modules_loaded_by(module) & HEAVY == set()
 
 
-def test_submitting_needs_nothing_that_only_generate_installs() -> None:
-    names = ("cluster", "results", "checks", "run", "plan", "verify", "read_job", "Job")
-    loaded = _modules_loaded_by("imagekiln; " + "; ".join(f"imagekiln.{name}" for name in names))
-    assert loaded.isdisjoint(GENERATE_ONLY)
-
-
 def test_what_makes_no_image_imports_without_what_only_generate_installs() -> None:
     """As on a laptop that only submits, and in the image of the CPU steps."""
     names = [found.name for found in walk_packages(imagekiln.__path__, "imagekiln.")]

@@ -28,13 +28,6 @@ def test_images_are_named_with_the_version_of_the_package() -> None:
     assert [place for place, tag in tags if tag != PROJECT["version"]] == []
 
 
-def test_every_link_of_the_page_for_the_index_is_a_file() -> None:
-    text = (ROOT / "docs" / "pypi.md").read_text() + " ".join(PROJECT["urls"].values())
-    names = re.findall(rf"{BLOB}([\w./-]+)", text)
-    assert len(names) > 5
-    assert [name for name in names if not (ROOT / name).is_file()] == []
-
-
 def _in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 

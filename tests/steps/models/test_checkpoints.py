@@ -54,13 +54,8 @@ def _refusal(file: Path, config: str = "bundled:shapes") -> str:
     ("name", "kind"),
     [
         ("lora_unet_mid_block.lora_down.weight", "is a LoRA, not a model that draws"),
-        ("lora_unet_mid_block.hada_w1_a", "is a LoHa, not a model that draws"),
         ("control_model.input_hint_block.0.weight", "is a ControlNet, not a model that draws"),
         ("decoder.mid.block_1.conv1.weight", "is a VAE, not a model that draws"),
-        ("first_stage_model.decoder.conv_in.weight", "is a VAE, not a model that draws"),
-        ("text_model.encoder.layers.0.mlp.fc1.bias", "is a text encoder, not a model that draws"),
-        ("body.0.rdb1.conv1.weight", "is an upscaler, not a model that draws"),
-        ("image_proj.norm.bias", "is an IP-Adapter, not a model that draws"),
         ("emb_params", "is an embedding, not a model that draws"),
     ],
 )
@@ -74,10 +69,7 @@ def test_a_file_of_another_kind_is_not_taken_for_a_model(
     "scale",
     [
         "model.diffusion_model.out.2.scale_weight",
-        "model.diffusion_model.double_blocks.0.img_mod.lin.weight_scale",
         "scaled_fp8",
-        "transformer.single_blocks.0.linear1.comfy_quant",
-        "first_stage_model.decoder.conv_in.weight.absmax",
         "transformer_blocks.0.attn.to_q.wscales",
     ],
 )
@@ -90,7 +82,6 @@ def test_scales_of_quantized_weights_are_not_left_out(scale: str, tmp_path: Path
     ("values", "method"),
     [
         ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "bits"),
-        ({"quantization_config": {"quant_method": "gguf"}}, "gguf"),
         ({"text_config": {"quantization_config": {"quant_method": "torchao"}}}, "torchao"),
         ({"quantization": {"quant_algo": "NVFP4"}}, "NVFP4"),
     ],
@@ -118,8 +109,6 @@ def test_a_quantized_component_is_refused_at_planning(
             {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True},
         ),
         ((), {"modelspec__prediction_type": "v"}, {"prediction_type": "v_prediction"}),
-        ((), {"modelspec__predict_key": "epsilon"}, {}),
-        ((), {"modelspec__prediction_type": "magic"}, {}),
         ((), {"ss_v_parameterization": "True"}, {"prediction_type": "v_prediction"}),
     ],
 )
@@ -176,14 +165,9 @@ def test_a_configuration_that_cannot_draw_as_the_file_says_is_refused(
     ("names", "problem"),
     [
         (("a.hada_w1_a", "a.hada_w2_a"), "is a LoHa, not a plain LoRA"),
-        (("a.oft_blocks",), "is an OFT, not a plain LoRA"),
-        (("a.on_input", "a.weight"), "is an IA3, not a plain LoRA"),
         (("a.lora_down.weight", "b.diff"), "has b.diff, one of 1 tensors that no layer"),
-        (("a.lora_up.weight", "b.diff_b", "c.w_norm"), "has b.diff_b, one of 2 tensors"),
         (("a.lora_up.weight", "a.lora_mid.weight"), "has a.lora_mid.weight, one of 1 tensors"),
         ((UNET,), "is a whole model, not a plain LoRA"),
-        (("decoder.conv_in.weight",), "is a VAE, not a plain LoRA"),
-        (("emb_params",), "is an embedding, not a plain LoRA"),
     ],
 )
 def test_what_would_not_be_applied_of_a_lora_is_refused_at_planning(

@@ -85,15 +85,6 @@ def test_variant_is_a_part_of_the_digest(folder: Path) -> None:
     assert model_digest(hub) == f"org/name#fp16@{'0' * 40}"
 
 
-def test_folder_that_is_here_goes_before_a_hub_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(SHAPES, tmp_path / "org" / "name")
-    monkeypatch.chdir(tmp_path)
-    own, bundled = (load_model_facts(_model(name)) for name in ("org/name", "bundled:shapes"))
-    assert (own.digest, own.pipeline) == (bundled.digest, bundled.pipeline)
-
-
 @pytest.mark.parametrize("suffix", [".bin", ".pt", ".BIN"])
 def test_pickled_weights_are_refused(folder: Path, suffix: str) -> None:
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
@@ -117,69 +108,34 @@ def test_model_that_is_nowhere_is_told_so(name: str) -> None:
 VAE8: dict[str, object] = {"block_out_channels": [1, 2, 3, 4], "latent_channels": 4}
 
 
-@pytest.mark.parametrize(
-    ("configurations", "side", "multiple"),
-    [
-        ({"unet": {"sample_size": 128, "in_channels": 4}, "vae": VAE8}, 1024, 8),
-        ({"transformer": {"patch_size": 2, "in_channels": 64}, "vae": {"z_dim": 16}}, 1024, 16),
-        ({}, 1024, 8),
-    ],
-    ids=[
-        "SDXL",
-        "Qwen-Image",
-        "nothing known",
-    ],
-)
-def test_sizes_are_read_from_the_configuration(
-    tmp_path: Path, configurations: dict[str, dict[str, object]], side: int, multiple: int
-) -> None:
-    model_facts = load_model_facts(_model(_configured(tmp_path, **configurations)))
-    assert (model_facts.width, model_facts.height, model_facts.size_multiple) == (
-        side,
-        side,
-        multiple,
-    )
-
-
 DC: dict[str, object] = {"encoder_block_out_channels": [1, 2, 3, 4, 5, 6], "latent_channels": 32}
 
 
 @pytest.mark.parametrize(
     ("pipeline", "configurations", "side", "multiple"),
     [
+        ("Any", {"unet": {"sample_size": 128, "in_channels": 4}, "vae": VAE8}, 1024, 8),
         (
-            "AuraFlowPipeline",
-            {"transformer": {"sample_size": 64, "patch_size": 2}, "vae": VAE8},
+            "Any",
+            {"transformer": {"patch_size": 2, "in_channels": 64}, "vae": {"z_dim": 16}},
             1024,
             16,
         ),
-        (
-            "HunyuanImagePipeline",
-            {"transformer": {"patch_size": [1, 1]}, "vae": {"latent_channels": 64}},
-            2048,
-            64,
-        ),
-        (
-            "SanaSprintPipeline",
-            {"transformer": {"sample_size": 32, "patch_size": 1}, "vae": DC},
-            1024,
-            32,
-        ),
+        ("Any", {}, 1024, 8),
+        ("AuraFlow", {"transformer": {"sample_size": 64, "patch_size": 2}, "vae": VAE8}, 1024, 16),
+        ("HunyuanImage", {"transformer": {"patch_size": [1, 1]}, "vae": {}}, 2048, 64),
+        ("SanaSprint", {"transformer": {"sample_size": 32, "patch_size": 1}, "vae": DC}, 1024, 32),
     ],
 )
-def test_sizes_that_the_configuration_does_not_tell_are_known_by_family(
+def test_sizes_are_read_from_the_configuration_or_known_by_family(
     tmp_path: Path,
     pipeline: str,
     configurations: dict[str, dict[str, object]],
     side: int,
     multiple: int,
 ) -> None:
-    model_facts = load_model_facts(_model(_configured(tmp_path, pipeline, **configurations)))
-    assert (model_facts.width, model_facts.height, model_facts.size_multiple) == (
-        side,
-        side,
-        multiple,
-    )
+    facts = load_model_facts(_model(_configured(tmp_path, f"{pipeline}Pipeline", **configurations)))
+    assert (facts.width, facts.height, facts.size_multiple) == (side, side, multiple)
 
 
 @pytest.mark.parametrize(

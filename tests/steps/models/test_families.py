@@ -127,24 +127,6 @@ def test_an_image_depends_on_neither_its_place_nor_its_neighbours_texts(kind: st
 
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", KINDS)
-def test_prompts_negative_prompts_and_guidance_tell(kind: str) -> None:
-    pipe = families.pipe(kind)
-    row, other, negative, guided = (
-        _rows(kind, 1, **more)[0]
-        for more in ({}, {}, {"negative_prompt": "two green triangles"}, {"guidance": 9.0})
-    )
-    drawn = _ours(pipe, [row], 1)[0]
-    assert np.array_equal(_ours(pipe, [other], 1)[0], drawn)
-    assert np.array_equal(_ours(pipe, [negative], 1)[0], drawn) is (kind in SILENT_ON_NEGATIVES)
-    assert not np.array_equal(_ours(pipe, [guided], 1)[0], drawn)
-    another = image_row(
-        "two green triangles", 0, width=row.parameters.width, height=row.parameters.height
-    )
-    assert not np.array_equal(_ours(pipe, [another], 1)[0], drawn)
-
-
-@pytest.mark.quick_cases(3)
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_whole_job_runs(kind: str, tmp_path: Path) -> None:
     side = families.SIDES.get(kind, SIDE)
     silent = kind in SILENT_ON_NEGATIVES

@@ -21,6 +21,7 @@ from tests.hub import (
 from tests.hub import hub as loopback_hub
 
 OTHER = "f" * 40
+NO_MODEL = "no such model on the hub, or no access. Check model.id and HF_TOKEN."
 
 
 @pytest.fixture
@@ -74,28 +75,17 @@ def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("server")
-def test_unknown_revision_is_told_with_the_setting() -> None:
-    assert (
-        _error_message(Missing, MODEL)
-        == f"{MODEL}: has no revision {OTHER}. Correct model.revision."
-    )
-
-
-@pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("name", ["kiln/nothing", "kiln/--..", f"kiln/{'x' * 100}"])
-def test_unknown_model_is_told_with_the_setting(name: str) -> None:
-    assert (
-        _error_message(Missing, name)
-        == f"{name}: no such model on the hub, or no access. Check model.id and HF_TOKEN."
-    )
-
-
-@pytest.mark.usefixtures("server")
-def test_gated_model_is_told_with_what_to_accept() -> None:
-    assert (
-        _error_message(BadInput, GATED)
-        == f"{GATED}: is gated. Accept its terms on the hub and set HF_TOKEN."
-    )
+@pytest.mark.parametrize(
+    ("kind", "name", "sentence"),
+    [
+        (Missing, MODEL, f"has no revision {OTHER}. Correct model.revision."),
+        (Missing, "kiln/nothing", NO_MODEL),
+        (Missing, "kiln/--..", NO_MODEL),
+        (BadInput, GATED, "is gated. Accept its terms on the hub and set HF_TOKEN."),
+    ],
+)
+def test_answer_of_the_hub_is_explained(kind: type[KilnError], name: str, sentence: str) -> None:
+    assert _error_message(kind, name) == f"{name}: {sentence}"
 
 
 @pytest.mark.usefixtures("server")

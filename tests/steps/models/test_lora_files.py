@@ -82,20 +82,6 @@ def test_a_file_that_is_no_safetensors_is_refused(
     )
 
 
-@pytest.mark.parametrize("header", [b"{}", b'{"__metadata__": {"lora": "x"}}'])
-def test_a_file_without_tensors_of_a_lora_is_refused(tmp_path: Path, header: bytes) -> None:
-    file = safetensors.raw(tmp_path / "style.safetensors", header)
-    assert (
-        _error_message(file)
-        == "model.loras.style: style.safetensors holds no LoRA. Choose another file."
-    )
-    safetensors.write(file, ("unet.conv_in.weight",))
-    assert (
-        _error_message(file)
-        == "model.loras.style: style.safetensors holds no LoRA. Choose another file."
-    )
-
-
 def test_a_folder_must_say_which_file_is_meant(tmp_path: Path) -> None:
     assert (
         _error_message(tmp_path)
