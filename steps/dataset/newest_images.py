@@ -4,7 +4,6 @@ Neither rows nor ids of all runs fit in memory: DuckDB compares them in a file o
 keeps a bit for each image.
 """
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.dataset.runs import RunSource
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.runs.image_id_index import ID_COLUMN, ID_DTYPE, IdArray, ids_from_hex
+from imagekiln.steps.runs.image_id_index import ID_COLUMN
 from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
@@ -137,25 +136,6 @@ def _left_bits(database: Database, planned: int) -> bytes:
             bits, numbers // BYTE_BITS, np.uint8(1) << (numbers % BYTE_BITS).astype("u1")
         )
     return bits.tobytes()
-
-
-def ids_of_values(column: str, values: pa.Array) -> IdArray:
-    """Sixteen bytes for each value. Raises ValueError where an image_id is none."""
-    if column != ID_COLUMN:
-        return _hash_texts(values.cast(pa.string()))
-    ids = ids_from_hex(values)
-    if len(ids) != len(values):
-        raise ValueError("an image_id is not of 32 digits")
-    return ids
-
-
-def _hash_texts(values: pa.Array) -> IdArray:
-    content = bytearray()
-    texts = values.cast(pa.binary())
-    for text in texts.to_pylist():
-        digest = hashlib.blake2b(text, digest_size=ID_DTYPE.itemsize)
-        content += digest.digest()
-    return np.frombuffer(content, ID_DTYPE)
 
 
 def require_comparable(uri: str, columns: pa.Schema, name: str) -> None:

@@ -302,7 +302,7 @@ def catalog_images(
     _register_texts(database, images_file, "image_id", "duplicate_suspects")
     database.execute(DUPLICATES_SQL)
     database.execute(UNIQUE_IMAGES_SQL)
-    create_existing_table(database, images_file.parent, existing_runs)
+    create_existing_table(database, existing_runs)
     if candidates > 1:
         plan_whole_groups(database, candidates)
     groups = _group_by_shape(database)

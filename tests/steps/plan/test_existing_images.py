@@ -6,25 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.plan.existing_images import (
-    IDS_PER_BUCKET,
-    create_existing_table,
-    successful_runs,
-)
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.plan.existing_images import create_existing_table, successful_runs
 from imagekiln.steps.runs import image_id_index
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database
 from tests import jobs
 from tests.image_ids import hexadecimal, write
 from tests.registry import entry, succeed
-from tests.s3 import S3Server, log_in
-from tests.stub_s3 import stub_s3
 
 
-def existing_numbers(
-    folder: Path, new_ids: Sequence[str], runs: Sequence[str], ids_per_bucket: int = IDS_PER_BUCKET
-) -> list[int]:
+def existing_numbers(folder: Path, new_ids: Sequence[str], runs: Sequence[str]) -> list[int]:
     """The numbers of the wanted ids that the runs hold; an id's number is ten times its place."""
     folder.mkdir()
     database = Database(folder)
@@ -36,7 +28,7 @@ def existing_numbers(
         f"CREATE TABLE unique_images AS SELECT * FROM (VALUES {values}) AS t(image_id, "
         "number) WHERE number IS NOT NULL"
     )
-    create_existing_table(database, folder, runs, ids_per_bucket)
+    create_existing_table(database, runs)
     numbers = database.fetch_table("SELECT number FROM existing ORDER BY number")[
         "number"
     ].to_pylist()
@@ -48,15 +40,11 @@ def existing_numbers(
     return [int(number) for number in numbers]
 
 
-@pytest.mark.quick_cases(3)
-@pytest.mark.parametrize(
-    ("bucket", "piece"), [(10_000, 10_000), (100, 10_000), (10_000, 50), (100, 70)]
-)
+@pytest.mark.parametrize("chunk", [10_000, 70])
 def test_what_is_found_is_what_a_set_would_find(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: int, piece: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(image_id_index, "IDS_PER_CHUNK", piece)
-    monkeypatch.setattr(image_id_index, "BUFFER_RECORDS", 64)
+    monkeypatch.setattr(image_id_index, "IDS_PER_CHUNK", chunk)
     ids, rng, held_ids = hexadecimal(600), np.random.default_rng(7), set[str]()
     for number, count in enumerate((200, 0, 1, 90)):
         chosen = [ids[place] for place in rng.choice(len(ids), count, replace=False)]
@@ -67,58 +55,14 @@ def test_what_is_found_is_what_a_set_would_find(
         held_ids |= set(chosen)
     new_ids = [ids[place] for place in rng.permutation(500)]
     runs = [str(tmp_path / f"run-{number}") for number in range(4)]
-    numbers = existing_numbers(tmp_path / "scratch", new_ids, runs, bucket)
+    numbers = existing_numbers(tmp_path / "scratch", new_ids, runs)
     assert numbers == [10 * place for place, text in enumerate(new_ids) if text in held_ids]
     assert 0 < len(numbers) < len(new_ids)
 
 
-def test_without_runs_or_images_nothing_is_held(tmp_path: Path) -> None:
-    write(open_store(str(tmp_path / "run")), hexadecimal(10))
-    assert existing_numbers(tmp_path / "one", hexadecimal(10), []) == []
-    assert existing_numbers(tmp_path / "other", [], [str(tmp_path / "run")]) == []
-
-
-def test_ids_that_share_their_first_half_are_told_apart(tmp_path: Path) -> None:
-    held_ids = [f"{'ab' * 8}{place:016x}" for place in range(0, 100, 2)]
-    write(open_store(str(tmp_path / "run")), held_ids)
-    new_ids = [f"{'ab' * 8}{place:016x}" for place in range(100)]
-    assert existing_numbers(tmp_path / "scratch", new_ids, [str(tmp_path / "run")]) == list(
-        range(0, 1000, 20)
-    )
-
-
-@pytest.mark.parametrize("images", [10, 1000])
-def test_each_run_is_asked_for_its_commit_and_one_piece_however_many_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: int
-) -> None:
-    with stub_s3() as store:
-        log_in(S3Server(store.endpoint), monkeypatch)
-        for number in range(3):
-            write(open_store(f"s3://bucket/run-{number}"), hexadecimal(images, seed=number))
-        store.requests.clear()
-        existing_numbers(
-            tmp_path / "scratch",
-            hexadecimal(images),
-            [f"s3://bucket/run-{number}" for number in range(3)],
-        )
-        assert all("/commits/" in each or "/image-ids/" in each for each in store.requests)
-        assert len(store.requests) == 3 * 5
-
-
 def test_run_whose_index_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"run/image-ids/: is missing"):
+    with pytest.raises(BadInput, match="run: has no image index"):
         existing_numbers(tmp_path / "scratch", hexadecimal(3), [str(tmp_path / "run")])
-
-
-def test_storage_that_fails_is_told_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with stub_s3() as store:
-        log_in(S3Server(store.endpoint), monkeypatch)
-        write(open_store("s3://bucket/run"), hexadecimal(10))
-        store.faults.extend([(400, "ExpiredToken")] * 8)
-        with pytest.raises(TryAgain, match="credentials have expired"):
-            existing_numbers(tmp_path / "scratch", hexadecimal(10), ["s3://bucket/run"])
 
 
 def test_earlier_runs_are_those_that_succeeded_but_not_the_run_itself(tmp_path: Path) -> None:
@@ -126,7 +70,3 @@ def test_earlier_runs_are_those_that_succeeded_but_not_the_run_itself(tmp_path: 
     succeed(job.output, entry(0), entry(1))
     assert successful_runs(job) == ("nightly-0", "nightly-1")
     assert successful_runs(job, "nightly-1") == ("nightly-0",)
-
-
-def test_job_that_skips_nothing_asks_for_no_runs(tmp_path: Path) -> None:
-    assert successful_runs(jobs.job(tmp_path, output="s3://nowhere/at-all")) == ()
