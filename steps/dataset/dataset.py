@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.dataset.image_ranges import read_images
 from imagekiln.steps.dataset.newest_images import (
     ReplacedImages,
     find_replaced_images,
@@ -30,6 +29,7 @@ from imagekiln.steps.dataset.runs import (
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runs.part_file import image_column
+from imagekiln.steps.runs.readback import read_images
 from imagekiln.steps.runs.tables import IMAGE_FIELD
 from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
 from imagekiln.steps.storage import open_store

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.dataset.image_ranges import read_images
 from imagekiln.steps.errors import BadInput, StorageRefused
 from imagekiln.steps.export.commits import ExportCommit, ExportFile, read_file_rows
 from imagekiln.steps.export.cutting import cut_rows
 from imagekiln.steps.export.parquet_file import ParquetFile
 from imagekiln.steps.export.picture_folder import PictureFolder
 from imagekiln.steps.export.tar_file import TarFile
+from imagekiln.steps.runs.readback import read_images
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store

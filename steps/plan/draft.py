@@ -41,7 +41,6 @@ from imagekiln.steps.plan.rules import NOT_UTF8, first_violation_sql, rejection_
 from imagekiln.steps.plan.run_time import SECONDS_PER_HOUR, RunTime
 from imagekiln.steps.plan.sampling import PlanSample, choose_sample, read_sample
 from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
-from imagekiln.steps.runs.drawn_sizes import with_final_sizes
 from imagekiln.steps.runs.plan import (
     BatchSize,
     InputFacts,
@@ -49,6 +48,7 @@ from imagekiln.steps.runs.plan import (
     RewriteFacts,
     max_batch_size,
 )
+from imagekiln.steps.runs.shard import with_final_sizes
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.scratch import Database

@@ -17,24 +17,17 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.output import Encoding, is_lossless
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
 from imagekiln.steps.runs.parts import (
-    RECORD_COLUMNS,
-    ImageRecord,
     Part,
     commit_part,
     emptied_outcome,
-    image_records,
     images_metadata,
     join_outcome,
-    matches_rows,
     outcome_table,
     read_part,
     require_same_images,
 )
-from imagekiln.steps.runs.readback import CheckResult, check_failure, check_image_bytes
 from imagekiln.steps.runs.tables import (
     IMAGE_FIELD,
     AddedFields,
@@ -48,7 +41,6 @@ from imagekiln.steps.storage.store import Store
 # Hugging Face datasets reads this to decode the column as images.
 HUGGINGFACE_METADATA = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
 IMAGE_LEAVES = ("image.bytes", "image.path")
-CHECK_BATCH_ROWS = 4  # a check holds the bytes of so many images beside those of the part
 
 
 class StoredFile(TypedDict):
@@ -76,17 +68,6 @@ class PackedPart:
 def pack_part(part: Part, images: Sequence[EncodedImage]) -> PackedPart:
     """Pack a part's images, in any order. The same images give the same bytes."""
     return PackedPart(part, part_to_parquet(part.rows, images, part.added))
-
-
-def check_part_images(store: Store, part: Part, encoding: Encoding) -> CheckResult:
-    """Read the whole part, and decode each of its images. Raises TryAgain."""
-    where = store.uri_of(part.key)
-    try:
-        content = store.read(part.key)
-        return _check_content(content, part, where, lossless=is_lossless(encoding))
-    except BadInput as error:
-        images = part.rows.num_rows
-        return check_failure(error, images)
 
 
 def reduce_part(store: Store, part: Part, key: str, image_ids: Container[str]) -> bool:
@@ -126,25 +107,6 @@ def bury(store: Store, keys: Iterable[str], row_schema: pa.Schema, added: AddedF
     nothing = part_to_parquet(row_schema.empty_table(), [], added)
     for key in keys:
         store.replace(key, nothing)
-
-
-def _check_content(content: bytes, part: Part, where: str, *, lossless: bool) -> CheckResult:
-    images = part.rows.num_rows
-    with parse_parquet(content, where) as parquet:
-        if not matches_rows(parquet, part):
-            return check_failure(f"{where}: holds other images than were planned", images)
-        result = CheckResult(images)
-        offsets = read_part(parquet, ["image_id"]).offsets.drop_null()
-        stored = zip(_iter_images(parquet), offsets.to_pylist(), strict=True)
-        for (record, image), offset in stored:
-            end = offset + (record.byte_size or 0)
-            if record.status != "ok" or image != content[offset:end]:
-                result += check_failure(
-                    f"{where}: image {record.image_id} is not where the footer says"
-                )
-            else:
-                result += check_image_bytes(record, image, where, lossless=lossless)
-        return result
 
 
 def part_to_parquet(
@@ -228,17 +190,3 @@ def _find_offsets(written: bytes, files: Sequence[StoredFile | None]) -> Iterato
         position = written.index(file["bytes"], position)
         yield position
         position += len(file["bytes"])
-
-
-def _iter_images(parquet: pq.ParquetFile) -> Iterator[tuple[ImageRecord, bytes]]:
-    columns = [IMAGE_FIELD.name, *RECORD_COLUMNS]
-    batches = parquet.iter_batches(
-        CHECK_BATCH_ROWS,
-        columns=columns,
-        use_threads=False,
-    )
-    for batch in batches:
-        records = image_records(batch)
-        images = batch[IMAGE_FIELD.name].to_pylist()
-        for record, image in zip(records, images, strict=True):
-            yield record, image["bytes"]

@@ -56,22 +56,6 @@ class PartOutcomes:
     offsets: pa.Array
 
 
-@dataclass(frozen=True, slots=True)
-class ImageRecord:
-    """What a part records of one image: its size in pixels, and that of its file in bytes."""
-
-    image_id: str
-    width: int
-    height: int
-    status: str
-    byte_size: int | None
-    sha256: str | None
-    pixels_sha256: str | None
-
-
-RECORD_COLUMNS = ImageRecord.__slots__
-
-
 def outcome_table(images: Sequence[EncodedImage], added: AddedFields = ()) -> pa.Table:
     """The outcomes of a part's images, in the order of their rows, with these added columns."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
@@ -101,12 +85,6 @@ def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
     columns = [*rows.columns, *outcome.columns]
     schema = pa.schema(fields)
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def image_records(table: pa.Table | pa.RecordBatch) -> list[ImageRecord]:
-    """The records in a table that has at least their columns."""
-    rows = table.select(list(RECORD_COLUMNS)).to_pylist()
-    return [ImageRecord(**row) for row in rows]
 
 
 def images_metadata(entries: Sequence[ImageEntry]) -> dict[str, str]:

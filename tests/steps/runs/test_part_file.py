@@ -8,9 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.output import Png
-from imagekiln.steps.runs.part_file import check_part_images, part_to_parquet
-from imagekiln.steps.runs.parts import Part, commit_part, outcome_table, read_outcomes
+from imagekiln.steps.runs.part_file import part_to_parquet
+from imagekiln.steps.runs.parts import commit_part, outcome_table, read_outcomes
 from imagekiln.steps.runs.tables import (
     IMAGE_ROW_SCHEMA,
     ORIGIN_SCHEMA,
@@ -112,27 +111,3 @@ def test_a_flipped_bit_in_any_column_is_found_by_its_page_s_checksum(
         store.replace("flipped", bytes(flipped))
         with pytest.raises(BadInput, match="is damaged"):
             read_table(store, "flipped")
-
-
-def test_check_counts_the_images_that_are_ok_and_their_bytes(rows: pa.Table, store: Store) -> None:
-    store.create(KEY, part_to_parquet(rows, IMAGES))
-    result = check_part_images(store, Part(KEY, rows), Png())
-    size = sum(len(image.content or b"") for image in IMAGES)
-    assert (result.images, result.ok, result.bytes, result.errors) == (4, 3, size, ())
-
-
-def test_check_refuses_the_images_of_other_rows(planned_rows: list[pa.Table], store: Store) -> None:
-    rows, other = planned_rows
-    store.create(KEY, part_to_parquet(other, IMAGES))
-    result = check_part_images(store, Part(KEY, rows), Png())
-    assert (result.images, result.ok) == (4, 0)
-    assert result.errors == (f"{store.uri_of(KEY)}: holds other images than were planned",)
-
-
-def test_check_finds_an_image_that_is_not_what_was_encoded(rows: pa.Table, store: Store) -> None:
-    wrong = replace(IMAGES[0], sha256="0" * 64)
-    store.create(KEY, part_to_parquet(rows, [wrong, *IMAGES[1:]]))
-    result = check_part_images(store, Part(KEY, rows), Png())
-    [error] = result.errors
-    assert error.endswith("has other bytes than were written")
-    assert (result.images, result.ok) == (4, 2)
