@@ -6,7 +6,7 @@ ranges, and an image that was generated again is read where it is ok.
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -53,25 +53,11 @@ class Dataset:
     """
 
     uri: str
-    runs: tuple[RunSource, ...]
-    manifest_columns: pa.Schema
+    runs: tuple[RunSource, ...] = field(repr=False)
+    manifest_columns: pa.Schema = field(repr=False)
     columns: tuple[str, ...]
     filter: pc.Expression | None = None
-    replaced: ReplacedImages | None = None
-
-    def __repr__(self) -> str:
-        """What a prompt shows: without the schemas of manifests, which fill screens."""
-        columns = ", ".join(self.columns)
-        parts = [
-            f"uri={self.uri!r}",
-            f"runs={len(self.runs)}",
-            f"columns=[{columns}]",
-        ]
-        if self.filter is not None:
-            parts.append(f"filter={self.filter}")
-        if self.replaced is not None:
-            parts.append(f"newest_by={self.replaced.column!r}")
-        return f"Dataset({', '.join(parts)})"
+    replaced: ReplacedImages | None = field(default=None, repr=False)
 
     @property
     def schema(self) -> pa.Schema:

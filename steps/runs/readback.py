@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from imagekiln.steps.errors import Missing
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.imaging.codecs import MAX_DECODED_PIXELS, RGB, decode_image
 from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
 from imagekiln.steps.runtime.sanitize import format_command
@@ -102,21 +102,23 @@ def _is_neighbor(group: Sequence[ImageLocation], place: ImageLocation) -> bool:
 def _read_range(store: Store, group: Sequence[ImageLocation]) -> list[tuple[int, bytes]]:
     first = group[0]
     where = store.uri_of(first.part)
+    advice = (
+        f"Restore it, or type `{format_command('verify', store.uri)}`, which says how to generate "
+        "it again."
+    )
     try:
         with store.open(first.part) as file:
             file.seek(first.offset)
             content = memoryview(file.read(group[-1].end - first.offset))
     except Missing as error:
-        command = format_command("verify", store.uri)
         raise Missing(
-            f"{where}: is missing, and image {first.image_id} is in it. Restore it, or type "
-            f"`{command}`, which says how to generate it again."
+            f"{where}: is missing, and image {first.image_id} is in it. {advice}"
         ) from error
     images: list[tuple[int, bytes]] = []
     for place in group:
         image = bytes(content[place.offset - first.offset : place.end - first.offset])
         if hashlib.sha256(image).hexdigest() != place.sha256:
             reason = f"image {place.image_id} has other bytes than were written"
-            raise damage_error(where, ValueError(reason))
+            raise BadInput(f"{where}: is damaged ({reason}). {advice}")
         images.append((place.index, image))
     return images

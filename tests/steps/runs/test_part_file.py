@@ -1,6 +1,5 @@
 """The format `parquet`: what a part holds, and how its bytes are laid out."""
 
-import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -52,16 +51,6 @@ def test_what_has_no_image_is_no_row_and_keeps_its_outcome(rows: pa.Table, store
     assert outcomes.drop_columns(["image_id"]).equals(outcome_table(images, added))
 
 
-def test_an_image_is_a_file_named_by_its_id(rows: pa.Table) -> None:
-    table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
-    image_ids = rows["image_id"].to_pylist()
-    files = [
-        {"bytes": image.content, "path": f"{image_id}.png"}
-        for image_id, image in zip(image_ids, IMAGES, strict=True)
-    ]
-    assert table["image"].to_pylist() == [files[0], files[2], files[3]]
-
-
 def test_offsets_point_at_the_files_themselves(rows: pa.Table, store: Store) -> None:
     commit_part(store, KEY, rows, part_to_parquet(rows, IMAGES))
     outcomes = read_outcomes(store, KEY, ["byte_size", "sha256"])
@@ -73,19 +62,6 @@ def test_offsets_point_at_the_files_themselves(rows: pa.Table, store: Store) -> 
             if offset is not None:
                 file.seek(offset)
                 assert file.read(size) == image.content
-
-
-def test_a_part_without_any_image_is_a_part(rows: pa.Table, store: Store) -> None:
-    commit_part(store, KEY, rows, part_to_parquet(rows, [not_ok(index) for index in range(4)]))
-    outcomes = read_outcomes(store, KEY, ["status"])
-    assert outcomes.table["status"].to_pylist() == ["failed"] * 4
-    assert outcomes.offsets.null_count == 4
-
-
-def test_hugging_face_datasets_is_told_that_the_column_is_an_image(rows: pa.Table) -> None:
-    metadata = pq.read_schema(pa.BufferReader(part_to_parquet(rows, IMAGES))).metadata
-    features = json.loads(metadata[b"huggingface"])["info"]["features"]
-    assert features["image"] == {"_type": "Image"}
 
 
 def test_images_are_stored_as_they_are_and_the_rest_compressed(rows: pa.Table) -> None:
