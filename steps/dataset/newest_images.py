@@ -31,7 +31,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ReplacedImages:
-    """Which images of some runs are left, and not left out for images of newer ones.
+    """The images of some runs that no newer run replaces.
 
     `bits` has one for each planned image: whether it was ok when they were compared, and is left.
     `shard_starts` says where those of each shard begin, run by run. `superseded` counts those whose
@@ -47,7 +47,7 @@ class ReplacedImages:
     compared: int
 
     def in_shard(self, run: int, shard: int, images: int) -> Mask:
-        """Whether each of so many images, which are those of a shard, is left."""
+        """Tell which of the images of a shard are left."""
         start = self.shard_starts[run][shard]
         first_byte, first_bit = divmod(start, BYTE_BITS)
         held = np.frombuffer(self.bits, np.uint8, offset=first_byte)
@@ -94,7 +94,7 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
 
 
 def _read_values(run: RunSource, number: int, shard: int, start: int, column: str) -> pa.Table:
-    """What the images of a shard that are ok are compared by, with the images' numbers."""
+    """The ids and values by which ok images of a shard are compared, with the images' numbers."""
     has_column = column in run.columns.names
     names = ["status", ID_COLUMN]
     if has_column and column != ID_COLUMN:
@@ -139,7 +139,7 @@ def _left_bits(database: Database, planned: int) -> bytes:
 
 
 def require_comparable(uri: str, columns: pa.Schema, name: str) -> None:
-    """Raise BadInput where images cannot be compared by a column: neither text nor integers."""
+    """Raise BadInput if images cannot be compared by a column: neither text nor integers."""
     if name not in columns.names:
         raise BadInput(
             f"{uri}: has no column {name!r}. Its columns are {', '.join(columns.names)}."

@@ -51,7 +51,7 @@ class PairComparison:
 
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """How many images have one status in the first run and another in the second."""
+    """Images that have one status in the first run and another in the second."""
 
     before: str
     after: str
@@ -69,7 +69,7 @@ class SettingDifference:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """How two runs compare.
+    """A comparison of two runs.
 
     `rms` is the mean distance of pixels over `sampled` pairs, in levels of 0 to 255.
     """
@@ -90,10 +90,10 @@ class Diff:
 def diff(first: str, second: str, to: str) -> Diff:
     """Compare the runs at two URIs, and write a page with images into the folder `to`.
 
-    Images are paired by their row's own id, where both runs have ids, or else by prompt and
+    Images are paired by their row's own id if both runs have ids, or else by prompt and
     negative prompt, and by their index; several of one prompt in their order. Of candidates, only
-    the best counts. Raises Incomplete where a run was never aggregated, BadInput on damage,
-    TryAgain where storage fails.
+    the best counts. Raises Incomplete if a run was never aggregated, BadInput on damage,
+    TryAgain.
     """
     first_run = open_run(first)
     second_run = open_run(second)

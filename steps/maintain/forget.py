@@ -3,7 +3,7 @@
 A commit announces the ids, and for each part that holds one the part that takes its place. These
 are written, and the next commit counts them. Then the old ones are buried: overwritten by a part
 without rows, whose name is never free again. Whatever is killed in between, the same command does
-the rest. A row stays where an image was, with its prompt and the status `forgotten`.
+the rest. The row of an image stays, with its prompt and the status `forgotten`.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ COPIES_FOLDERS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class ForgetSelection:
-    """Which images: those with one of these ids, or of one of these prompts.
+    """The images with one of these ids, or of one of these prompts.
 
     `ids` are of images or of rows. `prompt_parts` are texts that a prompt contains, in whatever
     case, and `prompt_hashes` the SHA-256 of whole prompts in UTF-8. Of a prompt that a language
@@ -70,7 +70,7 @@ class ForgetSelection:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was named."""
+        """Tell if nothing was named."""
         return not (self.ids or any(self.prompt_parts) or self.prompt_hashes)
 
     def select(self, rows: pa.Table, prompt_columns: Sequence[str] = ("prompt",)) -> pa.Array:
@@ -87,7 +87,7 @@ class ForgetSelection:
         return rows["image_id"].filter(is_selected).combine_chunks()
 
     def matched_ids(self, rows: pa.Table) -> pa.Array:
-        """Which of the ids that were named these rows have."""
+        """The named ids that these rows have."""
         ids = pa.array(self.ids, pa.string()).unique()
         is_image = pc.is_in(ids, rows["image_id"])
         is_row = pc.is_in(ids, rows["id"])
@@ -95,7 +95,7 @@ class ForgetSelection:
         return ids.filter(is_known)
 
     def require_valid(self) -> None:
-        """Raise BadInput where nothing is named, or what is no hash."""
+        """Raise BadInput if nothing is named, or what is no hash."""
         if self.is_empty:
             raise BadInput("Nothing says which images to forget. Name ids, or texts of prompts.")
         for digest in self.prompt_hashes:
@@ -107,7 +107,7 @@ class ForgetSelection:
                 )
 
     def _match(self, prompts: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Whether each of these prompts is one that was named."""
+        """Tell which of these prompts were named."""
         hashes = frozenset(map(str.lower, self.prompt_hashes))
         is_match = pa.array([False] * len(prompts))
         for text in filter(None, self.prompt_parts):
@@ -138,7 +138,7 @@ class ForgottenImages:
 
 @dataclass(frozen=True, slots=True)
 class ForgetResult:
-    """What was selected, and whether it was removed.
+    """The images that were selected; `removed` if they were taken down.
 
     `unknown_ids` are those of the ids that were named that no row and no image has.
     """

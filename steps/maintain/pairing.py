@@ -68,7 +68,7 @@ SAMPLE_PAIRS = """
 
 @dataclass(frozen=True, slots=True)
 class RowLocation:
-    """Where an image's row is in its run's manifest."""
+    """The place of an image's row in its run's manifest."""
 
     shard: int
     row: int
@@ -76,7 +76,7 @@ class RowLocation:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """How many images have a counterpart, their statuses, a random sample of those ok in both."""
+    """Counts of images with a counterpart, by status, and a random sample of those ok in both."""
 
     both: int
     only_first: int
@@ -89,7 +89,7 @@ class Pairing:
 def pair_images(database: Database, first: Run, second: Run, sample_size: int) -> Pairing:
     """Pair the images of two runs and sample the pairs.
 
-    Raises Incomplete where a run was not aggregated, BadInput on damage, TryAgain.
+    Raises Incomplete if a run was not aggregated, BadInput on damage, TryAgain.
     """
     # Where only one of the runs has ids, no id would find its counterpart.
     key = ID_KEY if _has_ids(first) and _has_ids(second) else TEXT_KEY
@@ -137,7 +137,7 @@ def _load_images(database: Database, table: str, run: Run, key: str) -> None:
 
 
 def _iter_manifests(run: Run, columns: tuple[str, ...]) -> Iterator[pa.Table]:
-    """These columns of the manifest, shard by shard, with each row's number in the run."""
+    """Columns of the manifest, shard by shard, with each row's number in the run."""
 
     def read_shard(shard: int) -> pa.Table:
         manifest = read_shard_columns(run, shard, columns)

@@ -29,7 +29,7 @@ Count = Annotated[int, Field(ge=0, le=2**62)]
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What attempts have spent, in device-seconds and in money.
+    """Device-seconds and money that attempts have spent.
 
     An attempt is one process, or one pod, at one shard or several. `useful` are the seconds of all
     that led to committed parts: those of an attempt that was cut off count up to its last part.
@@ -46,7 +46,7 @@ class Spent:
     ended: Count = 0
 
     def __add__(self, other: "Spent") -> "Spent":
-        """What both have spent."""
+        """Add both."""
         return Spent(*map(add, astuple(self), astuple(other)))
 
     @property
@@ -56,7 +56,7 @@ class Spent:
 
     @property
     def complete_cost(self) -> float | None:
-        """The cost; None where some of the time has no price."""
+        """The cost; None if some of the time has no price."""
         unpriced = self.seconds - self.priced
         rounding = 1e-6 * max(1.0, self.seconds)
         if unpriced < rounding:
@@ -64,7 +64,7 @@ class Spent:
         return None
 
     def highest_cost(self, highest_price: float | None) -> float:
-        """The cost, where the time without a price is that of the most expensive GPU."""
+        """The cost, if the time without a price was on the most expensive GPU."""
         unpriced_hours = (self.seconds - self.priced) / 3600
         return self.cost + unpriced_hours * (highest_price or 0.0)
 
@@ -205,7 +205,7 @@ def read_attempts(store: Store) -> list[Attempt]:
 
 
 def sum_spent(attempts: Iterable[Attempt]) -> Spent:
-    """What attempts have written that they spent."""
+    """Add up what attempts have recorded."""
     return sum((attempt.spent for attempt in attempts), NOTHING)
 
 

@@ -30,7 +30,7 @@ from imagekiln.steps.runs.tables import (
 from imagekiln.steps.runtime.metrics import PARTS
 from imagekiln.steps.storage.store import Store
 
-# For each image row, the offset of its image, null without one, or all of its outcome where it is
+# For each image row, the offset of its image, null without one, or all of its outcome if it is
 # no row of the object.
 IMAGES_METADATA = b"imagekiln.images"
 ImageEntry: TypeAlias = int | Mapping[str, object] | None
@@ -47,9 +47,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PartOutcomes:
-    """What a part records of its images, in the order of their rows, without their bytes.
+    """The outcomes that a part records, in the order of its rows, without the images' bytes.
 
-    An offset is null where there is no image.
+    An offset is null if there is no image.
     """
 
     table: pa.Table
@@ -96,7 +96,7 @@ def images_metadata(entries: Sequence[ImageEntry]) -> dict[str, str]:
 def read_part(
     parquet: pq.ParquetFile, columns: Sequence[str] | None, added: AddedFields = ()
 ) -> PartOutcomes:
-    """These columns of an open part, or all, for each of its image rows in their order.
+    """Read these columns of an open part, or all, for each of its image rows in their order.
 
     A part may have no columns but ids and outcomes of those that are no rows of the object: no
     others may be named then. Raises one of DAMAGE_ERRORS.
@@ -135,7 +135,7 @@ def read_part(
 
 
 def matches_rows(parquet: pq.ParquetFile, part: Part) -> bool:
-    """Whether an object has the columns that were planned of a part, and its rows in them."""
+    """Tell if an object has the columns that were planned of a part, and its rows in them."""
     rows = part.rows
     outcome = outcome_schema(part.added)
     planned = pa.schema([IMAGE_FIELD, *rows.schema, *outcome])
@@ -155,7 +155,7 @@ def read_outcomes(
 ) -> PartOutcomes:
     """Read columns of a part and these added ones, and none of its images, as `read_part` does.
 
-    Raises Missing, or BadInput where the part is damaged.
+    Raises Missing, or BadInput if the part is damaged.
     """
     with open_parquet(store, key) as parquet:
         added_names = [field.name for field in added]
@@ -163,9 +163,9 @@ def read_outcomes(
 
 
 def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> bool:
-    """Create the object that commits a part; False where another process already did.
+    """Create the object that commits a part; False if another process already did.
 
-    Raises BadInput where the part that exists holds other images.
+    Raises BadInput if the part that exists holds other images.
     """
     if store.create(key, content):
         PARTS.add(result="committed")

@@ -67,7 +67,7 @@ def decode_stored_image(store: Store, row: Mapping[str, Any], content: bytes) ->
 def read_images(store: Store, rows: pa.Table, pool: Executor) -> list[bytes]:
     """The bytes of the images of these rows, which are ok, in their order.
 
-    Raises Missing, TryAgain, or BadInput where they are not those that the manifest describes.
+    Raises Missing, TryAgain, or BadInput if they are not those that the manifest describes.
     """
     columns = [rows[name].to_pylist() for name in LOCATION_COLUMNS]
     places = [

@@ -101,7 +101,7 @@ def find_finished_runs(output: str) -> list[RunEntry]:
 
 
 def refuse_unfinished(output: str) -> None:
-    """Raise Incomplete where there is a run under an output: it is known to be unfinished."""
+    """Raise Incomplete if there is a run under an output: it is known to be unfinished."""
     store = open_store(output)
     for name in _list_folders(store):
         if store.exists(f"{name}/{PLAN_KEY}"):
@@ -111,7 +111,7 @@ def refuse_unfinished(output: str) -> None:
 
 
 def _list_folders(store: Store) -> list[str]:
-    """The names of an output's folders; none where they may not be listed, as over HTTP."""
+    """The names of an output's folders; none if they may not be listed, as over HTTP."""
     with suppress(StorageRefused):
         return [entry.key for entry in store.list_folder("") if entry.is_folder]
     return []

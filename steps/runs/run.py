@@ -43,12 +43,12 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is as its job asks."""
+        """Tell if the run is as its job asks."""
         return self.head.commit.is_finished
 
     @property
     def is_complete(self) -> bool:
-        """Whether every planned image is accounted for."""
+        """Tell if every planned image is accounted for."""
         return self.head.commit.is_complete
 
     @property
@@ -82,7 +82,7 @@ def read_shard_manifest(run: Run, number: int) -> pa.Table:
 
 
 def read_shard_columns(run: Run, number: int, columns: Sequence[str] | None) -> pa.Table:
-    """These columns of the manifest of a shard, or all. Raises as `read_shard_manifest`."""
+    """Read these columns of the manifest of a shard, or all. Raises as `read_shard_manifest`."""
     key = find_manifest(run.store, run.head.commit, number)
     images = run.plan.shards[number].images
     return read_manifest(run.store, key, images, columns)
@@ -92,7 +92,7 @@ def open_run(uri: str) -> Run:
     """The run at `uri`, which may also be the address of one of its retries.
 
     Raises Missing if there is no plan, BadInput if it cannot be read or the run was removed,
-    TryAgain if storage fails.
+    TryAgain.
     """
     run_uri, retry = split_address(uri)
     store = open_store(run_uri)

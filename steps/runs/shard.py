@@ -41,7 +41,7 @@ SIZE_COLUMNS = ("width", "height")
 
 
 def require_shard(store: Store, plan: Plan, shard: int) -> None:
-    """Raise BadInput where the plan has no such shard."""
+    """Raise BadInput if the plan has no such shard."""
     last = len(plan.shards) - 1
     if not 0 <= shard <= last:
         raise BadInput(f"{store.uri}: has shards 0 to {last}, not {shard}.")
@@ -50,7 +50,7 @@ def require_shard(store: Store, plan: Plan, shard: int) -> None:
 def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
     """The parts of a shard, in order, whose rows also say where their images come from.
 
-    Raises BadInput where the plan has no such shard, or the shard changed since planning.
+    Raises BadInput if the plan has no such shard, or the shard changed since planning.
     """
     rows = add_origin(read_shard_rows(store, plan, shard), plan)
     added = added_fields(plan.job)
@@ -116,7 +116,7 @@ def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
 
 
 def count_images(parts: Sequence[Part]) -> int:
-    """How many images the parts have."""
+    """Count the images of the parts."""
     return sum(part.rows.num_rows for part in parts)
 
 
@@ -132,7 +132,7 @@ def used_lora_names(parts: Sequence[Part]) -> set[str]:
 
 
 def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
-    """The parts that are not committed. Raises BadInput where a committed part has other images."""
+    """The parts that are not committed. Raises BadInput if a committed part has other images."""
 
     def is_missing(part: Part) -> bool:
         if not store.exists(part.key):
@@ -166,7 +166,7 @@ def _count_images(key: str, plan: Plan) -> int:
 
 
 def has_missing_parts(store: Store, plan: Plan) -> bool:
-    """Whether a part of any shard is missing. Raises as `missing_parts` does."""
+    """Tell if a part of any shard is missing. Raises as `missing_parts` does."""
 
     def is_incomplete(number: int) -> bool:
         parts = read_shard(store, plan, number)

@@ -27,7 +27,7 @@ class Terms:
     failed_share: float | None = None
 
     def find_excess(self, spent: Spent) -> str | None:
-        """How far the budget is spent, as a clause; None where some of it is left."""
+        """A clause about a spent budget; None if some of it is left."""
         gpu_hours = self.budget.gpu_hours
         if gpu_hours is not None and spent.gpu_hours >= gpu_hours:
             return _describe_hours(spent.gpu_hours, gpu_hours)
@@ -40,7 +40,7 @@ class Terms:
         return None
 
     def find_estimated_excess(self, gpu_hours: float, cost: float | None) -> str | None:
-        """By how much an estimate exceeds the budget, as a clause; None where it does not."""
+        """By how much an estimate exceeds the budget, as a clause; None if it does not."""
         limit = self.budget.gpu_hours
         if limit is not None and gpu_hours > limit:
             return _describe_hours(gpu_hours, limit)
@@ -56,7 +56,7 @@ def terms_of(job: Job) -> Terms:
 
 
 def budget_error(uri: str, excess: str) -> BudgetSpent:
-    """That the run at `uri` has no budget left, and how to resume it."""
+    """The error for a run without budget left."""
     return BudgetSpent(
         f"{uri}: the budget is spent: {excess}. Everything committed is kept. To resume, raise "
         "`budget` in the job, or by --set, and run or submit it again."
