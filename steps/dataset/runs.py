@@ -117,7 +117,7 @@ def open_source(uri: str) -> RunSource:
 
 
 def describe_source(run: Run) -> RunSource:
-    """Describe a run by its plan and commit. Raises Incomplete if it was not aggregated, BadInput."""
+    """Describe a run by its plan and commit. Raises Incomplete, BadInput."""
     store = run.store
     plan = run.plan
     commit = run.head.commit

@@ -6,11 +6,11 @@ without rows, whose name is never free again. Whatever is killed in between, the
 the rest. The row of an image stays, with its prompt and the status `forgotten`.
 """
 
-import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 
@@ -68,11 +68,6 @@ class ForgetSelection:
     prompt_parts: tuple[str, ...] = ()
     prompt_hashes: tuple[str, ...] = ()
 
-    @property
-    def is_empty(self) -> bool:
-        """Tell if nothing was named."""
-        return not (self.ids or any(self.prompt_parts) or self.prompt_hashes)
-
     def select(self, rows: pa.Table, prompt_columns: Sequence[str] = ("prompt",)) -> pa.Array:
         """The ids of those images that are among these rows, by any of the columns of prompts."""
         ids = pa.array(self.ids, pa.string())
@@ -96,7 +91,7 @@ class ForgetSelection:
 
     def require_valid(self) -> None:
         """Raise BadInput if nothing is named, or what is no hash."""
-        if self.is_empty:
+        if not (self.ids or any(self.prompt_parts) or self.prompt_hashes):
             raise BadInput("Nothing says which images to forget. Name ids, or texts of prompts.")
         for digest in self.prompt_hashes:
             lowered = digest.lower()
@@ -114,7 +109,8 @@ class ForgetSelection:
             contains = pc.match_substring(prompts, text, ignore_case=True)
             is_match = pc.or_(is_match, contains)
         if hashes:
-            has_hash = [_sha256(prompt) in hashes for prompt in prompts.to_pylist()]
+            texts = prompts.to_pylist()
+            has_hash = [sha256(text.encode()).hexdigest() in hashes for text in texts]
             is_match = pc.or_(is_match, pa.array(has_hash))
         return is_match
 
@@ -181,7 +177,9 @@ def forget(
     selection.require_valid()
     for name in exports:  # a wrong name is found before anything is removed
         require_export(open_store(name))
-    runs = _open_runs(uri)
+    runs = open_runs(uri)
+    for run in runs:
+        _require_complete(run)
     matches = [_select(run, selection) for run in runs]
     selected = [match.image_ids for match in matches]
     known = [read_forgotten(run.store, run.head.commit) for run in runs]
@@ -190,6 +188,7 @@ def forget(
         for run, ids, earlier in zip(runs, selected, known, strict=True)
     ]
     all_ids = pa.concat_arrays([NO_IDS, *selected]).unique()
+    known_ids = {name for match in matches for name in match.matched_ids.to_pylist()}
     if remove:
         for run, ids in zip(runs, selected, strict=True):
             if len(ids) or run.head.commit.takedown is not None:
@@ -201,39 +200,19 @@ def forget(
         runs=tuple(counts),
         exports=tuple(map(ForgottenImages, exports, in_exports, in_exports)),
         removed=remove,
-        unknown_ids=_unknown_ids(selection, [match.matched_ids for match in matches]),
+        unknown_ids=tuple(name for name in dict.fromkeys(selection.ids) if name not in known_ids),
     )
-
-
-def _unknown_ids(selection: ForgetSelection, found: Sequence[pa.Array]) -> tuple[str, ...]:
-    """The ids that were not found, in the order in which they were named."""
-    unknown = dict.fromkeys(selection.ids)
-    for ids in found:
-        for name in ids.to_pylist():
-            unknown.pop(name, None)
-    return tuple(unknown)
-
-
-def _open_runs(uri: str) -> list[Run]:
-    """The runs to look through. Raises BadInput if one may still be made, or cannot be read."""
-    runs = open_runs(uri)
-    for run in runs:
-        _require_complete(run)
-    return runs
 
 
 def _require_complete(run: Run) -> None:
     """Raise BadInput if the job still has a part to make. A retry that has is ended first."""
     if run.is_complete or run.head.uncounted_retry is not None:
         return
+    output = run.store.uri.rpartition("/")[0] or "."
     raise BadInput(
         f"{run.store.uri}: is not complete, so a process may still make its images. Run its job to "
-        f"the end, or remove it (`{format_command('gc', _parent(run.store.uri))}`)."
+        f"the end, or remove it (`{format_command('gc', output)}`)."
     )
-
-
-def _parent(uri: str) -> str:
-    return uri.rpartition("/")[0] or "."
 
 
 def _select(run: Run, selection: ForgetSelection) -> _RunSelection:
@@ -357,7 +336,3 @@ def _remove_copies(store: Store) -> None:
     for key in (*unfinished, *copies):
         with suppress(Missing):
             store.remove(key)
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -53,7 +53,7 @@ Equality = Literal["bytes", "pixels", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The device and libraries that generated an image. `batch` is the number of images in a batch."""
+    """The device and libraries that generated an image, and the images of a batch."""
 
     device: str
     batch: int
@@ -62,7 +62,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class ReproduceResult:
-    """An image generated again: its file, what of it equals the stored one, or how far it is from it.
+    """An image generated again, compared with the stored one.
 
     `file` is None if it could not be drawn, `likeness` if there is nothing to compare, and
     `then` if the shard left no statistics.

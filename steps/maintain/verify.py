@@ -75,7 +75,7 @@ RECORD_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """Counts of a run that is whole: its planned images, also by status, the stored ones, their bytes."""
+    """A whole run: its planned images, also by status, the stored ones, and their bytes."""
 
     run: str
     images: int

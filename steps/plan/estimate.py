@@ -21,13 +21,12 @@ from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.rewritten_prompts import rewrite_for_estimate
 from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.plan.template_rows import read_prompts
-from imagekiln.steps.runs.attempts import read_attempts, sum_charged
+from imagekiln.steps.runs.attempts import Terms, budget_error, read_attempts, sum_charged, terms_of
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.plan import parse_plan
 from imagekiln.steps.runs.run import Run
 from imagekiln.steps.runs.shard import has_missing_parts
 from imagekiln.steps.runs.stats import Expectation
-from imagekiln.steps.runs.terms import Terms, budget_error, terms_of
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import temporary_folder

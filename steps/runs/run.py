@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.runs.attempts import Terms
 from imagekiln.steps.runs.commits import (
     Head,
     commit_next,
@@ -25,7 +26,6 @@ from imagekiln.steps.runs.manifest import find_manifest, read_manifest
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan, is_export, load_plan
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.terms import Terms
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 

@@ -105,19 +105,6 @@ DICTIONARY_COLUMNS = (
     "error",
     "part",
 )
-# The types of columns whose names are reserved, wherever a run has them.
-FIELD_TYPES: Mapping[str, pa.DataType] = {
-    field.name: field.type
-    for field in (
-        *IMAGE_ROW_SCHEMA,
-        *DRAWN_SIZE_SCHEMA,
-        *ORIGIN_SCHEMA,
-        *OUTCOME_SCHEMA,
-        *LOCATION_SCHEMA,
-        *NEAR_DUPLICATE_SCHEMA,
-        IMAGE_FIELD,
-    )
-}
 # The columns that a job's scores and captions add to those of all parts and manifests.
 AddedFields = Sequence[pa.Field]
 ROW_GROUP_ROWS = 131_072  # in tables that are written as a stream
