@@ -101,12 +101,16 @@ def reproduce(
     model raises.
     """
     run = open_run(uri)
-    manifest_row = _find_row_not_forgotten(run, image_id)
+    manifest_row = _find_row(run, image_id)
     (image_row,) = image_rows(manifest_row)
     (stored,) = to_rows(manifest_row)
     image_id = stored["image_id"]
-    suffix = file_suffix(run.plan.job.encoding)
-    path = to or Path(f"{image_id}{suffix}")
+    if stored["status"] == FORGOTTEN_STATUS:
+        raise BadInput(
+            f"{run.store.uri}: image {image_id} was taken down, so it is not made again. Name "
+            "another one."
+        )
+    path = to or Path(f"{image_id}{file_suffix(run.plan.job.encoding)}")
     _require_writable(path.parent)
     origin = _find_origin(run, str(stored["part"]))
     stats = None if origin is None else _find_stats(run, origin)
@@ -114,7 +118,9 @@ def reproduce(
     place = 0 if origin is None else _place_in_batch(run.store, origin, image_id, batch)
     report("Loading the model ...")
     drawn, now = _draw_again(run, image_row, batch, place)
-    encoded = _encode(run.plan, image_row, drawn)
+    job = run.plan.job
+    metadata = build_image_metadata(image_row, model_label(run.plan), job.encoding, job.metadata)
+    encoded = encode_drawn_image(drawn, job.encoding, metadata)
     equal = _equality(stored, encoded)
     likeness = _compare_pixels(run.store, stored, drawn) if equal == "nothing" else None
     return ReproduceResult(
@@ -131,18 +137,7 @@ def reproduce(
     )
 
 
-def _find_row_not_forgotten(run: Run, name: str) -> pa.Table:
-    """The manifest row of an image, as `find_row` has it. Raises BadInput if it was taken down."""
-    row = find_row(run, name)
-    if _only(row, "status") == FORGOTTEN_STATUS:
-        raise BadInput(
-            f"{run.store.uri}: image {_only(row, 'image_id')} was taken down, so it is not made "
-            "again. Name another one."
-        )
-    return row
-
-
-def find_row(run: Run, name: str) -> pa.Table:
+def _find_row(run: Run, name: str) -> pa.Table:
     """The manifest row of an image, by its `image_id` or its row's id, as a table of one row.
 
     Reads nothing but ids until it is found. Raises BadInput if the run has no such image, or
@@ -159,18 +154,13 @@ def find_row(run: Run, name: str) -> pa.Table:
         )
     rows = [_read_row(run, position) for position in positions[:MAX_NAMED_IMAGES]]
     if len(positions) > 1:
-        names = [f"{_only(row, 'image_id')} ({_only(row, 'status')})" for row in rows]
-        images = ", ".join(names)
+        named = pa.concat_tables(rows).select(["image_id", "status"]).to_pylist()
+        images = ", ".join(f"{row['image_id']} ({row['status']})" for row in named)
         raise BadInput(
             f"{run.store.uri}: {len(positions):,} images have the id {name!r}. Name one of them by "
             f"its image_id: {images}{' ...' if len(positions) > len(rows) else ''}"
         )
     return rows[0]
-
-
-def _only(row: pa.Table, column: str) -> object:
-    """The value of a table of one row."""
-    return row[column][0].as_py()
 
 
 def _find_positions(run: Run, column: str, value: str) -> Iterator[tuple[int, int]]:
@@ -268,11 +258,6 @@ def _draw_again(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnI
         versions=library_versions(plan.job),
     )
     return drawn, provenance
-
-
-def _encode(plan: Plan, row: ImageRow, drawn: DrawnImage) -> EncodedImage:
-    metadata = build_image_metadata(row, model_label(plan), plan.job.encoding, plan.job.metadata)
-    return encode_drawn_image(drawn, plan.job.encoding, metadata)
 
 
 def _require_writable(folder: Path) -> None:
