@@ -68,7 +68,11 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
     """
     if len(runs) < 2:
         return None
-    shards = [(run, shard) for run, each in enumerate(runs) for shard in range(len(each.manifests))]
+    shards = [
+        (number, shard)
+        for number, source in enumerate(runs)
+        for shard in range(len(source.manifests))
+    ]
     images = [runs[run].shard_images[shard] for run, shard in shards]
     starts = list(accumulate(images, initial=0))
     first_images = iter(starts)
@@ -76,8 +80,7 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
 
     def read(index: int) -> pa.Table:
         run, shard = shards[index]
-        start = starts[index]
-        return _read_values(runs[run], run, shard, start, column)
+        return _read_values(runs[run], run, shard, starts[index], column)
 
     with (
         temporary_folder("imagekiln-newest-") as folder,

@@ -143,8 +143,10 @@ def _pair_runs(first: Run, second: Run) -> Pairing:
 def _compare_sample(
     first: Run, second: Run, pairing: Pairing, target: Store
 ) -> list[PairComparison]:
-    first_rows = read_manifest_rows(first, [number for number, _ in pairing.sample])
-    second_rows = read_manifest_rows(second, [number for _, number in pairing.sample])
+    first_numbers = [number for number, _ in pairing.sample]
+    first_rows = read_manifest_rows(first, first_numbers)
+    second_numbers = [number for _, number in pairing.sample]
+    second_rows = read_manifest_rows(second, second_numbers)
     stores = (first.store, second.store)
     captions = _describe_pairs(first_rows, second_rows)
 

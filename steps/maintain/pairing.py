@@ -104,10 +104,13 @@ def read_manifest_rows(run: Run, numbers: Sequence[int]) -> list[ManifestRow]:
 
     def read(index: int) -> list[ManifestRow]:
         shard = shards[index]
-        rows = pa.array([number % SHARD_STRIDE for number in by_shard[shard]])
-        return to_rows(read_shard_manifest(run, shard).take(rows))
+        places = [number % SHARD_STRIDE for number in by_shard[shard]]
+        manifest = read_shard_manifest(run, shard)
+        rows = manifest.take(pa.array(places))
+        return to_rows(rows)
 
-    rows = chain.from_iterable(map_ordered(read, len(shards)))
+    tables = map_ordered(read, len(shards))
+    rows = chain.from_iterable(tables)
     by_number = dict(zip(sorted(numbers), rows, strict=True))
     return [by_number[number] for number in numbers]
 

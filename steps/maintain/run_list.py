@@ -113,13 +113,18 @@ def find_runs(store: Store) -> FoundRuns:
     def open_folder(index: int) -> Run | BadInput | None:
         return _open_run(store, names[index])
 
-    found = dict(zip(names, map_ordered(open_folder, len(names), READERS), strict=True))
-    runs = [run for run in found.values() if isinstance(run, Run)]
-    return FoundRuns(
-        runs=[run for run in runs if not run.head.is_removed],
-        removed=[run for run in runs if run.head.is_removed],
-        unreadable={name: error for name, error in found.items() if isinstance(error, BadInput)},
-    )
+    result = FoundRuns([], [], {})
+    opened = map_ordered(open_folder, len(names), READERS)
+    for name, run in zip(names, opened, strict=True):
+        if isinstance(run, BadInput):
+            result.unreadable[name] = run
+        elif run is None:
+            continue
+        elif run.head.is_removed:
+            result.removed.append(run)
+        else:
+            result.runs.append(run)
+    return result
 
 
 def _open_run(store: Store, name: str) -> Run | BadInput | None:
@@ -201,8 +206,11 @@ def _describe(run: Run) -> RunOverview:
 
 
 def _count_committed(run: Run) -> int | None:
-    parts = sum(run.plan.part_count(shard) for shard in range(len(run.plan.shards)))
-    return count_committed_images(run.store, run.plan) if parts <= MAX_LISTED_PARTS else None
+    shards = range(len(run.plan.shards))
+    parts = sum(map(run.plan.part_count, shards))
+    if parts > MAX_LISTED_PARTS:
+        return None
+    return count_committed_images(run.store, run.plan)
 
 
 def _find_spent(run: Run, summary: Summary) -> tuple[float, float | None]:

@@ -167,7 +167,8 @@ def _damage_of(error: BadInput) -> _Damage:
 def _check_run(run: Run, summary: Summary, budget: ByteBudget) -> _Damage:
     counts: list[ImageCounts] = []
     check_shard = partial(_check_shard, run, counts, budget)
-    found = sum(map_ordered(check_shard, len(run.plan.shards)), _Damage())
+    shards = map_ordered(check_shard, len(run.plan.shards))
+    found = sum(shards, _Damage())
     checks = [*_checks(run), _check_counts(run, summary, counts)]
     others = map_ordered(lambda place: _collect(checks[place]), len(checks))
     return sum(others, found)
@@ -252,10 +253,12 @@ def _check_shard(run: Run, counts: list[ImageCounts], budget: ByteBudget, number
 
     counts.append(count_images(manifest))
     planned = pa.concat_tables([part.rows for part in planned_parts])
-    found = _collect(_check_input_images(run.store, planned))
+    input_errors = _check_input_images(run.store, planned)
+    found = _collect(input_errors)
     for part in parts:
         found += _check_part(run, part, budget)
-    return found + _collect(_check_manifest(run, number, planned, manifest, parts))
+    manifest_errors = _check_manifest(run, number, planned, manifest, parts)
+    return found + _collect(manifest_errors)
 
 
 def _check_part(run: Run, part: Part, budget: ByteBudget) -> _Damage:
@@ -263,10 +266,12 @@ def _check_part(run: Run, part: Part, budget: ByteBudget) -> _Damage:
     pixels = pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()
     with budget.reserve(BYTES_PER_PIXEL * pixels):
         lossless = is_lossless(run.plan.job.encoding)
-        found = _collect(_check_images(run.store, part, lossless=lossless))
+        errors = _check_images(run.store, part, lossless=lossless)
+        found = _collect(errors)
     if not found.count:
         return found
-    return found + _Damage(commands=_repair(run, part.key))
+    commands = _repair(run, part.key)
+    return found + _Damage(commands=commands)
 
 
 def _check_images(store: Store, part: Part, *, lossless: bool) -> Iterator[str]:
@@ -327,9 +332,11 @@ def _check_manifest(
         return
 
     named = _named_outcomes(run, manifest)
+    no_rows = named.slice(0, 0)
     tables = [_outcomes_of(run.store, part) for part in parts]
-    stored = pa.concat_tables([named.slice(0, 0), *tables])
-    places = pc.index_in(_place_of(named), _place_of(stored))
+    stored = pa.concat_tables([no_rows, *tables])
+    named_places = _place_of(named)
+    places = pc.index_in(named_places, _place_of(stored))
     if places.null_count or not have_same_rows(named, stored.take(places)):
         yield f"{where}: differs from the parts"
         return
@@ -337,9 +344,10 @@ def _check_manifest(
     is_image = pc.equal(stored["status"], "ok")
     image_ids = manifest["image_id"].combine_chunks()
     is_of_shard = pc.is_in(stored["image_id"], image_ids)
-    images = stored.filter(pc.and_(is_image, is_of_shard))
-    unnamed = pc.index_in(_place_of(images), _place_of(named)).null_count
-    if unnamed:
+    is_counted = pc.and_(is_image, is_of_shard)
+    images = stored.filter(is_counted)
+    found = pc.index_in(_place_of(images), named_places)
+    if found.null_count:
         yield f"{where}: lacks images that the parts have"
 
 

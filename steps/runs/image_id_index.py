@@ -44,16 +44,19 @@ class ImageIds:
     def add(self, manifest: pa.Table) -> None:
         """Add the images of one shard that no later run is to make. Raises TryAgain."""
         is_listed = pc.is_in(manifest["status"], pa.array(["ok", FORGOTTEN_STATUS]))
-        images = manifest.select([ID_COLUMN]).filter(is_listed)
-        self.database.insert(INSERT_IDS.format(chunks=self.chunks), "images", images)
+        listed = manifest.filter(is_listed)
+        images = listed.select([ID_COLUMN])
+        sql = INSERT_IDS.format(chunks=self.chunks)
+        self.database.insert(sql, "images", images)
 
     def write(self, store: Store) -> tuple[str, ...]:
         """Write the index of the run in `store`, and return the keys of its chunks."""
         self.database.execute("CREATE TABLE sorted AS FROM ids ORDER BY chunk")
         keys = []
         for number in range(self.chunks):
-            rows = self.database.fetch_table(SELECT_CHUNK.format(chunk=number))
-            content = to_parquet(rows.cast(IMAGE_INDEX_SCHEMA).combine_chunks())
+            sql = SELECT_CHUNK.format(chunk=number)
+            rows = self.database.fetch_table(sql).cast(IMAGE_INDEX_SCHEMA)
+            content = to_parquet(rows.combine_chunks())
             key = image_ids_key(number, digest_of(content))
             store.create(key, content)
             keys.append(key)

@@ -78,7 +78,8 @@ def reduce_part(store: Store, part: Part, key: str, image_ids: Container[str]) -
     """
     where = store.uri_of(part.key)
     with parse_parquet(store.read(part.key), where) as parquet:
-        columns = ["image_id", *outcome_schema(part.added).names]
+        outcome = outcome_schema(part.added)
+        columns = ["image_id", *outcome.names]
         outcomes = read_part(parquet, columns, part.added)
         if not len(outcomes.offsets):
             return False
@@ -87,14 +88,17 @@ def reduce_part(store: Store, part: Part, key: str, image_ids: Container[str]) -
         images = table[IMAGE_FIELD.name].to_pylist()
         stored = iter(images)
 
-    outcome = emptied_outcome(outcomes.table, image_ids, part.added)
-    statuses = outcome["status"].to_pylist()
+    emptied = emptied_outcome(outcomes.table, image_ids, part.added)
+    statuses = emptied["status"].to_pylist()
     files: list[StoredFile | None] = []
     for status, offset in zip(statuses, outcomes.offsets, strict=True):
         file = next(stored) if offset.is_valid else None
         is_left = status != FORGOTTEN_STATUS
-        files.append(file if is_left else None)
-    content = _write_part(part.rows, outcome, files)
+        if is_left:
+            files.append(file)
+        else:
+            files.append(None)
+    content = _write_part(part.rows, emptied, files)
     store.create(key, content)
     return True
 

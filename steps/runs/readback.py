@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -70,14 +69,14 @@ def read_images(store: Store, rows: pa.Table, pool: Executor) -> list[bytes]:
     Raises Missing, TryAgain, or BadInput if they are not those that the manifest describes.
     """
     columns = [rows[name].to_pylist() for name in LOCATION_COLUMNS]
-    places = [
-        ImageLocation(index, *location) for index, location in enumerate(zip(*columns, strict=True))
-    ]
+    locations = zip(*columns, strict=True)
+    places = [ImageLocation(index, *location) for index, location in enumerate(locations)]
     places.sort(key=lambda place: (place.part, place.offset))
     contents = [b""] * len(places)
-    read = pool.map(partial(_read_range, store), _group_neighbors(places))
-    for index, content in chain.from_iterable(read):
-        contents[index] = content
+    groups = _group_neighbors(places)
+    for images in pool.map(partial(_read_range, store), groups):
+        for index, content in images:
+            contents[index] = content
     return contents
 
 
@@ -94,9 +93,11 @@ def _group_neighbors(places: Sequence[ImageLocation]) -> Iterator[list[ImageLoca
 
 
 def _is_neighbor(group: Sequence[ImageLocation], place: ImageLocation) -> bool:
-    is_near = place.offset - group[-1].end <= MAX_GAP_BYTES
-    is_small = place.end - group[0].offset <= MAX_RANGE_BYTES
-    return place.part == group[0].part and is_near and is_small
+    first = group[0]
+    last = group[-1]
+    is_near = place.offset - last.end <= MAX_GAP_BYTES
+    is_small = place.end - first.offset <= MAX_RANGE_BYTES
+    return place.part == first.part and is_near and is_small
 
 
 def _read_range(store: Store, group: Sequence[ImageLocation]) -> list[tuple[int, bytes]]:

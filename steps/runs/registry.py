@@ -69,8 +69,9 @@ def read_entries(output: str) -> list[RunEntry]:
     Raises BadInput on damage, TryAgain.
     """
     store = open_store(output)
-    read = partial(_read_entry, store)
-    return list(dict.fromkeys(map_ordered(read, count_entries(store, registry_key), READERS)))
+    count = count_entries(store, registry_key)
+    entries = map_ordered(partial(_read_entry, store), count, READERS)
+    return list(dict.fromkeys(entries))
 
 
 def iter_successful(output: str, entries: Sequence[RunEntry]) -> Iterator[RunEntry]:

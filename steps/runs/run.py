@@ -164,7 +164,8 @@ def iter_named_parts(run: Run, keys: Iterable[str]) -> Iterator[tuple[str, Part]
         location = parse_part_key(key)
         if location is None or location[0] not in plans:
             raise _unplanned_part(run, key)
-        keys_by_shard.setdefault(location, []).append(key)
+        shard_keys = keys_by_shard.setdefault(location, [])
+        shard_keys.append(key)
 
     for (retry, number), shard_keys in sorted(keys_by_shard.items()):
         shard = read_shard(run.store, plans[retry], number)

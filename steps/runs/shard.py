@@ -181,13 +181,15 @@ def with_final_sizes(rows: pa.Table, sizes: PassSizes) -> pa.Table:
     """Planned rows with the sizes in which images are stored, and those in which they are drawn."""
     if not sizes.alters_images:
         return rows
-    widths, heights = (rows[name].to_pylist() for name in SIZE_COLUMNS)
+    widths = rows["width"].to_pylist()
+    heights = rows["height"].to_pylist()
     drawn = list(zip(widths, heights, strict=True))
     final_sizes = {size: sizes.final(size) for size in set(drawn)}
     final = [final_sizes[size] for size in drawn]
 
-    for name, field in zip(SIZE_COLUMNS, DRAWN_SIZE_SCHEMA, strict=True):
-        rows = rows.append_column(field, rows[name])
+    generated_width, generated_height = DRAWN_SIZE_SCHEMA
+    rows = rows.append_column(generated_width, rows["width"])
+    rows = rows.append_column(generated_height, rows["height"])
     for axis, name in enumerate(SIZE_COLUMNS):
         index = rows.column_names.index(name)
         field = rows.schema.field(name)
