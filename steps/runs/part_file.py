@@ -93,11 +93,9 @@ def reduce_part(store: Store, part: Part, key: str, image_ids: Container[str]) -
     files: list[StoredFile | None] = []
     for status, offset in zip(statuses, outcomes.offsets, strict=True):
         file = next(stored) if offset.is_valid else None
-        is_left = status != FORGOTTEN_STATUS
-        if is_left:
-            files.append(file)
-        else:
-            files.append(None)
+        if status == FORGOTTEN_STATUS:
+            file = None
+        files.append(file)
     content = _write_part(part.rows, emptied, files)
     store.create(key, content)
     return True
