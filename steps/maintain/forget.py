@@ -40,7 +40,7 @@ from imagekiln.steps.runs.manifest import NO_IDS, read_forgotten, write_forgotte
 from imagekiln.steps.runs.part_file import bury, reduce_part
 from imagekiln.steps.runs.run import Run, iter_named_parts, read_shard_columns
 from imagekiln.steps.runs.shard import read_row_schema, read_shard_rows
-from imagekiln.steps.runs.tables import added_fields, read_column
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, added_fields, read_column
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage import open_store
@@ -48,6 +48,7 @@ from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
 UNFINISHED_PARTS = f"{IMAGES_FOLDER}/.writing-"
+NO_ROWS = IMAGE_ROW_SCHEMA.empty_table().select(["image_id", "id"])
 COPIES_FOLDERS = tuple(
     f"{report}/{folder}"
     for report in (REPORT_FOLDER, f"{PREVIEW_FOLDER}/{REPORT_FOLDER}")
@@ -68,8 +69,8 @@ class ForgetSelection:
     prompt_parts: tuple[str, ...] = ()
     prompt_hashes: tuple[str, ...] = ()
 
-    def select(self, rows: pa.Table, prompt_columns: Sequence[str] = ("prompt",)) -> pa.Array:
-        """The ids of those images that are among these rows, by any of the columns of prompts."""
+    def select(self, rows: pa.Table, prompt_columns: Sequence[str] = ("prompt",)) -> pa.Table:
+        """The ids of the selected ones among these rows, by any of the columns of prompts."""
         ids = pa.array(self.ids, pa.string())
         is_selected = pc.or_(
             pc.is_in(rows["image_id"], ids),
@@ -79,15 +80,7 @@ class ForgetSelection:
             prompts = pc.fill_null(rows[name], "")
             is_match = self._match(prompts)
             is_selected = pc.or_(is_selected, is_match)
-        return rows["image_id"].filter(is_selected).combine_chunks()
-
-    def matched_ids(self, rows: pa.Table) -> pa.Array:
-        """The named ids that these rows have."""
-        ids = pa.array(self.ids, pa.string()).unique()
-        is_image = pc.is_in(ids, rows["image_id"])
-        is_row = pc.is_in(ids, rows["id"])
-        is_known = pc.or_(is_image, is_row)
-        return ids.filter(is_known)
+        return rows.select(["image_id", "id"]).filter(is_selected)
 
     def require_valid(self) -> None:
         """Raise BadInput if nothing is named, or what is no hash."""
@@ -113,14 +106,6 @@ class ForgetSelection:
             has_hash = [sha256(text.encode()).hexdigest() in hashes for text in texts]
             is_match = pc.or_(is_match, pa.array(has_hash))
         return is_match
-
-
-@dataclass(frozen=True, slots=True)
-class _RunSelection:
-    """Images of a run that were selected, and the ids that were named and that it has."""
-
-    image_ids: pa.Array
-    matched_ids: pa.Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +166,13 @@ def forget(
     for run in runs:
         _require_complete(run)
     matches = [_select(run, selection) for run in runs]
-    selected = [match.image_ids for match in matches]
+    selected = [rows["image_id"].combine_chunks() for rows in matches]
     known = [read_forgotten(run.store, run.head.commit) for run in runs]
     counts = [
         ForgottenImages(run.store.uri, len(ids), len(_without(ids, earlier)))
         for run, ids, earlier in zip(runs, selected, known, strict=True)
     ]
     all_ids = pa.concat_arrays([NO_IDS, *selected]).unique()
-    known_ids = {name for match in matches for name in match.matched_ids.to_pylist()}
     if remove:
         for run, ids in zip(runs, selected, strict=True):
             if len(ids) or run.head.commit.takedown is not None:
@@ -200,7 +184,7 @@ def forget(
         runs=tuple(counts),
         exports=tuple(map(ForgottenImages, exports, in_exports, in_exports)),
         removed=remove,
-        unknown_ids=tuple(name for name in dict.fromkeys(selection.ids) if name not in known_ids),
+        unknown_ids=_unknown_ids(selection, matches),
     )
 
 
@@ -215,21 +199,24 @@ def _require_complete(run: Run) -> None:
     )
 
 
-def _select(run: Run, selection: ForgetSelection) -> _RunSelection:
+def _select(run: Run, selection: ForgetSelection) -> pa.Table:
+    """The ids of selected images of a run, and of their rows."""
     columns = ("prompt",) if run.plan.rewrite is None else ("prompt", ORIGINAL_COLUMN)
 
-    def select(number: int) -> _RunSelection:
+    def select(number: int) -> pa.Table:
         rows = read_shard_rows(run.store, run.plan, number)
-        image_ids = selection.select(rows, columns)
-        matched_ids = selection.matched_ids(rows)
-        return _RunSelection(image_ids, matched_ids)
+        return selection.select(rows, columns)
 
-    shards = list(map_ordered(select, len(run.plan.shards)))
-    image_ids = [shard.image_ids for shard in shards]
-    matched_ids = [shard.matched_ids for shard in shards]
-    ids = pa.concat_arrays([NO_IDS, *image_ids])
-    all_matched = pa.concat_arrays([NO_IDS, *matched_ids])
-    return _RunSelection(ids, all_matched.unique())
+    shards = map_ordered(select, len(run.plan.shards))
+    return pa.concat_tables([NO_ROWS, *shards])
+
+
+def _unknown_ids(selection: ForgetSelection, matches: Sequence[pa.Table]) -> tuple[str, ...]:
+    """The ids that no row and no image has, in the order in which they were named."""
+    known = pa.concat_tables([NO_ROWS, *matches])
+    ids = pa.array(selection.ids, pa.string()).unique()
+    is_known = pc.or_(pc.is_in(ids, known["image_id"]), pc.is_in(ids, known["id"]))
+    return tuple(ids.filter(pc.invert(is_known)).to_pylist())
 
 
 def _without(ids: pa.Array, earlier: pa.Array) -> pa.Array:
@@ -299,10 +286,9 @@ def _parts_with(run: Run, image_ids: pa.Array) -> set[str]:
 def _take_down(run: Run, takedown: Takedown) -> None:
     """Write the parts without the images, and count them, unless another process was faster."""
     image_ids = read_column(run.store, takedown.ids, "image_id")
-    ids = frozenset(image_ids.to_pylist())
     for key, part in iter_named_parts(run, takedown.parts):
         new_key = reduced_part_key(key, takedown.number)
-        if not reduce_part(run.store, part, new_key, ids):
+        if not reduce_part(run.store, part, new_key, image_ids):
             return  # buried: another process has counted the new part
 
     policy = resolve_policy(run)

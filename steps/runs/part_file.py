@@ -10,7 +10,7 @@ that were planned is in the metadata of the object, from which the manifest has 
 
 import io
 import json
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
+from imagekiln.steps.runs.manifest import forget_rows
 from imagekiln.steps.runs.parts import (
     Part,
     commit_part,
-    emptied_outcome,
     images_metadata,
     join_outcome,
     outcome_table,
@@ -70,7 +70,7 @@ def pack_part(part: Part, images: Sequence[EncodedImage]) -> PackedPart:
     return PackedPart(part, part_to_parquet(part.rows, images, part.added))
 
 
-def reduce_part(store: Store, part: Part, key: str, image_ids: Container[str]) -> bool:
+def reduce_part(store: Store, part: Part, key: str, image_ids: pa.Array) -> bool:
     """Create `key` with what a part holds but for the images with these ids.
 
     False if the part is buried: its images are in another one already. Raises Missing, BadInput on
@@ -88,7 +88,8 @@ def reduce_part(store: Store, part: Part, key: str, image_ids: Container[str]) -
         images = table[IMAGE_FIELD.name].to_pylist()
         stored = iter(images)
 
-    emptied = emptied_outcome(outcomes.table, image_ids, part.added)
+    left = forget_rows(outcomes.table, image_ids, part.added)
+    emptied = left.select(outcome.names).cast(outcome)
     statuses = emptied["status"].to_pylist()
     files: list[StoredFile | None] = []
     for status, offset in zip(statuses, outcomes.offsets, strict=True):

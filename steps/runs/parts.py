@@ -6,7 +6,7 @@ that have no image.
 """
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
+from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.tables import (
     IMAGE_FIELD,
     IMAGE_ROW_SCHEMA,
@@ -61,22 +61,6 @@ def outcome_table(images: Sequence[EncodedImage], added: AddedFields = ()) -> pa
     ordered = sorted(images, key=lambda image: image.index_in_part)
     outcomes = [_outcome(image) for image in ordered]
     return pa.Table.from_pylist(outcomes, schema=outcome_schema(added))
-
-
-def emptied_outcome(
-    outcomes: pa.Table, image_ids: Container[str], added: AddedFields = ()
-) -> pa.Table:
-    """The outcomes of a part, of which nothing but the status is left of the images named."""
-    schema = outcome_schema(added)
-    forgotten = EncodedImage(0, FORGOTTEN_STATUS)
-    (empty,) = outcome_table([forgotten], added).to_pylist()
-    empty["marks"] = None  # as `forget_rows` has it
-    ids = outcomes["image_id"].to_pylist()
-    rows = outcomes.select(schema.names).to_pylist()
-    emptied = [
-        empty if image_id in image_ids else row for image_id, row in zip(ids, rows, strict=True)
-    ]
-    return pa.Table.from_pylist(emptied, schema=schema)
 
 
 def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
