@@ -157,15 +157,18 @@ class AttemptReader:
         Raises TryAgain.
         """
         keys = list_attempts(self._store) if keys is None else keys
-        attempts = {key: self._ended[key] for key in keys if key in self._ended}
-        unknown = [key for key in keys if key not in attempts]
+        unknown = [key for key in keys if key not in self._ended]
         read = map_ordered(lambda index: self._read(unknown[index]), len(unknown))
+        attempts: dict[str, Attempt] = {}
         for key, attempt in zip(unknown, read, strict=True):
             if attempt is None:
                 continue
             attempts[key] = attempt
             if attempt.end is not None:
                 self._ended[key] = attempt
+        for key in keys:
+            if key in self._ended:
+                attempts[key] = self._ended[key]
         return attempts
 
     def _read(self, key: str) -> Attempt | None:
