@@ -216,3 +216,13 @@ def test_folder_that_is_no_output_is_refused(tmp_path: Path, s3_bucket: str) -> 
     assert str(raised.value) == (
         f"{run}: is a run, not the output that holds runs. Name {tmp_path}/out."
     )
+
+
+def test_a_finished_run_stays_even_where_a_later_one_of_its_name_holds_all_of_it(
+    tmp_path: Path,
+) -> None:
+    finished_run(tmp_path, "monday", PROMPTS[:6], days=30)
+    finished_run(tmp_path, "tuesday", PROMPTS, days=20)
+    before = files(tmp_path / "out")
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    assert files(tmp_path / "out") == before
