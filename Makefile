@@ -30,7 +30,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo check test test-slow test-cluster test-cluster-scale compare golden pipeline-calls bench bench-run bench-hidden bench-gpu \
-	bench-plan bench-aggregate bench-index bench-scores bench-scale bench-tail lint types docs format install lock upgrade licenses audit wheel \
+	bench-plan bench-aggregate bench-scores bench-scale bench-tail lint types docs format install lock upgrade licenses audit wheel \
 	sbom release clean FORCE
 
 help: ## List the targets
@@ -100,9 +100,6 @@ bench-scores: $(VENV)/dev build/linked ## Benchmark: images per second without s
 
 bench-export: $(VENV)/dev build/linked ## Benchmark: exporting, images per second and memory, beside pyarrow's copy
 	@$(BIN)/python -m tests.bench.export
-
-bench-index: $(VENV)/dev build/linked ## Benchmark: leaving out what earlier runs hold, seconds and memory
-	@$(BIN)/python tests/bench/index.py
 
 bench-scale: $(VENV)/dev build/linked ## Benchmark: 1 to 100 million images played through, hours, cost and first limits
 	@$(BIN)/python -m tests.bench.scale

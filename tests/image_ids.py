@@ -1,19 +1,12 @@
 """Image ids, and the index of a run that holds them."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from imagekiln.steps.runs.commits import create_commit, read_head
-from imagekiln.steps.runs.image_id_index import (
-    IdArray,
-    add_image_ids,
-    collect_image_ids,
-    read_index_chunk,
-    write_image_index,
-)
+from imagekiln.steps.runs.image_id_index import collect_image_ids, read_index_chunk
 from imagekiln.steps.storage.store import Store
 
 EDGES = ("00" * 16, "ff" * 16, "00" * 15 + "01", "ab" + "00" * 15, "7f" * 16, "80" + "00" * 15)
@@ -34,19 +27,15 @@ def write(store: Store, ids: list[str], failed: int = 0) -> None:
     )
     half = len(ids) // 2
     with collect_image_ids(len(ids)) as image_ids:
-        add_image_ids(image_ids, manifest.slice(0, half))
-        add_image_ids(image_ids, manifest.slice(half))
-        keys = write_image_index(store, image_ids)
+        image_ids.add(manifest.slice(0, half))
+        image_ids.add(manifest.slice(half))
+        keys = image_ids.write(store)
     head = read_head(store)
     create_commit(store, head, replace(head.commit, image_ids=keys))
 
 
-def iter_index_chunks(store: Store) -> Iterator[IdArray]:
-    """Every chunk of a run's index, in order."""
+def read_index(store: Store) -> list[str]:
+    """Every id of a run's index, as digits, in order."""
     keys = read_head(store).commit.image_ids
-    number = 0
-    count = 1
-    while number < count:
-        ids, count = read_index_chunk(store, keys, number)
-        yield ids
-        number += 1
+    chunks = (read_index_chunk(store, key)["image_id"].to_pylist() for key in keys)
+    return [image_id.hex() for chunk in chunks for image_id in chunk]

@@ -19,7 +19,7 @@ from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.runs.attempts import merge_stats, read_attempts, sum_spent
 from imagekiln.steps.runs.commits import Commit, CommitKind, create_commit
-from imagekiln.steps.runs.image_id_index import add_image_ids, collect_image_ids, write_image_index
+from imagekiln.steps.runs.image_id_index import collect_image_ids
 from imagekiln.steps.runs.manifest import write_manifest
 from imagekiln.steps.runs.run import Run
 from imagekiln.steps.runs.stats import RunRate, describe_passes
@@ -78,8 +78,8 @@ def count_run(run: Run, policy: AcceptancePolicy, reconciler: RunReconciler) -> 
             sheet.add(shard)
             sweep.add(shard)
             marker.add(shard.manifest)
-            add_image_ids(image_ids, shard.manifest)
-        index = write_image_index(run.store, image_ids)
+            image_ids.add(shard.manifest)
+        index = image_ids.write(run.store)
     for rows in marker.mark_manifests(run.store, manifests):
         builder.add_marks(NEAR_DUPLICATE, rows.num_rows)
         sheet.add_marked(NEAR_DUPLICATE, rows)

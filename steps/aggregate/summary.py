@@ -25,10 +25,10 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.execution import PricePerHour
 from imagekiln.steps.runs.attempts import NOTHING, Spent
 from imagekiln.steps.runs.commits import Head, read_head
-from imagekiln.steps.runs.drawn_sizes import sum_work
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, MISSING_STATUS, OUTSCORED_STATUS
 from imagekiln.steps.runs.keys import commit_key, rejected_key
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.shard import sum_work
 from imagekiln.steps.runs.stats import (
     Count,
     Expectation,

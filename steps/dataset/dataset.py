@@ -1,19 +1,18 @@
 """The images of runs as a dataset: every image that is ok, once, whichever retry made it.
 
 The manifests say which images these are and where their bytes lie, so that parts are read by
-ranges, and an image that was generated again is read where it is ok.
+ranges, and an image that was generated again is read from the part in which it is ok.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.dataset.image_ranges import read_images
 from imagekiln.steps.dataset.newest_images import (
     ReplacedImages,
     find_replaced_images,
@@ -30,6 +29,7 @@ from imagekiln.steps.dataset.runs import (
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runs.part_file import image_column
+from imagekiln.steps.runs.readback import read_images
 from imagekiln.steps.runs.tables import IMAGE_FIELD
 from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
 from imagekiln.steps.storage import open_store
@@ -53,25 +53,11 @@ class Dataset:
     """
 
     uri: str
-    runs: tuple[RunSource, ...]
-    manifest_columns: pa.Schema
+    runs: tuple[RunSource, ...] = field(repr=False)
+    manifest_columns: pa.Schema = field(repr=False)
     columns: tuple[str, ...]
     filter: pc.Expression | None = None
-    replaced: ReplacedImages | None = None
-
-    def __repr__(self) -> str:
-        """What a prompt shows: without the schemas of manifests, which fill screens."""
-        columns = ", ".join(self.columns)
-        parts = [
-            f"uri={self.uri!r}",
-            f"runs={len(self.runs)}",
-            f"columns=[{columns}]",
-        ]
-        if self.filter is not None:
-            parts.append(f"filter={self.filter}")
-        if self.replaced is not None:
-            parts.append(f"newest_by={self.replaced.column!r}")
-        return f"Dataset({', '.join(parts)})"
+    replaced: ReplacedImages | None = field(default=None, repr=False)
 
     @property
     def schema(self) -> pa.Schema:
@@ -96,7 +82,7 @@ class Dataset:
     def to_batches(self, batch_size: int = DEFAULT_BATCH_SIZE) -> Iterator[pa.RecordBatch]:
         """The images as Arrow batches of at most `batch_size` rows, one after the other.
 
-        Raises BadInput where the filter does not fit, or where a run is damaged; TryAgain where
+        Raises BadInput if the filter does not fit, or a run is damaged; TryAgain if
         storage fails, or images are taken down meanwhile.
         """
         return self.read_slices(self.slices(), batch_size)
@@ -124,7 +110,7 @@ class Dataset:
         return TorchDataset(self, decode=decode)
 
     def slices(self) -> tuple[ManifestSlice, ...]:
-        """What can be read by itself: the rows of one part each."""
+        """The pieces that can be read by themselves: the rows of one part each."""
         return tuple(manifest_slices(self.runs))
 
     def read_slices(
@@ -170,7 +156,7 @@ class Dataset:
         return batch
 
     def _read_manifest(self, run: int, shard: int) -> pa.Table:
-        """A manifest with the columns of all runs, null where this one lacks them."""
+        """A manifest with the columns of all runs, null if this one lacks them."""
         source = self.runs[run]
         store = open_store(source.uri)
         images = source.shard_images[shard]
@@ -184,7 +170,7 @@ class Dataset:
         return self._select_rows(manifest, self._is_left(manifest, run, shard))
 
     def _is_left(self, manifest: pa.Table, run: int, shard: int) -> pa.ChunkedArray:
-        """Whether each image of a shard is ok, and no newer one replaces it."""
+        """Tell the images of a shard that are ok and that no newer one replaces."""
         if self.replaced is None:
             return pc.equal(manifest["status"], "ok")
         return pa.chunked_array([self.replaced.in_shard(run, shard, manifest.num_rows)])
@@ -209,8 +195,8 @@ def open_dataset(
     """The dataset of the run at `uri`, or of the successful runs under it.
 
     With `newest_by`, image_id or another column, each image comes from the newest run that holds
-    it, and each value of the column: what this takes reads all manifests once. Raises Missing where
-    there are none, Incomplete where one was not aggregated, BadInput where a column is unknown, no
+    it, and likewise each value of the column: this reads all manifests once. Raises Missing if
+    there are none, Incomplete if one was not aggregated, BadInput if a column is unknown, no
     column is named or a run cannot be read, TryAgain.
     """
     runs = find_runs(uri)

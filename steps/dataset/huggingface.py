@@ -50,7 +50,7 @@ def _generate_examples(
 
 
 def _fingerprint(dataset: "Dataset") -> str:
-    """What the library's cache calls the dataset: another name once a manifest is another."""
+    """The dataset's name in the library's cache, which changes with every manifest."""
     newest_by = None if dataset.replaced is None else dataset.replaced.column
     content = hashlib.sha256(f"{dataset.columns} {newest_by}".encode())
     # As text, a filter leaves out types, and most of many values.

@@ -4,7 +4,6 @@ Neither rows nor ids of all runs fit in memory: DuckDB compares them in a file o
 keeps a bit for each image.
 """
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.dataset.runs import RunSource
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.runs.image_id_index import ID_COLUMN, ID_DTYPE, IdArray, ids_from_hex
+from imagekiln.steps.runs.image_id_index import ID_COLUMN
 from imagekiln.steps.runs.manifest import read_manifest
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
@@ -32,7 +31,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ReplacedImages:
-    """Which images of some runs are left, and not left out for images of newer ones.
+    """The images of some runs that no newer run replaces.
 
     `bits` has one for each planned image: whether it was ok when they were compared, and is left.
     `shard_starts` says where those of each shard begin, run by run. `superseded` counts those whose
@@ -48,7 +47,7 @@ class ReplacedImages:
     compared: int
 
     def in_shard(self, run: int, shard: int, images: int) -> Mask:
-        """Whether each of so many images, which are those of a shard, is left."""
+        """Tell which of the images of a shard are left."""
         start = self.shard_starts[run][shard]
         first_byte, first_bit = divmod(start, BYTE_BITS)
         held = np.frombuffer(self.bits, np.uint8, offset=first_byte)
@@ -69,7 +68,11 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
     """
     if len(runs) < 2:
         return None
-    shards = [(run, shard) for run, each in enumerate(runs) for shard in range(len(each.manifests))]
+    shards = [
+        (number, shard)
+        for number, source in enumerate(runs)
+        for shard in range(len(source.manifests))
+    ]
     images = [runs[run].shard_images[shard] for run, shard in shards]
     starts = list(accumulate(images, initial=0))
     first_images = iter(starts)
@@ -77,8 +80,7 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
 
     def read(index: int) -> pa.Table:
         run, shard = shards[index]
-        start = starts[index]
-        return _read_values(runs[run], run, shard, start, column)
+        return _read_values(runs[run], run, shard, starts[index], column)
 
     with (
         temporary_folder("imagekiln-newest-") as folder,
@@ -95,7 +97,7 @@ def find_replaced_images(runs: Sequence[RunSource], column: str) -> ReplacedImag
 
 
 def _read_values(run: RunSource, number: int, shard: int, start: int, column: str) -> pa.Table:
-    """What the images of a shard that are ok are compared by, with the images' numbers."""
+    """The ids and values by which ok images of a shard are compared, with the images' numbers."""
     has_column = column in run.columns.names
     names = ["status", ID_COLUMN]
     if has_column and column != ID_COLUMN:
@@ -139,27 +141,8 @@ def _left_bits(database: Database, planned: int) -> bytes:
     return bits.tobytes()
 
 
-def ids_of_values(column: str, values: pa.Array) -> IdArray:
-    """Sixteen bytes for each value. Raises ValueError where an image_id is none."""
-    if column != ID_COLUMN:
-        return _hash_texts(values.cast(pa.string()))
-    ids = ids_from_hex(values)
-    if len(ids) != len(values):
-        raise ValueError("an image_id is not of 32 digits")
-    return ids
-
-
-def _hash_texts(values: pa.Array) -> IdArray:
-    content = bytearray()
-    texts = values.cast(pa.binary())
-    for text in texts.to_pylist():
-        digest = hashlib.blake2b(text, digest_size=ID_DTYPE.itemsize)
-        content += digest.digest()
-    return np.frombuffer(content, ID_DTYPE)
-
-
 def require_comparable(uri: str, columns: pa.Schema, name: str) -> None:
-    """Raise BadInput where images cannot be compared by a column: neither text nor integers."""
+    """Raise BadInput if images cannot be compared by a column: neither text nor integers."""
     if name not in columns.names:
         raise BadInput(
             f"{uri}: has no column {name!r}. Its columns are {', '.join(columns.names)}."

@@ -60,7 +60,7 @@ class ManifestSlice:
 def find_runs(uri: str) -> tuple[RunSource, ...]:
     """The run at `uri`, or the successful runs under it, in the order in which they were planned.
 
-    A night that failed and is resumed later is not newer for that: its prompts are those of then.
+    A run that failed and is resumed later is not newer for that: its prompts are as planned.
     Raises Missing if there are none, BadInput if one cannot be read, TryAgain.
     """
     if not is_remote_uri(uri):
@@ -109,7 +109,7 @@ def _refuse_file(uri: str) -> None:
 
 
 def open_source(uri: str) -> RunSource:
-    """What plan and commit of the run at `uri` say.
+    """Read plan and commit of the run at `uri`.
 
     Raises Incomplete if the run was not aggregated, Missing, BadInput, TryAgain.
     """
@@ -117,7 +117,7 @@ def open_source(uri: str) -> RunSource:
 
 
 def describe_source(run: Run) -> RunSource:
-    """What plan and commit of a run say. Raises Incomplete if it was not aggregated, BadInput."""
+    """Describe a run by its plan and commit. Raises Incomplete, BadInput."""
     store = run.store
     plan = run.plan
     commit = run.head.commit
@@ -154,7 +154,7 @@ def manifest_slices(runs: tuple[RunSource, ...]) -> Iterator[ManifestSlice]:
 def unite_columns(runs: tuple[RunSource, ...], names: Sequence[str] | None = None) -> pa.Schema:
     """The columns of all runs, in the order in which they first come.
 
-    Raises BadInput where two runs have a column of the same name and different types. With `names`,
+    Raises BadInput if two runs have a column of the same name and different types. With `names`,
     only these have to agree, and other columns that do not are omitted.
     """
     fields: dict[str, pa.Field] = {}

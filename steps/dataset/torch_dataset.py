@@ -81,7 +81,7 @@ def _rank_in_group() -> tuple[int, int] | None:
 def _rank_in_environment() -> tuple[int, int]:
     """The same by the variables of `torchrun`.
 
-    Raises BadInput where they do not fit together: ranks would read the same images, and others
+    Raises BadInput if they do not fit together: ranks would read the same images, and others
     none.
     """
     world_size = os.environ.get("WORLD_SIZE") or "1"

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.dataset.image_ranges import read_images
+from imagekiln.steps.runs.readback import read_images
 from imagekiln.steps.export.commits import ExportCommit, ExportFile, read_file_rows
 from imagekiln.steps.export.rows import cut_rows
 from imagekiln.steps.runs.part_file import (

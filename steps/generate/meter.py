@@ -13,13 +13,14 @@ from imagekiln.steps.runs.attempts import (
     AttemptFile,
     AttemptReader,
     Spent,
+    Terms,
+    budget_error,
     sum_charged,
 )
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.run import Run
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runs.stats import ShardStats
-from imagekiln.steps.runs.terms import Terms, budget_error
 from imagekiln.steps.runtime.metrics import SHARD_IMAGES_DONE, SHARD_IMAGES_PLANNED
 from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.runtime.signals import Stop

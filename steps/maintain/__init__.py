@@ -1,4 +1,4 @@
-"""What is done with a run afterwards: verify, retry, reproduce, diff and gc.
+"""Work on a run after it ended: verify, retry, reproduce, diff and gc.
 
 Imports every other step.
 """

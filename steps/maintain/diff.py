@@ -51,7 +51,7 @@ class PairComparison:
 
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """How many images have one status in the first run and another in the second."""
+    """Images that have one status in the first run and another in the second."""
 
     before: str
     after: str
@@ -69,7 +69,7 @@ class SettingDifference:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """How two runs compare.
+    """A comparison of two runs.
 
     `rms` is the mean distance of pixels over `sampled` pairs, in levels of 0 to 255.
     """
@@ -90,10 +90,10 @@ class Diff:
 def diff(first: str, second: str, to: str) -> Diff:
     """Compare the runs at two URIs, and write a page with images into the folder `to`.
 
-    Images are paired by their row's own id, where both runs have ids, or else by prompt and
+    Images are paired by their row's own id if both runs have ids, or else by prompt and
     negative prompt, and by their index; several of one prompt in their order. Of candidates, only
-    the best counts. Raises Incomplete where a run was never aggregated, BadInput on damage,
-    TryAgain where storage fails.
+    the best counts. Raises Incomplete if a run was never aggregated, BadInput on damage,
+    TryAgain.
     """
     first_run = open_run(first)
     second_run = open_run(second)
@@ -143,8 +143,10 @@ def _pair_runs(first: Run, second: Run) -> Pairing:
 def _compare_sample(
     first: Run, second: Run, pairing: Pairing, target: Store
 ) -> list[PairComparison]:
-    first_rows = read_manifest_rows(first, [location for location, _ in pairing.sample])
-    second_rows = read_manifest_rows(second, [location for _, location in pairing.sample])
+    first_numbers = [number for number, _ in pairing.sample]
+    first_rows = read_manifest_rows(first, first_numbers)
+    second_numbers = [number for _, number in pairing.sample]
+    second_rows = read_manifest_rows(second, second_numbers)
     stores = (first.store, second.store)
     captions = _describe_pairs(first_rows, second_rows)
 
@@ -210,17 +212,15 @@ def _build_diff(
         only_first=pairing.only_first,
         only_second=pairing.only_second,
         pixels_equal=pairing.pixels_equal,
-        changes=tuple(_status_changes(pairing)),
+        changes=tuple(
+            StatusChange(*change, images)
+            for change, images in sorted(pairing.statuses.items())
+            if change[0] != change[1]
+        ),
         settings=tuple(_setting_differences(first.plan, second.plan)),
         sampled=len(comparisons),
         rms=rms,
     )
-
-
-def _status_changes(pairing: Pairing) -> Iterator[StatusChange]:
-    for (before, after), images in sorted(pairing.statuses.items()):
-        if before != after:
-            yield StatusChange(before, after, images)
 
 
 def _setting_differences(first: Plan, second: Plan) -> Iterator[SettingDifference]:
@@ -228,10 +228,9 @@ def _setting_differences(first: Plan, second: Plan) -> Iterator[SettingDifferenc
     first_settings = _plan_settings(first)
     second_settings = _plan_settings(second)
     for name in first_settings | second_settings:
-        first_value = first_settings.get(name, "")
-        second_value = second_settings.get(name, "")
-        if first_value != second_value:
-            yield SettingDifference(name, first_value, second_value)
+        values = (first_settings.get(name, ""), second_settings.get(name, ""))
+        if values[0] != values[1]:
+            yield SettingDifference(name, *values)
 
 
 def _plan_settings(plan: Plan) -> dict[str, str]:

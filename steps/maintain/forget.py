@@ -3,14 +3,14 @@
 A commit announces the ids, and for each part that holds one the part that takes its place. These
 are written, and the next commit counts them. Then the old ones are buried: overwritten by a part
 without rows, whose name is never free again. Whatever is killed in between, the same command does
-the rest. A row stays where an image was, with its prompt and the status `forgotten`.
+the rest. The row of an image stays, with its prompt and the status `forgotten`.
 """
 
-import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from imagekiln.steps.runs.manifest import NO_IDS, read_forgotten, write_forgotte
 from imagekiln.steps.runs.part_file import bury, reduce_part
 from imagekiln.steps.runs.run import Run, iter_named_parts, read_shard_columns
 from imagekiln.steps.runs.shard import read_row_schema, read_shard_rows
-from imagekiln.steps.runs.tables import added_fields, read_column
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, added_fields, read_column
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage import open_store
@@ -48,6 +48,7 @@ from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
 UNFINISHED_PARTS = f"{IMAGES_FOLDER}/.writing-"
+NO_ROWS = IMAGE_ROW_SCHEMA.empty_table().select(["image_id", "id"])
 COPIES_FOLDERS = tuple(
     f"{report}/{folder}"
     for report in (REPORT_FOLDER, f"{PREVIEW_FOLDER}/{REPORT_FOLDER}")
@@ -57,7 +58,7 @@ COPIES_FOLDERS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class ForgetSelection:
-    """Which images: those with one of these ids, or of one of these prompts.
+    """The images with one of these ids, or of one of these prompts.
 
     `ids` are of images or of rows. `prompt_parts` are texts that a prompt contains, in whatever
     case, and `prompt_hashes` the SHA-256 of whole prompts in UTF-8. Of a prompt that a language
@@ -68,13 +69,8 @@ class ForgetSelection:
     prompt_parts: tuple[str, ...] = ()
     prompt_hashes: tuple[str, ...] = ()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was named."""
-        return not (self.ids or any(self.prompt_parts) or self.prompt_hashes)
-
-    def select(self, rows: pa.Table, prompt_columns: Sequence[str] = ("prompt",)) -> pa.Array:
-        """The ids of those images that are among these rows, by any of the columns of prompts."""
+    def select(self, rows: pa.Table, prompt_columns: Sequence[str] = ("prompt",)) -> pa.Table:
+        """The ids of the selected ones among these rows, by any of the columns of prompts."""
         ids = pa.array(self.ids, pa.string())
         is_selected = pc.or_(
             pc.is_in(rows["image_id"], ids),
@@ -84,19 +80,11 @@ class ForgetSelection:
             prompts = pc.fill_null(rows[name], "")
             is_match = self._match(prompts)
             is_selected = pc.or_(is_selected, is_match)
-        return rows["image_id"].filter(is_selected).combine_chunks()
-
-    def matched_ids(self, rows: pa.Table) -> pa.Array:
-        """Which of the ids that were named these rows have."""
-        ids = pa.array(self.ids, pa.string()).unique()
-        is_image = pc.is_in(ids, rows["image_id"])
-        is_row = pc.is_in(ids, rows["id"])
-        is_known = pc.or_(is_image, is_row)
-        return ids.filter(is_known)
+        return rows.select(["image_id", "id"]).filter(is_selected)
 
     def require_valid(self) -> None:
-        """Raise BadInput where nothing is named, or what is no hash."""
-        if self.is_empty:
+        """Raise BadInput if nothing is named, or what is no hash."""
+        if not (self.ids or any(self.prompt_parts) or self.prompt_hashes):
             raise BadInput("Nothing says which images to forget. Name ids, or texts of prompts.")
         for digest in self.prompt_hashes:
             lowered = digest.lower()
@@ -107,24 +95,17 @@ class ForgetSelection:
                 )
 
     def _match(self, prompts: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Whether each of these prompts is one that was named."""
+        """Tell which of these prompts were named."""
         hashes = frozenset(map(str.lower, self.prompt_hashes))
         is_match = pa.array([False] * len(prompts))
         for text in filter(None, self.prompt_parts):
             contains = pc.match_substring(prompts, text, ignore_case=True)
             is_match = pc.or_(is_match, contains)
         if hashes:
-            has_hash = [_sha256(prompt) in hashes for prompt in prompts.to_pylist()]
+            texts = prompts.to_pylist()
+            has_hash = [sha256(text.encode()).hexdigest() in hashes for text in texts]
             is_match = pc.or_(is_match, pa.array(has_hash))
         return is_match
-
-
-@dataclass(frozen=True, slots=True)
-class _RunSelection:
-    """Images of a run that were selected, and the ids that were named and that it has."""
-
-    image_ids: pa.Array
-    matched_ids: pa.Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +119,7 @@ class ForgottenImages:
 
 @dataclass(frozen=True, slots=True)
 class ForgetResult:
-    """What was selected, and whether it was removed.
+    """The images that were selected; `removed` if they were taken down.
 
     `unknown_ids` are those of the ids that were named that no row and no image has.
     """
@@ -181,9 +162,11 @@ def forget(
     selection.require_valid()
     for name in exports:  # a wrong name is found before anything is removed
         require_export(open_store(name))
-    runs = _open_runs(uri)
+    runs = open_runs(uri)
+    for run in runs:
+        _require_complete(run)
     matches = [_select(run, selection) for run in runs]
-    selected = [match.image_ids for match in matches]
+    selected = [rows["image_id"].combine_chunks() for rows in matches]
     known = [read_forgotten(run.store, run.head.commit) for run in runs]
     counts = [
         ForgottenImages(run.store.uri, len(ids), len(_without(ids, earlier)))
@@ -201,56 +184,39 @@ def forget(
         runs=tuple(counts),
         exports=tuple(map(ForgottenImages, exports, in_exports, in_exports)),
         removed=remove,
-        unknown_ids=_unknown_ids(selection, [match.matched_ids for match in matches]),
+        unknown_ids=_unknown_ids(selection, matches),
     )
-
-
-def _unknown_ids(selection: ForgetSelection, found: Sequence[pa.Array]) -> tuple[str, ...]:
-    """The ids that were not found, in the order in which they were named."""
-    unknown = dict.fromkeys(selection.ids)
-    for ids in found:
-        for name in ids.to_pylist():
-            unknown.pop(name, None)
-    return tuple(unknown)
-
-
-def _open_runs(uri: str) -> list[Run]:
-    """The runs to look through. Raises BadInput if one may still be made, or cannot be read."""
-    runs = open_runs(uri)
-    for run in runs:
-        _require_complete(run)
-    return runs
 
 
 def _require_complete(run: Run) -> None:
     """Raise BadInput if the job still has a part to make. A retry that has is ended first."""
     if run.is_complete or run.head.uncounted_retry is not None:
         return
+    output = run.store.uri.rpartition("/")[0] or "."
     raise BadInput(
         f"{run.store.uri}: is not complete, so a process may still make its images. Run its job to "
-        f"the end, or remove it (`{format_command('gc', _parent(run.store.uri))}`)."
+        f"the end, or remove it (`{format_command('gc', output)}`)."
     )
 
 
-def _parent(uri: str) -> str:
-    return uri.rpartition("/")[0] or "."
-
-
-def _select(run: Run, selection: ForgetSelection) -> _RunSelection:
+def _select(run: Run, selection: ForgetSelection) -> pa.Table:
+    """The ids of selected images of a run, and of their rows."""
     columns = ("prompt",) if run.plan.rewrite is None else ("prompt", ORIGINAL_COLUMN)
 
-    def select(number: int) -> _RunSelection:
+    def select(number: int) -> pa.Table:
         rows = read_shard_rows(run.store, run.plan, number)
-        image_ids = selection.select(rows, columns)
-        matched_ids = selection.matched_ids(rows)
-        return _RunSelection(image_ids, matched_ids)
+        return selection.select(rows, columns)
 
-    shards = list(map_ordered(select, len(run.plan.shards)))
-    image_ids = [shard.image_ids for shard in shards]
-    matched_ids = [shard.matched_ids for shard in shards]
-    ids = pa.concat_arrays([NO_IDS, *image_ids])
-    all_matched = pa.concat_arrays([NO_IDS, *matched_ids])
-    return _RunSelection(ids, all_matched.unique())
+    shards = map_ordered(select, len(run.plan.shards))
+    return pa.concat_tables([NO_ROWS, *shards])
+
+
+def _unknown_ids(selection: ForgetSelection, matches: Sequence[pa.Table]) -> tuple[str, ...]:
+    """The ids that no row and no image has, in the order in which they were named."""
+    known = pa.concat_tables([NO_ROWS, *matches])
+    ids = pa.array(selection.ids, pa.string()).unique()
+    is_known = pc.or_(pc.is_in(ids, known["image_id"]), pc.is_in(ids, known["id"]))
+    return tuple(ids.filter(pc.invert(is_known)).to_pylist())
 
 
 def _without(ids: pa.Array, earlier: pa.Array) -> pa.Array:
@@ -320,10 +286,9 @@ def _parts_with(run: Run, image_ids: pa.Array) -> set[str]:
 def _take_down(run: Run, takedown: Takedown) -> None:
     """Write the parts without the images, and count them, unless another process was faster."""
     image_ids = read_column(run.store, takedown.ids, "image_id")
-    ids = frozenset(image_ids.to_pylist())
     for key, part in iter_named_parts(run, takedown.parts):
         new_key = reduced_part_key(key, takedown.number)
-        if not reduce_part(run.store, part, new_key, ids):
+        if not reduce_part(run.store, part, new_key, image_ids):
             return  # buried: another process has counted the new part
 
     policy = resolve_policy(run)
@@ -357,7 +322,3 @@ def _remove_copies(store: Store) -> None:
     for key in (*unfinished, *copies):
         with suppress(Missing):
             store.remove(key)
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -8,10 +8,9 @@ with its folder. Nothing is removed within a finished run.
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from typing import Literal
 
 from imagekiln.steps.errors import Missing
@@ -35,13 +34,12 @@ log = logging.getLogger(__name__)
 DAY_SECONDS = 86_400.0
 DEFAULT_AGE_DAYS = 7.0
 REMOVE_THREADS = 8
-REMOVE_BATCH = 1000
 GarbageReason = Literal["unfinished", "unused"]
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """What may be removed: an unfinished run, or rewritten prompts that no plan names.
+    """Something to remove: an unfinished run, or rewritten prompts that no plan names.
 
     `days` is the time since the last of it was written.
     """
@@ -129,12 +127,12 @@ def remove_run(run: Run, cutoff: float) -> bool:
 
 
 def _was_finished(run: Run) -> bool:
-    """Whether a run is finished, or was: later runs may have skipped its images."""
+    """Tell if a run is finished, or was: later runs may have skipped its images."""
     return run.is_finished or run.store.exists(SUCCESS_KEY)
 
 
 def _stays(entry: ObjectInfo) -> bool:
-    """Whether an object of a removed run says that it was removed."""
+    """Tell if an object records that its run was removed."""
     return entry.key == PLAN_KEY or entry.key.startswith(f"{COMMITS_FOLDER}/")
 
 
@@ -211,17 +209,11 @@ def _is_before(entry: ObjectInfo, cutoff: float) -> bool:
     return entry.modified is not None and entry.modified <= cutoff
 
 
-def _batches(objects: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
-    remaining = iter(objects)
-    while batch := list(islice(remaining, REMOVE_BATCH)):
-        yield batch
-
-
 def _remove_objects(store: Store, objects: Iterable[ObjectInfo]) -> None:
     """Remove objects, several at a time. Those that are gone already do not matter."""
-    with ThreadPoolExecutor(REMOVE_THREADS) as pool:
-        for batch in _batches(objects):
-            list(pool.map(lambda entry: _remove(store, entry.key), batch))
+    keys = [entry.key for entry in objects]
+    for _ in map_ordered(lambda place: _remove(store, keys[place]), len(keys), REMOVE_THREADS):
+        pass
 
 
 def _remove(store: Store, key: str) -> None:

@@ -7,6 +7,7 @@ DuckDB pairs them, in bounded memory, by a hash of what they have in common.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 
@@ -67,29 +68,24 @@ SAMPLE_PAIRS = """
 
 
 @dataclass(frozen=True, slots=True)
-class RowLocation:
-    """Where an image's row is in its run's manifest."""
-
-    shard: int
-    row: int
-
-
-@dataclass(frozen=True, slots=True)
 class Pairing:
-    """How many images have a counterpart, their statuses, a random sample of those ok in both."""
+    """Counts of images with a counterpart, by status, and a random sample of those ok in both.
+
+    The sample has the images' numbers in both runs, by which `read_manifest_rows` finds them.
+    """
 
     both: int
     only_first: int
     only_second: int
     pixels_equal: int
     statuses: Counter[tuple[str, str]]
-    sample: tuple[tuple[RowLocation, RowLocation], ...]
+    sample: list[tuple[int, int]]
 
 
 def pair_images(database: Database, first: Run, second: Run, sample_size: int) -> Pairing:
     """Pair the images of two runs and sample the pairs.
 
-    Raises Incomplete where a run was not aggregated, BadInput on damage, TryAgain.
+    Raises Incomplete if a run was not aggregated, BadInput on damage, TryAgain.
     """
     # Where only one of the runs has ids, no id would find its counterpart.
     key = ID_KEY if _has_ids(first) and _has_ids(second) else TEXT_KEY
@@ -99,28 +95,29 @@ def pair_images(database: Database, first: Run, second: Run, sample_size: int) -
     return _count_pairs(database, sample_size)
 
 
-def read_manifest_rows(run: Run, locations: Sequence[RowLocation]) -> list[ManifestRow]:
-    """The manifest's rows at these locations, in their order."""
-    by_shard: defaultdict[int, set[RowLocation]] = defaultdict(set)
-    for location in locations:
-        by_shard[location.shard].add(location)
-    shards = sorted(by_shard)
-    manifests = map_ordered(lambda index: read_shard_manifest(run, shards[index]), len(shards))
+def read_manifest_rows(run: Run, numbers: Sequence[int]) -> list[ManifestRow]:
+    """The manifest's rows of these numbers in a run, in their order."""
+    by_shard: defaultdict[int, list[int]] = defaultdict(list)
+    for number in sorted(numbers):
+        by_shard[number // SHARD_STRIDE].append(number)
+    shards = list(by_shard)
 
-    rows_by_location: dict[RowLocation, ManifestRow] = {}
-    for shard, manifest in zip(shards, manifests, strict=True):
-        shard_locations = list(by_shard[shard])
-        numbers = pa.array([location.row for location in shard_locations])
-        rows = to_rows(manifest.take(numbers))
-        rows_by_location.update(zip(shard_locations, rows, strict=True))
-    return [rows_by_location[location] for location in locations]
+    def read(index: int) -> list[ManifestRow]:
+        shard = shards[index]
+        places = [number % SHARD_STRIDE for number in by_shard[shard]]
+        manifest = read_shard_manifest(run, shard)
+        rows = manifest.take(pa.array(places))
+        return to_rows(rows)
+
+    tables = map_ordered(read, len(shards))
+    rows = chain.from_iterable(tables)
+    by_number = dict(zip(sorted(numbers), rows, strict=True))
+    return [by_number[number] for number in numbers]
 
 
 def _has_ids(run: Run) -> bool:
-    for manifest in _iter_manifests(run, ("id",)):
-        if manifest["id"].null_count < manifest.num_rows:
-            return True
-    return False
+    manifests = _iter_manifests(run, ("id",))
+    return any(manifest["id"].null_count < manifest.num_rows for manifest in manifests)
 
 
 def _load_images(database: Database, table: str, run: Run, key: str) -> None:
@@ -137,7 +134,7 @@ def _load_images(database: Database, table: str, run: Run, key: str) -> None:
 
 
 def _iter_manifests(run: Run, columns: tuple[str, ...]) -> Iterator[pa.Table]:
-    """These columns of the manifest, shard by shard, with each row's number in the run."""
+    """Columns of the manifest, shard by shard, with each row's number in the run."""
 
     def read_shard(shard: int) -> pa.Table:
         manifest = read_shard_columns(run, shard, columns)
@@ -151,27 +148,15 @@ def _iter_manifests(run: Run, columns: tuple[str, ...]) -> Iterator[pa.Table]:
 
 
 def _count_pairs(database: Database, sample_size: int) -> Pairing:
-    statuses = Counter(
-        {
-            (row["first_status"], row["second_status"]): row["images"]
-            for row in database.fetch_table(COUNT_STATUSES).to_pylist()
-        }
-    )
-    (counts,) = database.fetch_table(COUNT_IMAGES).to_pylist()
-    sample = database.fetch_table(SAMPLE_PAIRS.format(limit=sample_size)).to_pylist()
+    rows = database.fetch_rows(COUNT_STATUSES)
+    statuses = Counter({(first, second): images for first, second, images in rows})
+    ((first, second, pixels_equal),) = database.fetch_rows(COUNT_IMAGES)
     both = statuses.total()
     return Pairing(
         both=both,
-        only_first=counts["first"] - both,
-        only_second=counts["second"] - both,
-        pixels_equal=counts["pixels_equal"],
+        only_first=first - both,
+        only_second=second - both,
+        pixels_equal=pixels_equal,
         statuses=statuses,
-        sample=tuple(
-            (_row_location(row["first_number"]), _row_location(row["second_number"]))
-            for row in sample
-        ),
+        sample=database.fetch_rows(SAMPLE_PAIRS.format(limit=sample_size)),
     )
-
-
-def _row_location(number: int) -> RowLocation:
-    return RowLocation(*divmod(number, SHARD_STRIDE))

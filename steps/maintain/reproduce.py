@@ -1,4 +1,4 @@
-"""Draws one image of a run again, and compares it with the stored one."""
+"""Generates one image of a run again, and compares it with the stored one."""
 
 import os
 import re
@@ -53,7 +53,7 @@ Equality = Literal["bytes", "pixels", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What an image was drawn with. `batch` is the number of images in a batch."""
+    """The device and libraries that generated an image, and the images of a batch."""
 
     device: str
     batch: int
@@ -62,10 +62,10 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class ReproduceResult:
-    """An image drawn again: its file, what of it equals the stored one, or how far it is from it.
+    """An image generated again, compared with the stored one.
 
-    `file` is None where it could not be drawn, `likeness` where there is nothing to compare, and
-    `then` where the shard left no statistics.
+    `file` is None if it could not be drawn, `likeness` if there is nothing to compare, and
+    `then` if the shard left no statistics.
     """
 
     run: str
@@ -81,7 +81,7 @@ class ReproduceResult:
 
     @property
     def has_same_pixels(self) -> bool:
-        """Whether the pixels are the same."""
+        """Tell if the pixels are the same."""
         return self.equal != "nothing"
 
 
@@ -92,21 +92,25 @@ def reproduce(
     *,
     report: Callable[[str], None] = lambda _: None,
 ) -> ReproduceResult:
-    """Draw an image of the run at `uri` again, in its place of a batch, and write it to a file.
+    """Generate an image of the run at `uri` again, in its place of a batch, and write it to a file.
 
-    `image_id` may be the id of the image's row, where one image of the run has it.
+    `image_id` may be the id of the image's row, if one image of the run has it.
     Without `to`, the file is named after the image and lies in the current folder. `report` is
     called with a sentence before the model is loaded, which takes minutes. Raises BadInput
-    where the run has no such image, Incomplete where it was never aggregated, and what loading a
+    if the run has no such image, Incomplete if it was never aggregated, and what loading a
     model raises.
     """
     run = open_run(uri)
-    manifest_row = _find_row_not_forgotten(run, image_id)
+    manifest_row = _find_row(run, image_id)
     (image_row,) = image_rows(manifest_row)
     (stored,) = to_rows(manifest_row)
     image_id = stored["image_id"]
-    suffix = file_suffix(run.plan.job.encoding)
-    path = to or Path(f"{image_id}{suffix}")
+    if stored["status"] == FORGOTTEN_STATUS:
+        raise BadInput(
+            f"{run.store.uri}: image {image_id} was taken down, so it is not made again. Name "
+            "another one."
+        )
+    path = to or Path(f"{image_id}{file_suffix(run.plan.job.encoding)}")
     _require_writable(path.parent)
     origin = _find_origin(run, str(stored["part"]))
     stats = None if origin is None else _find_stats(run, origin)
@@ -114,7 +118,9 @@ def reproduce(
     place = 0 if origin is None else _place_in_batch(run.store, origin, image_id, batch)
     report("Loading the model ...")
     drawn, now = _draw_again(run, image_row, batch, place)
-    encoded = _encode(run.plan, image_row, drawn)
+    job = run.plan.job
+    metadata = build_image_metadata(image_row, model_label(run.plan), job.encoding, job.metadata)
+    encoded = encode_drawn_image(drawn, job.encoding, metadata)
     equal = _equality(stored, encoded)
     likeness = _compare_pixels(run.store, stored, drawn) if equal == "nothing" else None
     return ReproduceResult(
@@ -131,21 +137,10 @@ def reproduce(
     )
 
 
-def _find_row_not_forgotten(run: Run, name: str) -> pa.Table:
-    """The manifest row of an image, as `find_row` has it. Raises BadInput if it was taken down."""
-    row = find_row(run, name)
-    if _only(row, "status") == FORGOTTEN_STATUS:
-        raise BadInput(
-            f"{run.store.uri}: image {_only(row, 'image_id')} was taken down, so it is not made "
-            "again. Name another one."
-        )
-    return row
-
-
-def find_row(run: Run, name: str) -> pa.Table:
+def _find_row(run: Run, name: str) -> pa.Table:
     """The manifest row of an image, by its `image_id` or its row's id, as a table of one row.
 
-    Reads nothing but ids until it is found. Raises BadInput where the run has no such image, or
+    Reads nothing but ids until it is found. Raises BadInput if the run has no such image, or
     several whose rows have this id.
     """
     if IMAGE_ID_PATTERN.fullmatch(name):
@@ -159,18 +154,13 @@ def find_row(run: Run, name: str) -> pa.Table:
         )
     rows = [_read_row(run, position) for position in positions[:MAX_NAMED_IMAGES]]
     if len(positions) > 1:
-        names = [f"{_only(row, 'image_id')} ({_only(row, 'status')})" for row in rows]
-        images = ", ".join(names)
+        named = pa.concat_tables(rows).select(["image_id", "status"]).to_pylist()
+        images = ", ".join(f"{row['image_id']} ({row['status']})" for row in named)
         raise BadInput(
             f"{run.store.uri}: {len(positions):,} images have the id {name!r}. Name one of them by "
             f"its image_id: {images}{' ...' if len(positions) > len(rows) else ''}"
         )
     return rows[0]
-
-
-def _only(row: pa.Table, column: str) -> object:
-    """The value of a table of one row."""
-    return row[column][0].as_py()
 
 
 def _find_positions(run: Run, column: str, value: str) -> Iterator[tuple[int, int]]:
@@ -198,7 +188,7 @@ class _Origin:
 
 
 def _find_origin(run: Run, part: str) -> _Origin | None:
-    """Where the images of a part were planned; None if the manifest names no such part."""
+    """The shard that planned the images of a part; None if the manifest names no such part."""
     location = parse_part_key(part)
     if location is None:
         return None
@@ -234,7 +224,7 @@ def _place_in_batch(store: Store, origin: _Origin, image_id: str, batch: int) ->
 
 
 def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
-    """How many images were in the batch that the image was drawn in."""
+    """The number of images in the batch in which the image was generated."""
     width = row.parameters.width
     height = row.parameters.height
     planned = plan.batch_size(width, height)
@@ -247,7 +237,7 @@ def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
 def _draw_again(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnImage, Provenance]:
     """Draw the image in this place of a batch, and run its passes."""
     require_libraries()
-    # Only where pixels are made: torch takes seconds to import.
+    # Only for making pixels: torch takes seconds to import.
     from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
     from imagekiln.steps.generate.diffusion.device import describe_device
     from imagekiln.steps.generate.diffusion.pipeline import library_versions
@@ -270,13 +260,8 @@ def _draw_again(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnI
     return drawn, provenance
 
 
-def _encode(plan: Plan, row: ImageRow, drawn: DrawnImage) -> EncodedImage:
-    metadata = build_image_metadata(row, model_label(plan), plan.job.encoding, plan.job.metadata)
-    return encode_drawn_image(drawn, plan.job.encoding, metadata)
-
-
 def _require_writable(folder: Path) -> None:
-    """Raise BadInput where the file could not be written, before the image is drawn."""
+    """Raise BadInput if the file could not be written, before the image is drawn."""
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise BadInput(f"{folder}: is no folder that can be written to. Choose another --to.")
 
@@ -300,7 +285,7 @@ def _equality(stored: dict[str, object], encoded: EncodedImage) -> Equality:
 def _compare_pixels(
     store: Store, stored: dict[str, object], drawn: DrawnImage
 ) -> PixelDifference | None:
-    """How far the image is from the stored one; None where one of them has no pixels."""
+    """The distance of the image from the stored one; None if one of them has no pixels."""
     if drawn.rgb is None or stored["status"] != "ok":
         return None
     stored_rgb = read_image_pixels(store, stored)

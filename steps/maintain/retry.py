@@ -76,7 +76,7 @@ def retry(
 ) -> RetryResult:
     """Generate again what is not ok in the run at `uri`, except what the safety checker filtered.
 
-    Parts that are missing are made first, as planned. Failures that another try cannot mend are
+    Parts that are missing are made first, as planned. Failures that another try cannot fix are
     left, unless `include_permanent`. A retry that was stopped is resumed. Raises what the steps
     raise: Incomplete if the run was never aggregated, or if too many images are not ok afterwards.
     """
@@ -128,7 +128,7 @@ def plan_retry(job: Job) -> PlanResult:
 def announce_retry(run: Run, *, include_permanent: bool = False) -> tuple[Run, Plan | None]:
     """The retry that is to be made: one that lacks parts, or else a new one of what is not ok.
 
-    Without failures that another try cannot mend, unless `include_permanent`. None if nothing is
+    Without failures that another try cannot fix, unless `include_permanent`. None if nothing is
     left. No image is in two retries that are not counted, and none that is ok is in any. Raises
     Incomplete if the run was never aggregated, BadInput, TryAgain.
     """
@@ -192,7 +192,7 @@ def _require_no_takedown(run: Run) -> None:
 
 
 def _generate(run: Run, plan: Plan, progress: Progress, stop: Stop) -> None:
-    # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
+    # Only for making pixels: torch takes seconds to import, and planning needs none of it.
     from imagekiln.steps.generate.step import generate_shards
 
     progress.start(plan.counts.images)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -31,13 +31,13 @@ RunState = Literal["succeeded", "incomplete", "unfinished"]
 class RunOverview:
     """A run in a line.
 
-    It is `incomplete` where its last aggregation found too much wrong with it, `unfinished` where
+    It is `incomplete` if its last aggregation found too much wrong with it, `unfinished` if
     it was never aggregated, or had no image when it was. `statuses` counts its images by status.
     That is empty for the latter, and `ok`, `not_ok`, which failed, and `elapsed_seconds` are None;
-    `device_hours` where nothing was begun, `cost` also where there is no price.
+    `device_hours` if nothing was begun, `cost` also if there is no price.
     `created_at` is the time of planning, and `exceeded_gates` are the quality gates that made the
     run incomplete. `committed` are the images of an unfinished run that are written already; None
-    for other runs, and where there are too many parts to list.
+    for other runs, and if there are too many parts to list.
     """
 
     uri: str
@@ -71,8 +71,8 @@ class FoundRuns:
 def list_runs(output: str) -> list[RunOverview]:
     """The runs under a job's `output`, oldest first.
 
-    Raises Missing where there is no such folder, BadInput where it is not the output of any job,
-    TryAgain where storage fails.
+    Raises Missing if there is no such folder, BadInput if it is not the output of any job,
+    TryAgain.
     """
     runs = open_runs_of_output(open_store(output), skips_unreadable=True)
     return sorted(describe_runs(runs), key=lambda run: (run.created_at, run.run_id))
@@ -113,17 +113,22 @@ def find_runs(store: Store) -> FoundRuns:
     def open_folder(index: int) -> Run | BadInput | None:
         return _open_run(store, names[index])
 
-    found = dict(zip(names, map_ordered(open_folder, len(names), READERS), strict=True))
-    runs = [run for run in found.values() if isinstance(run, Run)]
-    return FoundRuns(
-        runs=[run for run in runs if not run.head.is_removed],
-        removed=[run for run in runs if run.head.is_removed],
-        unreadable={name: error for name, error in found.items() if isinstance(error, BadInput)},
-    )
+    result = FoundRuns([], [], {})
+    opened = map_ordered(open_folder, len(names), READERS)
+    for name, run in zip(names, opened, strict=True):
+        if isinstance(run, BadInput):
+            result.unreadable[name] = run
+        elif run is None:
+            continue
+        elif run.head.is_removed:
+            result.removed.append(run)
+        else:
+            result.runs.append(run)
+    return result
 
 
 def _open_run(store: Store, name: str) -> Run | BadInput | None:
-    """The run in a folder, or why its plan cannot be read; None where the folder is no run's."""
+    """The run in a folder, or why its plan cannot be read; None if the folder is no run's."""
     folder = open_store(f"{store.uri}/{name}")
     try:
         if not folder.exists(PLAN_KEY):
@@ -138,7 +143,7 @@ def _open_run(store: Store, name: str) -> Run | BadInput | None:
 
 
 def require_output(store: Store) -> None:
-    """Raise BadInput where a folder without runs is not the output of any job."""
+    """Raise BadInput if a folder without runs is not the output of any job."""
     if any(any(store.list_folder(folder)) for folder in (REGISTRY_FOLDER, REWRITES_FOLDER)):
         return
     if store.exists(PLAN_KEY):
@@ -166,30 +171,29 @@ def describe_runs(runs: Sequence[Run]) -> list[RunOverview]:
 
 def _describe(run: Run) -> RunOverview:
     plan = run.plan
-    summary = summary_of(run.store, run.head)
-    is_begun = summary is not None and summary.missing < summary.images
-    if summary is None or not (is_begun or run.is_finished):
-        spent = sum_spent(read_attempts(run.store))
-        return RunOverview(
-            uri=run.store.uri,
-            run_id=plan.run_id,
-            job=plan.job.name,
-            created_at=plan.created_at,
-            state="unfinished",
-            images=plan.counts.images,
-            device_hours=spent.gpu_hours if spent.seconds else None,
-            cost=spent.complete_cost if spent.priced else None,
-            committed=_count_committed(run),
-        )
-    is_finished = run.is_finished
-    device_hours, cost = _find_spent(run, summary)
-    exceeded = exceeded_gates(summary, plan.job)
-    return RunOverview(
+    overview = RunOverview(
         uri=run.store.uri,
         run_id=plan.run_id,
         job=plan.job.name,
         created_at=plan.created_at,
-        state="succeeded" if is_finished else "incomplete",
+        state="unfinished",
+        images=plan.counts.images,
+    )
+    summary = summary_of(run.store, run.head)
+    is_begun = summary is not None and summary.missing < summary.images
+    if summary is None or not (is_begun or run.is_finished):
+        spent = sum_spent(read_attempts(run.store))
+        return replace(
+            overview,
+            device_hours=spent.gpu_hours if spent.seconds else None,
+            cost=spent.complete_cost if spent.priced else None,
+            committed=_count_committed(run),
+        )
+    device_hours, cost = _find_spent(run, summary)
+    exceeded = () if run.is_finished else exceeded_gates(summary, plan.job)
+    return replace(
+        overview,
+        state="succeeded" if run.is_finished else "incomplete",
         images=summary.images,
         ok=summary.ok,
         not_ok=summary.not_ok,
@@ -197,13 +201,16 @@ def _describe(run: Run) -> RunOverview:
         elapsed_seconds=summary.elapsed_seconds,
         device_hours=device_hours,
         cost=cost,
-        exceeded_gates=() if is_finished else tuple(gate.gate for gate in exceeded),
+        exceeded_gates=tuple(gate.gate for gate in exceeded),
     )
 
 
 def _count_committed(run: Run) -> int | None:
-    parts = sum(run.plan.part_count(shard) for shard in range(len(run.plan.shards)))
-    return count_committed_images(run.store, run.plan) if parts <= MAX_LISTED_PARTS else None
+    shards = range(len(run.plan.shards))
+    parts = sum(map(run.plan.part_count, shards))
+    if parts > MAX_LISTED_PARTS:
+        return None
+    return count_committed_images(run.store, run.plan)
 
 
 def _find_spent(run: Run, summary: Summary) -> tuple[float, float | None]:

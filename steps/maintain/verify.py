@@ -1,17 +1,16 @@
 """Reads a whole run back and checks it against the plan and its highest commit, by hash.
 
 Images, input images, shards, manifests and lists are compared with their hashes; each row of the
-manifest with the part that it names; and the numbers of images in the commit are counted again. Not
-looked at: attempts, times and costs and thumbnails. Report and card are checked for being
-whole, not for what they say.
+manifest with the part that it names; and the counts in the commit with the manifests. Attempts,
+times, costs and thumbnails are not looked at. Report and card are only checked for being whole.
 """
 
 import hashlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +18,9 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.image_counts import ImageCounts, count_images
 from imagekiln.steps.aggregate.near_duplicates import without_near_duplicates
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, Incomplete, Missing, StorageRefused, TryAgain
+from imagekiln.steps.imaging.codecs import decode_image, hash_pixels
+from imagekiln.steps.job.output import is_lossless
 from imagekiln.steps.runs.commits import digest_of, is_highest
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.runs.keys import (
@@ -33,10 +34,8 @@ from imagekiln.steps.runs.keys import (
     planned_part_key,
     rejected_key,
 )
-from imagekiln.steps.runs.part_file import check_part_images
-from imagekiln.steps.runs.parts import Part, read_outcomes
+from imagekiln.steps.runs.parts import Part, matches_rows, read_outcomes, read_part
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.readback import CheckResult, check_failure, run_check
 from imagekiln.steps.runs.run import (
     Run,
     iter_named_parts,
@@ -46,32 +45,60 @@ from imagekiln.steps.runs.run import (
 )
 from imagekiln.steps.runs.shard import read_shard, read_shard_rows
 from imagekiln.steps.runs.tables import (
+    IMAGE_FIELD,
     LOCATION_SCHEMA,
     OUTCOME_SCHEMA,
     added_fields,
     have_same_rows,
+    parse_parquet,
 )
 from imagekiln.steps.runtime.concurrency import ByteBudget, map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
+from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
 MAX_BYTES_IN_FLIGHT = 2**30  # of the parts read at a time, however many readers there are
-INPUT_READERS = 4
 BYTES_PER_PIXEL = 3
-Check: TypeAlias = Callable[[], str | None]
-# What is in parentheses was said by a library, perhaps in several sentences.
-FIRST_SENTENCE = re.compile(r"(?:\(.*\)|.)*?(?=\. |\Z)", re.DOTALL)
+BATCH_ROWS = 4  # images whose bytes are in memory beside those of their part
+MAX_ERRORS = 10
+MAX_COMMANDS = 3
+RECORD_COLUMNS = (
+    "image_id",
+    "width",
+    "height",
+    "status",
+    "byte_size",
+    "sha256",
+    "pixels_sha256",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """What was read back: the planned images, also by status, the stored ones, and their bytes."""
+    """A whole run: its planned images, also by status, the stored ones, and their bytes."""
 
     run: str
     images: int
     ok: int
     bytes: int
     statuses: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Damage:
+    """The first sentences about what is wrong, their number, and commands that make it again."""
+
+    errors: tuple[str, ...] = ()
+    count: int = 0
+    commands: tuple[str, ...] = ()
+
+    def __add__(self, other: "_Damage") -> "_Damage":
+        commands = dict.fromkeys(self.commands + other.commands)
+        return _Damage(
+            (self.errors + other.errors)[:MAX_ERRORS],
+            self.count + other.count,
+            tuple(commands)[:MAX_COMMANDS],
+        )
 
 
 def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyResult:
@@ -84,13 +111,13 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
     if not run.is_finished:
         raise Incomplete(f"{run.store.uri}: is not finished. Run or aggregate it first.")
     summary = load_summary(run.store)
-    checked = _check_run(run, summary, ByteBudget(max_bytes_in_flight))
-    if not checked.error_count:
+    damage = _check_run(run, summary, ByteBudget(max_bytes_in_flight))
+    if not damage.count:
         return VerifyResult(
             run=run.store.uri,
-            images=checked.images,
-            ok=checked.ok,
-            bytes=checked.bytes,
+            images=summary.images,
+            ok=summary.ok,
+            bytes=summary.bytes,
             statuses=summary.statuses,
         )
     if not is_highest(run.store, run.head):
@@ -98,60 +125,56 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
             f"{run.store.uri}: another process changed it while it was read. Run the command "
             "again once it has ended."
         )
-    raise Incomplete(*_describe_errors(checked, run.store.uri), _advise(run, checked))
-
-
-def _describe_errors(checked: CheckResult, run: str) -> list[str]:
-    """What is wrong, a line for each object or image, without the advice for a single one."""
-    lines: dict[str, str] = {}
-    for error in checked.errors:
-        folder = run if error.startswith(run) else ""  # its name may have dots and colons
-        sentence = _first_sentence(error.removeprefix(folder))
-        place, _, problem = sentence.partition(": ")
-        is_of_image = problem.startswith("image ")
-        lines.setdefault(sentence if is_of_image else place, f"{folder}{sentence}.")
-    unlisted = checked.error_count - len(checked.errors)
+    unlisted = damage.count - len(damage.errors)
     more = [f"And {unlisted} more."] if unlisted else []
-    return [*lines.values(), *more]
+    raise Incomplete(*damage.errors, *more, _advise(run, damage))
 
 
-def _first_sentence(text: str) -> str:
-    match = FIRST_SENTENCE.match(text)
-    return match[0] if match else text
-
-
-def _advise(run: Run, checked: CheckResult) -> str:
-    """What to do about damage."""
+def _advise(run: Run, damage: _Damage) -> str:
     uri = run.store.uri
     advice = (
         "Restore these objects from a copy of the bucket. "
         f"`{format_command('aggregate', uri)}` writes report and card again, and "
         f"`{format_command('forget', uri)}` with the same ids removes forgotten images. "
     )
-    if not checked.commands:
+    if not damage.commands:
         return f"{advice}Images that are lost for good are made by a new run of the same rows."
-    commands = [*checked.commands, format_command("verify", uri)]
+    commands = [*damage.commands, format_command("verify", uri)]
     return (
         f"{advice}Or generate parts again, as the same device gives the same bytes: "
         f"first remove those that are damaged, then type: {' && '.join(commands)}"
     )
 
 
-def _check_run(run: Run, summary: Summary, budget: ByteBudget) -> CheckResult:
+def _collect(errors: Iterable[str]) -> _Damage:
+    """The damage that these sentences tell, or the BadInput that ends them."""
+    found = _Damage()
+    try:
+        for error in errors:
+            found += _Damage((f"{error}.",), 1)
+    except BadInput as error:
+        found += _damage_of(error)
+    return found
+
+
+def _damage_of(error: BadInput) -> _Damage:
+    """The damage that an error tells. Raises StorageRefused: what cannot be read may be right."""
+    if isinstance(error, StorageRefused):
+        raise error
+    return _Damage((str(error),), 1)
+
+
+def _check_run(run: Run, summary: Summary, budget: ByteBudget) -> _Damage:
     counts: list[ImageCounts] = []
     check_shard = partial(_check_shard, run, counts, budget)
     shards = map_ordered(check_shard, len(run.plan.shards))
-    checked = sum(shards, CheckResult())
-
-    checks: list[Check] = [
-        *_checks(run),
-        partial(_check_counts, run, summary, counts),
-    ]
-    others = map_ordered(lambda place: run_check(checks[place]), len(checks))
-    return sum(others, checked)
+    found = sum(shards, _Damage())
+    checks = [*_checks(run), _check_counts(run, summary, counts)]
+    others = map_ordered(lambda place: _collect(checks[place]), len(checks))
+    return sum(others, found)
 
 
-def _checks(run: Run) -> Iterator[Check]:
+def _checks(run: Run) -> Iterator[Iterator[str]]:
     """The checks of all objects but the plan's shards and their parts."""
     store = run.store
     commit = run.head.commit
@@ -164,46 +187,42 @@ def _checks(run: Run) -> Iterator[Check]:
     if commit.forgotten is not None:
         keys.append(commit.forgotten)
     for key in keys:
-        yield partial(_check_digest, store, key)
+        yield _check_digest(store, key)
     for plan in run.retry_plans:
         for shard in range(len(plan.shards)):
-            yield partial(_check_rows, store, plan, shard)
+            yield _check_rows(store, plan, shard)
     for key in commit.buried:
-        yield partial(_check_buried, store, key)
-    yield partial(_check_ends, store, CARD_KEY, b"---\n", b"")
-    yield partial(_check_ends, store, REPORT_KEY, b"", b"</html>")
+        yield _check_buried(store, key)
+    yield _check_ends(store, CARD_KEY, b"---\n", b"")
+    yield _check_ends(store, REPORT_KEY, b"", b"</html>")
 
 
-def _check_digest(store: Store, key: str) -> str | None:
+def _check_digest(store: Store, key: str) -> Iterator[str]:
     """Compare an object with the digest in its name."""
-    if digest_of(store.read(key))[:DIGEST_DIGITS] in key:
-        return None
-    return f"{store.uri_of(key)}: has other bytes than were written"
+    if digest_of(store.read(key))[:DIGEST_DIGITS] not in key:
+        yield f"{store.uri_of(key)}: has other bytes than were written"
 
 
-def _check_rows(store: Store, plan: Plan, number: int) -> str | None:
+def _check_rows(store: Store, plan: Plan, number: int) -> Iterator[str]:
     read_shard_rows(store, plan, number)
-    return None
+    yield from ()
 
 
-def _check_buried(store: Store, key: str) -> str | None:
-    """A sentence if a name still holds what was taken down."""
+def _check_buried(store: Store, key: str) -> Iterator[str]:
     if len(read_outcomes(store, key, ["image_id"]).offsets):
-        return f"{store.uri_of(key)}: holds images that were forgotten"
-    return None
+        yield f"{store.uri_of(key)}: holds images that were forgotten"
 
 
-def _check_ends(store: Store, key: str, start: bytes, end: bytes) -> str | None:
+def _check_ends(store: Store, key: str, start: bytes, end: bytes) -> Iterator[str]:
     content = store.read(key)
-    if content.startswith(start) and content.rstrip().endswith(end):
-        return None
-    return f"{store.uri_of(key)}: is not whole"
+    if not (content.startswith(start) and content.rstrip().endswith(end)):
+        yield f"{store.uri_of(key)}: is not whole"
 
 
-def _check_counts(run: Run, summary: Summary, shards: list[ImageCounts]) -> str | None:
+def _check_counts(run: Run, summary: Summary, shards: list[ImageCounts]) -> Iterator[str]:
     """Compare the summary with the manifests, if all were read."""
     if len(shards) != len(run.plan.shards):
-        return None
+        return
     counts = sum(shards, ImageCounts())
     counted = (
         dict(counts.statuses),
@@ -217,15 +236,12 @@ def _check_counts(run: Run, summary: Summary, shards: list[ImageCounts]) -> str 
         summary.bytes,
         summary.permanent_failures,
     )
-    if counted == stored:
-        return None
-    where = run.store.uri_of(commit_key(run.head.number))
-    return f"{where}: counts other images than the manifest"
+    if counted != stored:
+        where = run.store.uri_of(commit_key(run.head.number))
+        yield f"{where}: counts other images than the manifest"
 
 
-def _check_shard(
-    run: Run, counts: list[ImageCounts], budget: ByteBudget, number: int
-) -> CheckResult:
+def _check_shard(run: Run, counts: list[ImageCounts], budget: ByteBudget, number: int) -> _Damage:
     """The manifest of one shard, the parts that it names, and the input images of its rows."""
     try:
         planned_parts = read_shard(run.store, run.plan, number)
@@ -233,45 +249,66 @@ def _check_shard(
         names = manifest["part"].drop_null().unique().to_pylist()
         parts = [part for _, part in iter_named_parts(run, names)]
     except BadInput as error:
-        images = run.plan.shards[number].images
-        return check_failure(error, images)
+        return _damage_of(error)
 
     counts.append(count_images(manifest))
     planned = pa.concat_tables([part.rows for part in planned_parts])
-    input_errors = input_image_errors(run.store, planned)
-    checked = _count_ok(manifest)
-    checked += sum(map(check_failure, input_errors), CheckResult())
-    checked += _check_parts(run, parts, budget)
-    checked += run_check(lambda: _check_manifest(run, number, planned, manifest, parts))
-    return checked
-
-
-def _count_ok(manifest: pa.Table) -> CheckResult:
-    is_ok = pc.equal(manifest["status"], "ok")
-    ok_rows = manifest.filter(is_ok)
-    total_bytes = pc.sum(ok_rows["byte_size"]).as_py()
-    return CheckResult(
-        images=manifest.num_rows,
-        ok=ok_rows.num_rows,
-        bytes=total_bytes or 0,
-    )
-
-
-def _check_parts(run: Run, parts: Iterable[Part], budget: ByteBudget) -> CheckResult:
-    """The errors of parts. Their images are not counted: a retry may replace them."""
-    errors = CheckResult()
+    input_errors = _check_input_images(run.store, planned)
+    found = _collect(input_errors)
     for part in parts:
-        # An encoded image is no larger than its pixels, but for a few bytes.
-        pixels = pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()
-        with budget.reserve(BYTES_PER_PIXEL * pixels):
-            checked = check_part_images(run.store, part, run.plan.job.encoding)
-        if checked.error_count:
-            errors += CheckResult(
-                errors=checked.errors,
-                error_count=checked.error_count,
-                commands=_repair(run, part.key),
-            )
-    return errors
+        found += _check_part(run, part, budget)
+    manifest_errors = _check_manifest(run, number, planned, manifest, parts)
+    return found + _collect(manifest_errors)
+
+
+def _check_part(run: Run, part: Part, budget: ByteBudget) -> _Damage:
+    # An encoded image is no larger than its pixels, but for a few bytes.
+    pixels = pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()
+    with budget.reserve(BYTES_PER_PIXEL * pixels):
+        lossless = is_lossless(run.plan.job.encoding)
+        errors = _check_images(run.store, part, lossless=lossless)
+        found = _collect(errors)
+    if not found.count:
+        return found
+    commands = _repair(run, part.key)
+    return found + _Damage(commands=commands)
+
+
+def _check_images(store: Store, part: Part, *, lossless: bool) -> Iterator[str]:
+    """Read the whole part, and decode each of its images."""
+    where = store.uri_of(part.key)
+    content = store.read(part.key)
+    with parse_parquet(content, where) as parquet:
+        if not matches_rows(parquet, part):
+            yield f"{where}: holds other images than were planned"
+            return
+        offsets = read_part(parquet, ["image_id"]).offsets.drop_null()
+        batches = parquet.iter_batches(
+            BATCH_ROWS,
+            columns=[IMAGE_FIELD.name, *RECORD_COLUMNS],
+            use_threads=False,
+        )
+        rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+        for row, offset in zip(rows, offsets.to_pylist(), strict=True):
+            end = offset + (row["byte_size"] or 0)
+            error = _image_error(row, content[offset:end], lossless=lossless)
+            if error is not None:
+                yield f"{where}: image {row['image_id']} {error}"
+
+
+def _image_error(row: Mapping[str, Any], content: bytes, *, lossless: bool) -> str | None:
+    """Compare an image with its row, and with the bytes at the offset that manifests name."""
+    if row["status"] != "ok" or row[IMAGE_FIELD.name]["bytes"] != content:
+        return "is not where the footer says"
+    if hashlib.sha256(content).hexdigest() != row["sha256"]:
+        return "has other bytes than were written"
+    try:
+        rgb = decode_image(content, (row["width"], row["height"]))
+    except (OSError, ValueError) as error:
+        return f"does not decode ({error_reason(error)})"
+    if lossless and hash_pixels(rgb) != row["pixels_sha256"]:
+        return "has other pixels than were drawn"
+    return None
 
 
 def _repair(run: Run, key: str) -> tuple[str, ...]:
@@ -286,28 +323,32 @@ def _repair(run: Run, key: str) -> tuple[str, ...]:
 
 def _check_manifest(
     run: Run, number: int, planned: pa.Table, manifest: pa.Table, parts: Iterable[Part]
-) -> str | None:
+) -> Iterator[str]:
     """Compare the manifest of a shard with its planned rows and the parts that it names."""
     where = run.store.uri_of(run.head.commit.manifests[number])
     origin = [name for name in planned.column_names if name != "created_at"]  # a retry has its own
     if not have_same_rows(manifest.select(origin), planned.select(origin)):
-        return f"{where}: has other rows than were planned"
+        yield f"{where}: has other rows than were planned"
+        return
 
     named = _named_outcomes(run, manifest)
+    no_rows = named.slice(0, 0)
     tables = [_outcomes_of(run.store, part) for part in parts]
-    stored = pa.concat_tables([named.slice(0, 0), *tables])
-    places = pc.index_in(_place_of(named), _place_of(stored))
+    stored = pa.concat_tables([no_rows, *tables])
+    named_places = _place_of(named)
+    places = pc.index_in(named_places, _place_of(stored))
     if places.null_count or not have_same_rows(named, stored.take(places)):
-        return f"{where}: differs from the parts"
+        yield f"{where}: differs from the parts"
+        return
 
     is_image = pc.equal(stored["status"], "ok")
     image_ids = manifest["image_id"].combine_chunks()
     is_of_shard = pc.is_in(stored["image_id"], image_ids)
-    images = stored.filter(pc.and_(is_image, is_of_shard))
-    unnamed = pc.index_in(_place_of(images), _place_of(named)).null_count
-    if unnamed:
-        return f"{where}: lacks images that the parts have"
-    return None
+    is_counted = pc.and_(is_image, is_of_shard)
+    images = stored.filter(is_counted)
+    found = pc.index_in(_place_of(images), named_places)
+    if found.null_count:
+        yield f"{where}: lacks images that the parts have"
 
 
 def _named_outcomes(run: Run, manifest: pa.Table) -> pa.Table:
@@ -338,28 +379,15 @@ def _outcomes_of(store: Store, part: Part) -> pa.Table:
     return table.append_column("byte_offset", outcomes.offsets)
 
 
-def input_image_errors(store: Store, rows: pa.Table) -> Iterator[str]:
-    """What is wrong with the input images of these rows, a sentence each.
-
-    Raises TryAgain where storage fails.
-    """
-    digests: set[str] = set()
-    for name in INPUT_IMAGE_COLUMNS:
-        if name in rows.column_names:
-            digests.update(rows[name].drop_null().unique().to_pylist())
-    ordered = sorted(digests)
-    errors = map_ordered(
-        lambda index: _input_image_error(store, ordered[index]), len(ordered), INPUT_READERS
-    )
-    yield from (error for error in errors if error is not None)
-
-
-def _input_image_error(store: Store, digest: str) -> str | None:
-    key = input_image_key(digest)
-    try:
-        content = store.read(key)
-    except Missing:
-        return f"{store.uri_of(key)}: is missing"
-    if hashlib.sha256(content).hexdigest() != digest:
-        return f"{store.uri_of(key)}: has other bytes than were planned"
-    return None
+def _check_input_images(store: Store, rows: pa.Table) -> Iterator[str]:
+    names = [name for name in INPUT_IMAGE_COLUMNS if name in rows.column_names]
+    digests = {digest for name in names for digest in rows[name].unique().to_pylist()}
+    for digest in sorted(digests - {None}):
+        key = input_image_key(digest)
+        try:
+            content = store.read(key)
+        except Missing:
+            yield f"{store.uri_of(key)}: is missing"
+            continue
+        if hashlib.sha256(content).hexdigest() != digest:
+            yield f"{store.uri_of(key)}: has other bytes than were planned"

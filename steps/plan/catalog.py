@@ -199,7 +199,7 @@ def catalog_images(
     _register_texts(database, images_file, "image_id", "duplicate_suspects")
     database.execute(sql.DUPLICATES)
     database.execute(sql.UNIQUE_IMAGES)
-    create_existing_table(database, images_file.parent, existing_runs)
+    create_existing_table(database, existing_runs)
     if candidates > 1:
         database.execute(sql.whole_groups(candidates))
     groups = _group_by_shape(database)

@@ -48,7 +48,6 @@ from imagekiln.steps.plan.sharding import (
     tuned_figure,
     work_per_image,
 )
-from imagekiln.steps.runs.drawn_sizes import with_final_sizes
 from imagekiln.steps.runs.plan import (
     BatchSize,
     InputFacts,
@@ -56,6 +55,7 @@ from imagekiln.steps.runs.plan import (
     RewriteFacts,
     max_batch_size,
 )
+from imagekiln.steps.runs.shard import with_final_sizes
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.scratch import Database

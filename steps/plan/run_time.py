@@ -11,13 +11,12 @@ from imagekiln.steps.job.execution import Price, find_price, find_price_or_highe
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.plan.draft import PlanDraft
-from imagekiln.steps.runs.attempts import read_attempts, sum_charged
+from imagekiln.steps.runs.attempts import Terms, budget_error, read_attempts, sum_charged
 from imagekiln.steps.runs.commits import read_head
 from imagekiln.steps.runs.registry import READERS, iter_successful, read_entries
 from imagekiln.steps.runs.run import Run
 from imagekiln.steps.runs.shard import has_missing_parts
 from imagekiln.steps.runs.stats import Expectation, RunRate, describe_passes
-from imagekiln.steps.runs.terms import Terms, budget_error
 from imagekiln.steps.runtime.figures import format_device_hours, format_duration, pluralize
 from imagekiln.steps.storage import open_folder, open_store
 from imagekiln.steps.storage.store import Store

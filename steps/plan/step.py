@@ -29,11 +29,11 @@ from imagekiln.steps.plan.sharding import load_tuning
 from imagekiln.steps.plan.template_recipes import TEMPLATE_SETTING
 from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.plan.writing import store_input_image, write_plan, write_rejected
+from imagekiln.steps.runs.attempts import Terms, terms_of
 from imagekiln.steps.runs.commits import read_present_head
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.plan import Plan, load_plan, parse_plan
 from imagekiln.steps.runs.run import set_terms
-from imagekiln.steps.runs.terms import Terms, terms_of
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors

@@ -2,23 +2,26 @@
 
 It is there before anything is drawn, written again about once a minute, and says at the end how the
 attempt ended. What a run has spent, which shards are late, and the times of its report are sums
-over attempts.
+over attempts. The terms of a run say what its devices cost and what it may spend.
 """
 
 import time
 import uuid
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from operator import add
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from imagekiln.steps.errors import BadInput, Missing, StorageRefused
+from imagekiln.steps.errors import BadInput, BudgetSpent, Missing, StorageRefused
+from imagekiln.steps.job.execution import BudgetSettings, PricePerHour, find_highest_price
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.keys import ATTEMPT_KEY_PATTERN, ATTEMPTS_FOLDER, attempt_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.stats import ShardStats, add_attempt
 from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.runtime.figures import format_money, format_number
 from imagekiln.steps.storage.store import Store
 
 WRITE_SECONDS = 60.0  # between two writes of one attempt
@@ -29,7 +32,7 @@ Count = Annotated[int, Field(ge=0, le=2**62)]
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What attempts have spent, in device-seconds and in money.
+    """Device-seconds and money that attempts have spent.
 
     An attempt is one process, or one pod, at one shard or several. `useful` are the seconds of all
     that led to committed parts: those of an attempt that was cut off count up to its last part.
@@ -46,7 +49,7 @@ class Spent:
     ended: Count = 0
 
     def __add__(self, other: "Spent") -> "Spent":
-        """What both have spent."""
+        """Add both."""
         return Spent(*map(add, astuple(self), astuple(other)))
 
     @property
@@ -56,7 +59,7 @@ class Spent:
 
     @property
     def complete_cost(self) -> float | None:
-        """The cost; None where some of the time has no price."""
+        """The cost; None if some of the time has no price."""
         unpriced = self.seconds - self.priced
         rounding = 1e-6 * max(1.0, self.seconds)
         if unpriced < rounding:
@@ -64,7 +67,7 @@ class Spent:
         return None
 
     def highest_cost(self, highest_price: float | None) -> float:
-        """The cost, where the time without a price is that of the most expensive GPU."""
+        """The cost, if the time without a price was on the most expensive GPU."""
         unpriced_hours = (self.seconds - self.priced) / 3600
         return self.cost + unpriced_hours * (highest_price or 0.0)
 
@@ -153,15 +156,18 @@ class AttemptReader:
         Raises TryAgain.
         """
         keys = list_attempts(self._store) if keys is None else keys
-        attempts = {key: self._ended[key] for key in keys if key in self._ended}
-        unknown = [key for key in keys if key not in attempts]
+        unknown = [key for key in keys if key not in self._ended]
         read = map_ordered(lambda index: self._read(unknown[index]), len(unknown))
+        attempts: dict[str, Attempt] = {}
         for key, attempt in zip(unknown, read, strict=True):
             if attempt is None:
                 continue
             attempts[key] = attempt
             if attempt.end is not None:
                 self._ended[key] = attempt
+        for key in keys:
+            if key in self._ended:
+                attempts[key] = self._ended[key]
         return attempts
 
     def _read(self, key: str) -> Attempt | None:
@@ -205,7 +211,7 @@ def read_attempts(store: Store) -> list[Attempt]:
 
 
 def sum_spent(attempts: Iterable[Attempt]) -> Spent:
-    """What attempts have written that they spent."""
+    """Add up what attempts have recorded."""
     return sum((attempt.spent for attempt in attempts), NOTHING)
 
 
@@ -225,3 +231,61 @@ def merge_stats(attempts: Sequence[Attempt]) -> list[ShardStats]:
             merged[shard] = add_attempt(earlier, stats)
     shards = sorted(merged)
     return [merged[shard] for shard in shards]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The prices and the budget of a run, and the share of its images that may fail.
+
+    They are those of the latest submission, or prices given to `aggregate` after it. A commit has
+    them and not the plan, so that a price can be corrected, and a budget or the accepted share of
+    failures raised. Without that share, it is the one in the plan.
+    """
+
+    price_per_hour: PricePerHour | None = None
+    budget: BudgetSettings = field(default_factory=BudgetSettings)
+    failed_share: float | None = None
+
+    def find_excess(self, spent: Spent) -> str | None:
+        """A clause about a spent budget; None if some of it is left."""
+        gpu_hours = self.budget.gpu_hours
+        if gpu_hours is not None and spent.gpu_hours >= gpu_hours:
+            return _describe_hours(spent.gpu_hours, gpu_hours)
+        cost = self.budget.cost
+        if cost is not None:
+            highest = find_highest_price(self.price_per_hour)
+            spent_cost = spent.highest_cost(None if highest is None else highest.per_hour)
+            if spent_cost >= cost:
+                return _describe_cost(spent_cost, cost)
+        return None
+
+    def find_estimated_excess(self, gpu_hours: float, cost: float | None) -> str | None:
+        """By how much an estimate exceeds the budget, as a clause; None if it does not."""
+        limit = self.budget.gpu_hours
+        if limit is not None and gpu_hours > limit:
+            return _describe_hours(gpu_hours, limit)
+        limit = self.budget.cost
+        if limit is not None and cost is not None and cost > limit:
+            return _describe_cost(cost, limit)
+        return None
+
+
+def terms_of(job: Job) -> Terms:
+    """The terms of a job."""
+    return Terms(job.price_per_hour, job.budget, job.limits.failed_share)
+
+
+def budget_error(uri: str, excess: str) -> BudgetSpent:
+    """The error for a run without budget left."""
+    return BudgetSpent(
+        f"{uri}: the budget is spent: {excess}. Everything committed is kept. To resume, raise "
+        "`budget` in the job, or by --set, and run or submit it again."
+    )
+
+
+def _describe_hours(gpu_hours: float, limit: float) -> str:
+    return f"{format_number(gpu_hours)} GPU-hours, where budget.gpu_hours is {format_number(limit)}"
+
+
+def _describe_cost(cost: float, limit: float) -> str:
+    return f"cost {format_money(cost)}, where budget.cost is {format_money(limit)}"

@@ -17,10 +17,10 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AwareDatetime, FailFast, Field, JsonValue, TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, TryAgain, version_error
+from imagekiln.steps.runs.attempts import Terms
 from imagekiln.steps.runs.keys import METADATA_KEY_PATTERN, PART_KEY_PATTERN, commit_key
 from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Count, Plan, PlanCounts, Shard
 from imagekiln.steps.runs.stats import RunRate
-from imagekiln.steps.runs.terms import Terms
 from imagekiln.steps.storage.store import Store
 
 CommitKind = Literal["aggregate", "terms", "retry", "forget", "forgotten", "removed"]
@@ -99,7 +99,7 @@ class Head:
 
     @property
     def is_removed(self) -> bool:
-        """Whether the run was removed."""
+        """Tell if the run was removed."""
         return self.commit.kind == "removed"
 
     @property
@@ -145,7 +145,7 @@ def read_commit(store: Store, number: int) -> Commit:
 
 
 def is_highest(store: Store, head: Head) -> bool:
-    """Whether there is no higher commit than this one."""
+    """Tell if there is no higher commit than this one."""
     return not store.exists(commit_key(head.number + 1))
 
 
@@ -200,7 +200,7 @@ def plan_of_retry(plan: Plan, retry: Retry) -> Plan:
 
 
 def count_entries(store: Store, key_of: Callable[[int], str]) -> int:
-    """How many objects with consecutive numbers there are.
+    """Count objects with consecutive numbers.
 
     First looks for a free number in growing steps, then for the first one by halves: a few requests
     however many there are, and none that lists.

@@ -26,7 +26,7 @@ STATUSES = (*get_args(ImageStatus), MISSING_STATUS)
 class ImageParameters:
     """Everything that decides the pixels of one image, apart from the model. Sizes are in pixels.
 
-    `guidance` is None where the model reads none, or follows a schedule of its own.
+    `guidance` is None if the model reads none, or follows a schedule of its own.
     `loras` is canonical text such as "style:0.8,detail:0.5". Input images are named by the SHA-256
     of their files.
     """
@@ -49,7 +49,7 @@ class ImageParameters:
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """One image to make. `id` is the prompt row's own id, where the input has such a column."""
+    """One image to make. `id` is the prompt row's own id, if the input has such a column."""
 
     index_in_part: int
     image_id: str
@@ -60,7 +60,7 @@ class ImageRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """What all images of a batch have in common. Sizes are in pixels.
+    """Settings that all images of a batch share. Sizes are in pixels.
 
     `input_images` are the columns of input images that are not null.
     """
@@ -77,7 +77,7 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class ScoreValue:
-    """One score of an image; None where there is none, with the reason."""
+    """One score of an image; None if there is none, with the reason."""
 
     value: float | None
     reason: str | None = None
@@ -85,10 +85,10 @@ class ScoreValue:
 
 @dataclass(frozen=True, slots=True)
 class DrawnImage:
-    """What was made of one row: RGB uint8 (height, width, 3), or why there is none.
+    """The result of one row: RGB uint8 (height, width, 3), or why there is none.
 
-    It has its `scores` once they are computed, where the job has any, and `candidate_rank`, from 1
-    on, where it competes with others of its prompt. `captions` are by the names of passes.
+    It has its `scores` once they are computed, if the job has any, and `candidate_rank`, from 1
+    on, if it competes with others of its prompt. `captions` are by the names of passes.
     """
 
     index_in_part: int
@@ -119,7 +119,7 @@ class ImageQuality:
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """One image as it will be stored. Content, hashes and quality are set where the status is ok.
+    """One image as it will be stored. Content, hashes and quality are set if the status is ok.
 
     `pixels_sha256` is the hash of the pixels before encoding. `suffix` is the file's, with its dot.
     """

@@ -79,7 +79,7 @@ def write_manifest(
 
 
 def _check_manifest(manifest: pa.Table, images: int) -> None:
-    """Raise ValueError where no shard of so many images has such a manifest.
+    """Raise ValueError if no shard of so many images has such a manifest.
 
     Ids become names of files, whoever wrote them.
     """

@@ -10,31 +10,24 @@ that were planned is in the metadata of the object, from which the manifest has 
 
 import io
 import json
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.output import Encoding, is_lossless
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
+from imagekiln.steps.runs.manifest import forget_rows
 from imagekiln.steps.runs.parts import (
-    RECORD_COLUMNS,
-    ImageRecord,
     Part,
     commit_part,
-    emptied_outcome,
-    image_records,
     images_metadata,
     join_outcome,
-    matches_rows,
     outcome_table,
     read_part,
     require_same_images,
 )
-from imagekiln.steps.runs.readback import CheckResult, check_failure, check_image_bytes
 from imagekiln.steps.runs.tables import (
     IMAGE_FIELD,
     AddedFields,
@@ -48,7 +41,6 @@ from imagekiln.steps.storage.store import Store
 # Hugging Face datasets reads this to decode the column as images.
 HUGGINGFACE_METADATA = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
 IMAGE_LEAVES = ("image.bytes", "image.path")
-CHECK_BATCH_ROWS = 4  # a check holds the bytes of so many images beside those of the part
 
 
 class StoredFile(TypedDict):
@@ -78,18 +70,7 @@ def pack_part(part: Part, images: Sequence[EncodedImage]) -> PackedPart:
     return PackedPart(part, part_to_parquet(part.rows, images, part.added))
 
 
-def check_part_images(store: Store, part: Part, encoding: Encoding) -> CheckResult:
-    """Read the whole part, and decode each of its images. Raises TryAgain."""
-    where = store.uri_of(part.key)
-    try:
-        content = store.read(part.key)
-        return _check_content(content, part, where, lossless=is_lossless(encoding))
-    except BadInput as error:
-        images = part.rows.num_rows
-        return check_failure(error, images)
-
-
-def reduce_part(store: Store, part: Part, key: str, image_ids: Container[str]) -> bool:
+def reduce_part(store: Store, part: Part, key: str, image_ids: pa.Array) -> bool:
     """Create `key` with what a part holds but for the images with these ids.
 
     False if the part is buried: its images are in another one already. Raises Missing, BadInput on
@@ -97,7 +78,8 @@ def reduce_part(store: Store, part: Part, key: str, image_ids: Container[str]) -
     """
     where = store.uri_of(part.key)
     with parse_parquet(store.read(part.key), where) as parquet:
-        columns = ["image_id", *outcome_schema(part.added).names]
+        outcome = outcome_schema(part.added)
+        columns = ["image_id", *outcome.names]
         outcomes = read_part(parquet, columns, part.added)
         if not len(outcomes.offsets):
             return False
@@ -106,14 +88,16 @@ def reduce_part(store: Store, part: Part, key: str, image_ids: Container[str]) -
         images = table[IMAGE_FIELD.name].to_pylist()
         stored = iter(images)
 
-    outcome = emptied_outcome(outcomes.table, image_ids, part.added)
-    statuses = outcome["status"].to_pylist()
+    left = forget_rows(outcomes.table, image_ids, part.added)
+    emptied = left.select(outcome.names).cast(outcome)
+    statuses = emptied["status"].to_pylist()
     files: list[StoredFile | None] = []
     for status, offset in zip(statuses, outcomes.offsets, strict=True):
         file = next(stored) if offset.is_valid else None
-        is_left = status != FORGOTTEN_STATUS
-        files.append(file if is_left else None)
-    content = _write_part(part.rows, outcome, files)
+        if status == FORGOTTEN_STATUS:
+            file = None
+        files.append(file)
+    content = _write_part(part.rows, emptied, files)
     store.create(key, content)
     return True
 
@@ -126,25 +110,6 @@ def bury(store: Store, keys: Iterable[str], row_schema: pa.Schema, added: AddedF
     nothing = part_to_parquet(row_schema.empty_table(), [], added)
     for key in keys:
         store.replace(key, nothing)
-
-
-def _check_content(content: bytes, part: Part, where: str, *, lossless: bool) -> CheckResult:
-    images = part.rows.num_rows
-    with parse_parquet(content, where) as parquet:
-        if not matches_rows(parquet, part):
-            return check_failure(f"{where}: holds other images than were planned", images)
-        result = CheckResult(images)
-        offsets = read_part(parquet, ["image_id"]).offsets.drop_null()
-        stored = zip(_iter_images(parquet), offsets.to_pylist(), strict=True)
-        for (record, image), offset in stored:
-            end = offset + (record.byte_size or 0)
-            if record.status != "ok" or image != content[offset:end]:
-                result += check_failure(
-                    f"{where}: image {record.image_id} is not where the footer says"
-                )
-            else:
-                result += check_image_bytes(record, image, where, lossless=lossless)
-        return result
 
 
 def part_to_parquet(
@@ -228,17 +193,3 @@ def _find_offsets(written: bytes, files: Sequence[StoredFile | None]) -> Iterato
         position = written.index(file["bytes"], position)
         yield position
         position += len(file["bytes"])
-
-
-def _iter_images(parquet: pq.ParquetFile) -> Iterator[tuple[ImageRecord, bytes]]:
-    columns = [IMAGE_FIELD.name, *RECORD_COLUMNS]
-    batches = parquet.iter_batches(
-        CHECK_BATCH_ROWS,
-        columns=columns,
-        use_threads=False,
-    )
-    for batch in batches:
-        records = image_records(batch)
-        images = batch[IMAGE_FIELD.name].to_pylist()
-        for record, image in zip(records, images, strict=True):
-            yield record, image["bytes"]

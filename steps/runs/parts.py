@@ -6,7 +6,7 @@ that have no image.
 """
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.image import FORGOTTEN_STATUS, EncodedImage
+from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.tables import (
     IMAGE_FIELD,
     IMAGE_ROW_SCHEMA,
@@ -30,7 +30,7 @@ from imagekiln.steps.runs.tables import (
 from imagekiln.steps.runtime.metrics import PARTS
 from imagekiln.steps.storage.store import Store
 
-# For each image row, the offset of its image, null without one, or all of its outcome where it is
+# For each image row, the offset of its image, null without one, or all of its outcome if it is
 # no row of the object.
 IMAGES_METADATA = b"imagekiln.images"
 ImageEntry: TypeAlias = int | Mapping[str, object] | None
@@ -47,29 +47,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PartOutcomes:
-    """What a part records of its images, in the order of their rows, without their bytes.
+    """The outcomes that a part records, in the order of its rows, without the images' bytes.
 
-    An offset is null where there is no image.
+    An offset is null if there is no image.
     """
 
     table: pa.Table
     offsets: pa.Array
-
-
-@dataclass(frozen=True, slots=True)
-class ImageRecord:
-    """What a part records of one image: its size in pixels, and that of its file in bytes."""
-
-    image_id: str
-    width: int
-    height: int
-    status: str
-    byte_size: int | None
-    sha256: str | None
-    pixels_sha256: str | None
-
-
-RECORD_COLUMNS = ImageRecord.__slots__
 
 
 def outcome_table(images: Sequence[EncodedImage], added: AddedFields = ()) -> pa.Table:
@@ -79,34 +63,12 @@ def outcome_table(images: Sequence[EncodedImage], added: AddedFields = ()) -> pa
     return pa.Table.from_pylist(outcomes, schema=outcome_schema(added))
 
 
-def emptied_outcome(
-    outcomes: pa.Table, image_ids: Container[str], added: AddedFields = ()
-) -> pa.Table:
-    """The outcomes of a part, of which nothing but the status is left of the images named."""
-    schema = outcome_schema(added)
-    forgotten = EncodedImage(0, FORGOTTEN_STATUS)
-    (empty,) = outcome_table([forgotten], added).to_pylist()
-    empty["marks"] = None  # as `forget_rows` has it
-    ids = outcomes["image_id"].to_pylist()
-    rows = outcomes.select(schema.names).to_pylist()
-    emptied = [
-        empty if image_id in image_ids else row for image_id, row in zip(ids, rows, strict=True)
-    ]
-    return pa.Table.from_pylist(emptied, schema=schema)
-
-
 def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
     """Image rows side by side with their outcomes."""
     fields = [*rows.schema, *outcome.schema]
     columns = [*rows.columns, *outcome.columns]
     schema = pa.schema(fields)
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def image_records(table: pa.Table | pa.RecordBatch) -> list[ImageRecord]:
-    """The records in a table that has at least their columns."""
-    rows = table.select(list(RECORD_COLUMNS)).to_pylist()
-    return [ImageRecord(**row) for row in rows]
 
 
 def images_metadata(entries: Sequence[ImageEntry]) -> dict[str, str]:
@@ -118,7 +80,7 @@ def images_metadata(entries: Sequence[ImageEntry]) -> dict[str, str]:
 def read_part(
     parquet: pq.ParquetFile, columns: Sequence[str] | None, added: AddedFields = ()
 ) -> PartOutcomes:
-    """These columns of an open part, or all, for each of its image rows in their order.
+    """Read these columns of an open part, or all, for each of its image rows in their order.
 
     A part may have no columns but ids and outcomes of those that are no rows of the object: no
     others may be named then. Raises one of DAMAGE_ERRORS.
@@ -157,7 +119,7 @@ def read_part(
 
 
 def matches_rows(parquet: pq.ParquetFile, part: Part) -> bool:
-    """Whether an object has the columns that were planned of a part, and its rows in them."""
+    """Tell if an object has the columns that were planned of a part, and its rows in them."""
     rows = part.rows
     outcome = outcome_schema(part.added)
     planned = pa.schema([IMAGE_FIELD, *rows.schema, *outcome])
@@ -177,7 +139,7 @@ def read_outcomes(
 ) -> PartOutcomes:
     """Read columns of a part and these added ones, and none of its images, as `read_part` does.
 
-    Raises Missing, or BadInput where the part is damaged.
+    Raises Missing, or BadInput if the part is damaged.
     """
     with open_parquet(store, key) as parquet:
         added_names = [field.name for field in added]
@@ -185,9 +147,9 @@ def read_outcomes(
 
 
 def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> bool:
-    """Create the object that commits a part; False where another process already did.
+    """Create the object that commits a part; False if another process already did.
 
-    Raises BadInput where the part that exists holds other images.
+    Raises BadInput if the part that exists holds other images.
     """
     if store.create(key, content):
         PARTS.add(result="committed")

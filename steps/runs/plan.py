@@ -74,7 +74,7 @@ class RewriteFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlanCounts:
-    """What became of the rows.
+    """Counts of planned, rejected and omitted rows.
 
     Each image of an accepted row is planned once, or counted as a duplicate or as existing.
     """
@@ -88,7 +88,7 @@ class PlanCounts:
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """How many images of one size, in pixels, a batch has."""
+    """The number of images of one size, in pixels, in a batch."""
 
     width: Side
     height: Side
@@ -113,8 +113,8 @@ def _dump_without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict
 class Plan:
     """The plan of a run, or of one of its retries.
 
-    `width` and `height` are in pixels; where the job names none, they are the model's.
-    `batch_sizes` holds what was tuned for each size, and is empty where the job sets the number of
+    `width` and `height` are in pixels; if the job names none, they are the model's.
+    `batch_sizes` holds what was tuned for each size, and is empty if the job sets the number of
     images itself or nothing was tuned. Images of `existing_runs` were omitted. `retry` is 0 for the
     run itself, and no plan.json has another. Of a retry, `source_shards` has, for each shard, the
     first and the last shard of the run that its images come from. `revisions` are the branches and
@@ -193,7 +193,7 @@ def creation_time() -> datetime:
     """The time for a plan that is made now, in whole seconds.
 
     SOURCE_DATE_EPOCH, seconds since 1970, replaces it: with equal times, two plans of one job give
-    equal bytes. Raises BadInput where that is no such number.
+    equal bytes. Raises BadInput if that is no such number.
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     if not epoch:
@@ -214,7 +214,7 @@ def plan_to_json(plan: Plan) -> bytes:
 def load_plan(store: Store) -> Plan:
     """Read the plan of the run in `store`.
 
-    Raises Missing where there is none, or BadInput where it is not readable or of another version.
+    Raises Missing if there is none, or BadInput if it is not readable or of another version.
     """
     try:
         content = store.read(PLAN_KEY)
@@ -239,7 +239,7 @@ def load_plan(store: Store) -> Plan:
 
 
 def _is_output(store: Store) -> bool:
-    """Whether runs lie in a folder: finished ones are registered, and local ones are listed."""
+    """Tell if runs lie in a folder: finished ones are registered, and local ones are listed."""
     if store.exists(registry_key(0)):
         return True
     if is_remote_uri(store.uri):
@@ -251,7 +251,7 @@ def _is_output(store: Store) -> bool:
 
 
 def is_export(store: Store) -> bool:
-    """Whether a folder is an export, whose commits are others than those of a run."""
+    """Tell if a folder is an export, whose commits are others than those of a run."""
     with suppress(Missing):
         return store.read_prefix(commit_key(0), len(EXPORT_MARK)) == EXPORT_MARK
     return False

@@ -1,140 +1,125 @@
-"""Images read back, by the object and the offset that a row in the manifest names.
+"""Images read back by the object and the offset that a row in the manifest names.
 
-And if what was written is what was planned and drawn: the result of such checks.
+Neighbors in an object are read together.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from imagekiln.steps.errors import BadInput, Missing, StorageRefused
-from imagekiln.steps.imaging.codecs import MAX_DECODED_PIXELS, RGB, decode_image, hash_pixels
-from imagekiln.steps.runs.parts import ImageRecord
+import pyarrow as pa
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.imaging.codecs import MAX_DECODED_PIXELS, RGB, decode_image
 from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
 from imagekiln.steps.runtime.sanitize import format_command
-from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
-MAX_LISTED_ERRORS = 10
-MAX_LISTED_COMMANDS = 3
+MAX_GAP_BYTES = 2**16  # read in vain, rather than with another request
+MAX_RANGE_BYTES = 2**24  # so that the threads share what is large
+LOCATION_COLUMNS = ("image_id", "part", "byte_offset", "byte_size", "sha256")
 
 
-def read_image_bytes(store: Store, row: Mapping[str, object]) -> bytes:
-    """The stored bytes of an image that is ok.
+@dataclass(frozen=True, slots=True)
+class ImageLocation:
+    """The place of an image's bytes; `index` is its place among those that are read."""
 
-    Raises BadInput where they are not those that were written: they may be of any file, behind a
-    link. Raises Missing, TryAgain too.
-    """
-    part = row["part"]
-    offset = row["byte_offset"]
-    size = row["byte_size"]
-    if not (isinstance(part, str) and isinstance(offset, int) and isinstance(size, int)):
-        raise BadInput(
-            f"{store.uri}: the manifest does not say where image {row['image_id']} is. "
-            "Aggregate again."
-        )
-    try:
-        with store.open(part) as file:
-            file.seek(offset)
-            content = file.read(size)
-    except Missing as error:
-        command = format_command("verify", store.uri)
-        raise Missing(
-            f"{store.uri_of(part)}: is missing, and images that a commit counts are in it. Restore "
-            f"it, or type `{command}`, which says how to generate it again."
-        ) from error
-    if "sha256" not in row or row["sha256"] == hashlib.sha256(content).hexdigest():
-        return content
-    raise damage_error(store.uri_of(part), ValueError("an image has other bytes than were written"))
+    index: int
+    image_id: str
+    part: str
+    offset: int
+    size: int
+    sha256: str
+
+    @property
+    def end(self) -> int:
+        """The offset after its last byte."""
+        return self.offset + self.size
 
 
-def read_image_pixels(store: Store, row: Mapping[str, object]) -> RGB:
+def read_image_bytes(store: Store, row: Mapping[str, Any]) -> bytes:
+    """The stored bytes of an image that is ok. Raises as `read_images` does."""
+    location = ImageLocation(0, *(row[name] for name in LOCATION_COLUMNS))
+    ((_, content),) = _read_range(store, [location])
+    return content
+
+
+def read_image_pixels(store: Store, row: Mapping[str, Any]) -> RGB:
     """The pixels of an image that is ok, RGB uint8 (height, width, 3).
 
-    Raises Missing, TryAgain, or BadInput where the image does not decode.
+    Raises Missing, TryAgain, or BadInput if the image does not decode.
     """
     return decode_stored_image(store, row, read_image_bytes(store, row))
 
 
-def decode_stored_image(store: Store, row: Mapping[str, object], content: bytes) -> RGB:
-    """The pixels of an image whose bytes were read. Raises BadInput where it does not decode."""
-    width = row["width"]
-    height = row["height"]
-    planned = width * height if isinstance(width, int) and isinstance(height, int) else 0
+def decode_stored_image(store: Store, row: Mapping[str, Any], content: bytes) -> RGB:
+    """The pixels of an image whose bytes were read. Raises BadInput if it does not decode."""
     try:
-        return decode_image(content, most=max(MAX_DECODED_PIXELS, planned))
+        return decode_image(content, most=max(MAX_DECODED_PIXELS, row["width"] * row["height"]))
     except DAMAGE_ERRORS as error:
-        raise damage_error(store.uri_of(str(row["part"])), error) from error
+        raise damage_error(store.uri_of(row["part"]), error) from error
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """How many images were checked, how many of them are ok and intact, and the bytes of those.
+def read_images(store: Store, rows: pa.Table, pool: Executor) -> list[bytes]:
+    """The bytes of the images of these rows, which are ok, in their order.
 
-    `errors` holds the first sentences about what is wrong, and `error_count` says how many there
-    are, so that memory stays flat for a run in which nothing is right. `commands` are the first
-    that generate what is wrong again.
+    Raises Missing, TryAgain, or BadInput if they are not those that the manifest describes.
     """
-
-    images: int = 0
-    ok: int = 0
-    bytes: int = 0
-    errors: tuple[str, ...] = ()
-    error_count: int = 0
-    commands: tuple[str, ...] = ()
-
-    def __add__(self, other: "CheckResult") -> "CheckResult":
-        """The result of both checks."""
-        commands = dict.fromkeys(self.commands + other.commands)
-        return CheckResult(
-            images=self.images + other.images,
-            ok=self.ok + other.ok,
-            bytes=self.bytes + other.bytes,
-            errors=(self.errors + other.errors)[:MAX_LISTED_ERRORS],
-            error_count=self.error_count + other.error_count,
-            commands=tuple(commands)[:MAX_LISTED_COMMANDS],
-        )
+    columns = [rows[name].to_pylist() for name in LOCATION_COLUMNS]
+    locations = zip(*columns, strict=True)
+    places = [ImageLocation(index, *location) for index, location in enumerate(locations)]
+    places.sort(key=lambda place: (place.part, place.offset))
+    contents = [b""] * len(places)
+    groups = _group_neighbors(places)
+    for images in pool.map(partial(_read_range, store), groups):
+        for index, content in images:
+            contents[index] = content
+    return contents
 
 
-def check_failure(error: str | BadInput, images: int = 0) -> CheckResult:
-    """The result of a check of so many images that ended with this sentence.
+def _group_neighbors(places: Sequence[ImageLocation]) -> Iterator[list[ImageLocation]]:
+    """The places, which are sorted, in groups that one request reads."""
+    group: list[ImageLocation] = []
+    for place in places:
+        if group and not _is_neighbor(group, place):
+            yield group
+            group = []
+        group.append(place)
+    if group:
+        yield group
 
-    Raises StorageRefused where the error is one: what cannot be read may be right.
-    """
-    if isinstance(error, StorageRefused):
-        raise error
-    return CheckResult(images, errors=(str(error).rstrip("."),), error_count=1)
+
+def _is_neighbor(group: Sequence[ImageLocation], place: ImageLocation) -> bool:
+    first = group[0]
+    last = group[-1]
+    is_near = place.offset - last.end <= MAX_GAP_BYTES
+    is_small = place.end - first.offset <= MAX_RANGE_BYTES
+    return place.part == first.part and is_near and is_small
 
 
-def run_check(check: Callable[[], str | None]) -> CheckResult:
-    """The result of a check that returns a sentence or raises BadInput if something is wrong."""
+def _read_range(store: Store, group: Sequence[ImageLocation]) -> list[tuple[int, bytes]]:
+    first = group[0]
+    where = store.uri_of(first.part)
+    advice = (
+        f"Restore it, or type `{format_command('verify', store.uri)}`, which says how to generate "
+        "it again."
+    )
     try:
-        error = check()
-    except BadInput as bad_input:
-        return check_failure(bad_input)
-    return CheckResult() if error is None else check_failure(error)
-
-
-def check_image_bytes(
-    record: ImageRecord, content: bytes, where: str, *, lossless: bool
-) -> CheckResult:
-    """Compare the bytes of an image with its record.
-
-    `lossless` says that the encoding is: then the decoded pixels must be those that were drawn.
-    """
-    error = _image_error(record, content, lossless=lossless)
-    if error is not None:
-        return check_failure(f"{where}: image {record.image_id} {error}")
-    return CheckResult(ok=1, bytes=len(content))
-
-
-def _image_error(record: ImageRecord, content: bytes, *, lossless: bool) -> str | None:
-    if hashlib.sha256(content).hexdigest() != record.sha256:
-        return "has other bytes than were written"
-    try:
-        rgb = decode_image(content, (record.width, record.height))
-    except (OSError, ValueError) as error:
-        return f"does not decode ({error_reason(error)})"
-    if lossless and hash_pixels(rgb) != record.pixels_sha256:
-        return "has other pixels than were drawn"
-    return None
+        with store.open(first.part) as file:
+            file.seek(first.offset)
+            content = memoryview(file.read(group[-1].end - first.offset))
+    except Missing as error:
+        raise Missing(
+            f"{where}: is missing, and image {first.image_id} is in it. {advice}"
+        ) from error
+    images: list[tuple[int, bytes]] = []
+    for place in group:
+        image = bytes(content[place.offset - first.offset : place.end - first.offset])
+        if hashlib.sha256(image).hexdigest() != place.sha256:
+            reason = f"image {place.image_id} has other bytes than were written"
+            raise BadInput(f"{where}: is damaged ({reason}). {advice}")
+        images.append((place.index, image))
+    return images

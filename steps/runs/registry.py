@@ -1,8 +1,7 @@
 """The registry of successful runs under one output: small objects, numbered from 0, never changed.
 
-Each entry is created once, under the first number that is free. Numbers are tried one after the
-other, so that nothing is listed; of two runs that end at once, the second takes the next number.
-Several are read at once.
+Each entry is created once, under the first number that is free. Nothing is listed. Of two runs that
+end at once, the second takes the next number.
 """
 
 import os
@@ -10,19 +9,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress, count
+from itertools import compress
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from imagekiln.steps.errors import BadInput, Incomplete, Missing, StorageRefused
+from imagekiln.steps.errors import BadInput, Incomplete, StorageRefused
 from imagekiln.steps.job.fields import RunId
-from imagekiln.steps.runs.keys import (
-    PLAN_KEY,
-    SUCCESS_KEY,
-    registry_key,
-)
-from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
+from imagekiln.steps.runs.commits import count_entries
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, registry_key
+from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
@@ -56,26 +52,26 @@ def register_run(uri: str, entry: RunEntry) -> str | None:
 def append_run_entry(output: str, entry: RunEntry) -> None:
     """Append a run to the registry of `output`, unless it has an entry.
 
-    Raises BadInput on damage, TryAgain where storage fails.
+    Raises BadInput on damage, TryAgain.
     """
     store = open_store(output)
-    entries = list(_iter_entries(store))
     content = RUN_ENTRY_TYPE_ADAPTER.dump_json(entry) + b"\n"
-    while entry not in entries:
-        number = len(entries)
-        is_written = store.create(registry_key(number), content)
-        # Another run has the number, or this one after an answer was lost: its entry tells.
-        taken = entry if is_written else _read_entry(store, number)
-        if taken is not None:
-            entries.append(taken)
+    number = count_entries(store, registry_key)
+    entries = list(map_ordered(partial(_read_entry, store), number, READERS))
+    while entry not in entries and not store.create(registry_key(number), content):
+        entries.append(_read_entry(store, number))  # another run has the number
+        number += 1
 
 
 def read_entries(output: str) -> list[RunEntry]:
     """All runs in the registry of `output`, oldest first, also those whose `_SUCCESS` is gone.
 
-    Raises BadInput on damage, TryAgain where storage fails.
+    Raises BadInput on damage, TryAgain.
     """
-    return list(dict.fromkeys(_iter_entries(open_store(output))))
+    store = open_store(output)
+    count = count_entries(store, registry_key)
+    entries = map_ordered(partial(_read_entry, store), count, READERS)
+    return list(dict.fromkeys(entries))
 
 
 def iter_successful(output: str, entries: Sequence[RunEntry]) -> Iterator[RunEntry]:
@@ -89,23 +85,10 @@ def iter_successful(output: str, entries: Sequence[RunEntry]) -> Iterator[RunEnt
     return compress(entries, map_ordered(is_successful, len(entries), READERS))
 
 
-def _iter_entries(store: Store) -> Iterator[RunEntry]:
-    """Every entry up to the first free number; several are read at once."""
-    with thread_pool(READERS) as pool:
-        for start in count(0, READERS):
-            numbers = range(start, start + READERS)
-            for entry in pool.map(partial(_read_entry, store), numbers):
-                if entry is None:
-                    return
-                yield entry
-
-
-def _read_entry(store: Store, number: int) -> RunEntry | None:
+def _read_entry(store: Store, number: int) -> RunEntry:
     key = registry_key(number)
     try:
         return RUN_ENTRY_TYPE_ADAPTER.validate_json(store.read(key))
-    except Missing:
-        return None
     except ValidationError as error:
         raise BadInput(f"{store.uri_of(key)}: is not the entry of a run. Restore it.") from error
 
@@ -119,7 +102,7 @@ def find_finished_runs(output: str) -> list[RunEntry]:
 
 
 def refuse_unfinished(output: str) -> None:
-    """Raise Incomplete where there is a run under an output: it is known to be unfinished."""
+    """Raise Incomplete if there is a run under an output: it is known to be unfinished."""
     store = open_store(output)
     for name in _list_folders(store):
         if store.exists(f"{name}/{PLAN_KEY}"):
@@ -129,7 +112,7 @@ def refuse_unfinished(output: str) -> None:
 
 
 def _list_folders(store: Store) -> list[str]:
-    """The names of an output's folders; none where they may not be listed, as over HTTP."""
+    """The names of an output's folders; none if they may not be listed, as over HTTP."""
     with suppress(StorageRefused):
         return [entry.key for entry in store.list_folder("") if entry.is_folder]
     return []

@@ -56,20 +56,19 @@ def _to_json_value(value: pa.Scalar) -> object:
     if pa.types.is_dictionary(kind):
         return _to_json_value(value.value)
     if pa.types.is_struct(kind):
-        fields = enumerate(kind.names)
-        return {name: _to_json_value(value[index]) for index, name in fields}
+        return {name: _to_json_value(value[index]) for index, name in enumerate(kind.names)}
     if pa.types.is_nested(kind):  # a list, or a map as a list of its entries
         return [_to_json_value(item) for item in value.values]
-    if pa.types.is_primitive(kind) and not pa.types.is_temporal(kind):  # also true and false
-        number = value.as_py()
-        return number if math.isfinite(number) else None
-    if (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    ):
-        return base64.b64encode(value.as_py()).decode()
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+        return _to_text(value)
+    plain = value.as_py()
+    if isinstance(plain, bytes):
+        return base64.b64encode(plain).decode()
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+
+
+def _to_text(value: pa.Scalar) -> object:
     try:
         return value.cast(pa.string()).as_py()
     except pa.ArrowInvalid:  # a time in a zone that this machine does not know: in UTC
-        return value.cast(pa.timestamp(kind.unit, "UTC")).cast(pa.string()).as_py()
+        return value.cast(pa.timestamp(value.type.unit, "UTC")).cast(pa.string()).as_py()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.runs.attempts import Terms
 from imagekiln.steps.runs.commits import (
     Head,
     commit_next,
@@ -25,7 +26,6 @@ from imagekiln.steps.runs.manifest import find_manifest, read_manifest
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan, is_export, load_plan
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.terms import Terms
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
@@ -43,12 +43,12 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is as its job asks."""
+        """Tell if the run is as its job asks."""
         return self.head.commit.is_finished
 
     @property
     def is_complete(self) -> bool:
-        """Whether every planned image is accounted for."""
+        """Tell if every planned image is accounted for."""
         return self.head.commit.is_complete
 
     @property
@@ -82,7 +82,7 @@ def read_shard_manifest(run: Run, number: int) -> pa.Table:
 
 
 def read_shard_columns(run: Run, number: int, columns: Sequence[str] | None) -> pa.Table:
-    """These columns of the manifest of a shard, or all. Raises as `read_shard_manifest`."""
+    """Read these columns of the manifest of a shard, or all. Raises as `read_shard_manifest`."""
     key = find_manifest(run.store, run.head.commit, number)
     images = run.plan.shards[number].images
     return read_manifest(run.store, key, images, columns)
@@ -92,7 +92,7 @@ def open_run(uri: str) -> Run:
     """The run at `uri`, which may also be the address of one of its retries.
 
     Raises Missing if there is no plan, BadInput if it cannot be read or the run was removed,
-    TryAgain if storage fails.
+    TryAgain.
     """
     run_uri, retry = split_address(uri)
     store = open_store(run_uri)
@@ -164,7 +164,8 @@ def iter_named_parts(run: Run, keys: Iterable[str]) -> Iterator[tuple[str, Part]
         location = parse_part_key(key)
         if location is None or location[0] not in plans:
             raise _unplanned_part(run, key)
-        keys_by_shard.setdefault(location, []).append(key)
+        shard_keys = keys_by_shard.setdefault(location, [])
+        shard_keys.append(key)
 
     for (retry, number), shard_keys in sorted(keys_by_shard.items()):
         shard = read_shard(run.store, plans[retry], number)

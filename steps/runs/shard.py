@@ -10,7 +10,9 @@ from itertools import compress, islice
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
 from imagekiln.steps.models.loras import lora_weights
+from imagekiln.steps.models.passes import PassSizes
 from imagekiln.steps.runs.commits import digest_of
 from imagekiln.steps.runs.keys import (
     IMAGES_FOLDER,
@@ -21,6 +23,7 @@ from imagekiln.steps.runs.keys import (
 from imagekiln.steps.runs.parts import Part, check_part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.tables import (
+    DRAWN_SIZE_SCHEMA,
     IMAGE_ROW_SCHEMA,
     ORIGIN_SCHEMA,
     added_fields,
@@ -34,10 +37,11 @@ from imagekiln.steps.storage.store import Store
 
 CHECK_THREADS = 8
 MAX_LISTED = 100_000
+SIZE_COLUMNS = ("width", "height")
 
 
 def require_shard(store: Store, plan: Plan, shard: int) -> None:
-    """Raise BadInput where the plan has no such shard."""
+    """Raise BadInput if the plan has no such shard."""
     last = len(plan.shards) - 1
     if not 0 <= shard <= last:
         raise BadInput(f"{store.uri}: has shards 0 to {last}, not {shard}.")
@@ -46,7 +50,7 @@ def require_shard(store: Store, plan: Plan, shard: int) -> None:
 def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
     """The parts of a shard, in order, whose rows also say where their images come from.
 
-    Raises BadInput where the plan has no such shard, or the shard changed since planning.
+    Raises BadInput if the plan has no such shard, or the shard changed since planning.
     """
     rows = add_origin(read_shard_rows(store, plan, shard), plan)
     added = added_fields(plan.job)
@@ -112,7 +116,7 @@ def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
 
 
 def count_images(parts: Sequence[Part]) -> int:
-    """How many images the parts have."""
+    """Count the images of the parts."""
     return sum(part.rows.num_rows for part in parts)
 
 
@@ -128,7 +132,7 @@ def used_lora_names(parts: Sequence[Part]) -> set[str]:
 
 
 def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
-    """The parts that are not committed. Raises BadInput where a committed part has other images."""
+    """The parts that are not committed. Raises BadInput if a committed part has other images."""
 
     def is_missing(part: Part) -> bool:
         if not store.exists(part.key):
@@ -162,7 +166,7 @@ def _count_images(key: str, plan: Plan) -> int:
 
 
 def has_missing_parts(store: Store, plan: Plan) -> bool:
-    """Whether a part of any shard is missing. Raises as `missing_parts` does."""
+    """Tell if a part of any shard is missing. Raises as `missing_parts` does."""
 
     def is_incomplete(number: int) -> bool:
         parts = read_shard(store, plan, number)
@@ -171,3 +175,45 @@ def has_missing_parts(store: Store, plan: Plan) -> bool:
 
     with closing(map_ordered(is_incomplete, len(plan.shards))) as results:
         return any(results)
+
+
+def with_final_sizes(rows: pa.Table, sizes: PassSizes) -> pa.Table:
+    """Planned rows with the sizes in which images are stored, and those in which they are drawn."""
+    if not sizes.alters_images:
+        return rows
+    widths = rows["width"].to_pylist()
+    heights = rows["height"].to_pylist()
+    drawn = list(zip(widths, heights, strict=True))
+    final_sizes = {size: sizes.final(size) for size in set(drawn)}
+    final = [final_sizes[size] for size in drawn]
+
+    generated_width, generated_height = DRAWN_SIZE_SCHEMA
+    rows = rows.append_column(generated_width, rows["width"])
+    rows = rows.append_column(generated_height, rows["height"])
+    for axis, name in enumerate(SIZE_COLUMNS):
+        index = rows.column_names.index(name)
+        field = rows.schema.field(name)
+        values = [size[axis] for size in final]
+        column = pa.array(values, field.type)
+        rows = rows.set_column(index, field, column)
+    return rows.combine_chunks()
+
+
+def sum_work(rows: pa.Table, sizes: PassSizes) -> float:
+    """The work of images and their passes of diffusion, in pixels times steps."""
+    has_drawn = DRAWN_SIZE_COLUMNS[0] in rows.column_names
+    sizes_drawn = DRAWN_SIZE_COLUMNS if has_drawn else SIZE_COLUMNS
+    names = [*sizes_drawn, "steps", "strength"]
+    groups = rows.select(names).group_by(names, use_threads=False)
+    counted = groups.aggregate([([], "count_all")])
+    columns = [column.to_pylist() for column in counted.columns]
+
+    work = 0.0
+    for width, height, steps, strength, images in zip(*columns, strict=True):
+        drawn = width * height * steps
+        if strength is not None:
+            drawn *= strength
+        size = width, height
+        in_passes = sizes.work(size, steps)
+        work += images * (drawn + in_passes)
+    return work

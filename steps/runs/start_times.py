@@ -1,4 +1,4 @@
-"""How long a process took to its first denoising step, phase by phase."""
+"""The time of a process up to its first denoising step, phase by phase."""
 
 import os
 import time
@@ -47,7 +47,7 @@ class StartSeconds:
 
     @property
     def rest(self) -> float:
-        """What is in no phase: reading the plan and the shard, fetching a model, LoRAs."""
+        """The time in no phase: reading the plan and the shard, fetching a model, LoRAs."""
         waiting = self.device + self.hash_wait + self.compile
         phases = self.imports + self.load + waiting + self.first_step
         return max(0.0, self.total - phases)
@@ -121,7 +121,7 @@ class StartClock:
 
 
 def _process_age() -> float:
-    """Seconds since this process started; 0 where the system does not say."""
+    """Seconds since this process started; 0 if the system does not say."""
     with suppress(OSError, ValueError, IndexError, AttributeError):
         content = Path("/proc/self/stat").read_text()
         # The name of the program comes second, in parentheses, and may hold anything.

@@ -26,8 +26,8 @@ class StageSeconds:
 
     `text`, `denoise`, `decode` and `copy` are the device's: encoding prompts, denoising steps,
     decoding by the VAE, and pixels on their way to the CPU. `safety` is the model's safety checker,
-    beside the batches. `encode_waits` is high where the device is the bottleneck, `denoise_waits`
-    where encoding or writing is. `busy` is what the device computed for: texts encoded beside that
+    beside the batches. `encode_waits` is high if the device is the bottleneck, `denoise_waits`
+    if encoding or writing is. `busy` is what the device computed for: texts encoded beside that
     are in `text` alone. `score` is spent on scores, on the device and on what they read, `passes`
     on each pass of the job, while nothing is drawn.
     """
@@ -70,11 +70,11 @@ class ShardStats:
     """The statistics of one shard.
 
     `max_batch_size` is the number of images in the largest batch that was planned, and
-    `max_batch_pixels` the most pixels that a batch held in the end, where memory ran out.
+    `max_batch_pixels` the most pixels that a batch held in the end, if memory ran out.
     `busy_share` is the share of the wall time after loading in which the device computed, and
-    `peak_memory` the most bytes in use at once; both are None where that is unknown. `compile_mode`
+    `peak_memory` the most bytes in use at once; both are None if that is unknown. `compile_mode`
     and `decode_mode` are the modes in use at the end. `start` is the start of the process of the
-    latest attempt; None where the process did more than one shard. `started_at` and `ended_at` are
+    latest attempt; None if the process did more than one shard. `started_at` and `ended_at` are
     those of the first and the last attempt, in seconds since 1970.
 
     `images` and `parts` are those that the processes of this shard committed: without those that
@@ -116,12 +116,12 @@ class ShardStats:
 
 
 def time_share(seconds: float, whole: float) -> float | None:
-    """The share of these seconds in the whole, at most 1; None where the whole is nothing."""
+    """The share of these seconds in the whole, at most 1; None if the whole is nothing."""
     return min(1.0, seconds / whole) if whole > 0 else None
 
 
 def mean_busy_share(stats: Sequence[ShardStats]) -> float | None:
-    """The mean of known shares, weighted by the time after loading; None where none is known."""
+    """The mean of known shares, weighted by the time after loading; None if none is known."""
     known = [shard for shard in stats if shard.busy_share is not None]
     whole = sum(shard.working_seconds for shard in known)
     if not whole:
@@ -142,7 +142,7 @@ def largest_by_number(stats: Iterable[ShardStats]) -> list[ShardStats]:
 
 
 def elapsed_seconds(stats: Iterable[ShardStats]) -> float | None:
-    """The time by the clock in which any shard was being generated; None where it is unknown."""
+    """The time by the clock in which any shard was being generated; None if it is unknown."""
     intervals = sorted(
         (shard.started_at, shard.ended_at)
         for shard in stats
@@ -156,19 +156,19 @@ def elapsed_seconds(stats: Iterable[ShardStats]) -> float | None:
 
 
 def first_start(stats: Iterable[ShardStats]) -> float | None:
-    """When the first attempt at any shard began; None where it is unknown."""
+    """When the first attempt at any shard began; None if it is unknown."""
     starts = (shard.started_at for shard in stats if shard.started_at is not None)
     return min(starts, default=None)
 
 
 def last_end(stats: Iterable[ShardStats]) -> float | None:
-    """When the last attempt at any shard ended; None where it is unknown."""
+    """When the last attempt at any shard ended; None if it is unknown."""
     ends = (shard.ended_at for shard in stats if shard.ended_at is not None)
     return max(ends, default=None)
 
 
 def max_peak_memory(stats: Sequence[ShardStats]) -> int | None:
-    """The most memory in use, in bytes; None where it is unknown for all."""
+    """The most memory in use, in bytes; None if it is unknown for all."""
     return max(
         (shard.peak_memory for shard in stats if shard.peak_memory is not None), default=None
     )
@@ -215,7 +215,7 @@ class RunRate:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """The estimate of a run when it was planned, and where its figures are from."""
+    """The estimate of a run when it was planned, and the source of its figures."""
 
     gpu_hours: Amount
     source: str

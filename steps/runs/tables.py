@@ -105,19 +105,6 @@ DICTIONARY_COLUMNS = (
     "error",
     "part",
 )
-# The types of columns whose names are reserved, wherever a run has them.
-FIELD_TYPES: Mapping[str, pa.DataType] = {
-    field.name: field.type
-    for field in (
-        *IMAGE_ROW_SCHEMA,
-        *DRAWN_SIZE_SCHEMA,
-        *ORIGIN_SCHEMA,
-        *OUTCOME_SCHEMA,
-        *LOCATION_SCHEMA,
-        *NEAR_DUPLICATE_SCHEMA,
-        IMAGE_FIELD,
-    )
-}
 # The columns that a job's scores and captions add to those of all parts and manifests.
 AddedFields = Sequence[pa.Field]
 ROW_GROUP_ROWS = 131_072  # in tables that are written as a stream
@@ -167,7 +154,7 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatc
     """Write any number of rows as a Parquet file. How they are cut into batches changes no byte.
 
     Without rows it has no row group either: some readers fail at one that is empty.
-    Raises TryAgain where the disk is full.
+    Raises TryAgain.
     """
     options = parquet_options(schema)
     with translate_errors(str(path)), pq.ParquetWriter(path, schema, **options) as writer:
@@ -176,20 +163,20 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatc
 
 
 def read_table(store: Store, key: str) -> pa.Table:
-    """Read a whole table, of any columns. Raises Missing, or BadInput where it is damaged."""
+    """Read a whole table, of any columns. Raises Missing, or BadInput if it is damaged."""
     with parse_parquet(store.read(key), store.uri_of(key)) as parquet:
         return parquet.read()
 
 
 def read_column(store: Store, key: str, name: str) -> pa.Array:
-    """Read one column of a table and no other. Raises Missing, or BadInput where it is damaged."""
+    """Read one column of a table and no other. Raises Missing, or BadInput if it is damaged."""
     with open_parquet(store, key) as parquet:
         table = read_whole(parquet, [name])
     return table[name].combine_chunks()
 
 
 def read_whole(parquet: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """These columns of an open object, or all, in memory. Raises ValueError where one is missing.
+    """Read these columns of an open object, or all. Raises ValueError if one is missing.
 
     Arrow would leave it out.
     """
@@ -198,7 +185,7 @@ def read_whole(parquet: pq.ParquetFile, columns: Sequence[str] | None = None) ->
 
 
 def have_same_rows(first: pa.Table, second: pa.Table) -> bool:
-    """Whether two tables have the same columns with the same values.
+    """Tell if two tables have the same columns with the same values.
 
     Unlike in Arrow, not-a-number is the same as itself, and values are in whatever dictionary.
     """
@@ -215,7 +202,7 @@ def have_same_rows(first: pa.Table, second: pa.Table) -> bool:
 
 
 def can_be_carried(kind: pa.DataType) -> bool:
-    """Whether a run may have a column of this type beside its own.
+    """Tell if a run may have a column of this type beside its own.
 
     DuckDB, which validates the rows, gives values of all others back changed or not at all, or
     Arrow does not select rows by them, as of views.
@@ -234,7 +221,7 @@ def can_be_carried(kind: pa.DataType) -> bool:
 
 
 def require_columns(schema: pa.Schema, names: Iterable[str]) -> None:
-    """Raise ValueError where one of these columns is missing."""
+    """Raise ValueError if one of these columns is missing."""
     missing = [name for name in names if name not in schema.names]
     if missing:
         raise ValueError(f"the column {missing[0]} is missing")
@@ -244,7 +231,7 @@ def require_columns(schema: pa.Schema, names: Iterable[str]) -> None:
 def open_parquet(store: Store, key: str) -> Iterator[pq.ParquetFile]:
     """Open a Parquet object by ranged reads.
 
-    Raises Missing, BadInput where the block finds the object damaged, or what storage raises.
+    Raises Missing, BadInput if the block finds the object damaged, or what storage raises.
     """
     with store.open(key) as file:
         try:
@@ -258,7 +245,7 @@ def open_parquet(store: Store, key: str) -> Iterator[pq.ParquetFile]:
 
 @contextmanager
 def parse_parquet(content: bytes, where: str) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet object in memory. Raises BadInput where the block finds it damaged."""
+    """Open a Parquet object in memory. Raises BadInput if the block finds it damaged."""
     try:
         with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
             yield parquet

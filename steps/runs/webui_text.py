@@ -31,13 +31,13 @@ TAG_TO_GUARD = re.compile(r"<(?=\w+:[^>]+>)")
 QUOTED_CHARACTERS = re.compile(r'[,:\n"]')
 HASH_DIGITS = 10
 LORA_HASH_DIGITS = 12
-RESIZED_BY = "Lanczos"  # where no upscaler does
+RESIZED_BY = "Lanczos"  # if no upscaler does
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLabel:
-    """How the text names a model and its LoRAs, and the further settings that all images share.
+    """The names of a model and its LoRAs in the text, and settings that all images share.
 
     `digest` identifies the model's files, as `id@revision` or `sha256:hash`. `pass_models` has the
     names of the models that passes have of their own.
@@ -141,7 +141,7 @@ def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
 
 
 def _pass_settings(parameters: ImageParameters, model: ModelLabel) -> dict[str, str]:
-    """What passes made of an image.
+    """The settings that describe passes.
 
     The first that draws over is the high-resolution fix of web UIs, with the upscaler before it; an
     upscaler alone is their postprocessing. `Passes` and `Final size` are for people.

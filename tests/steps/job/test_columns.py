@@ -14,8 +14,9 @@ from imagekiln.steps.job.columns import (
 )
 from imagekiln.steps.job.job import ColumnNames, RowDefaults
 from imagekiln.steps.plan.catalog import ImageGroup
+from imagekiln.steps.runs import tables
 from imagekiln.steps.runs.image import BatchShape, ImageParameters
-from imagekiln.steps.runs.tables import FIELD_TYPES, IMAGE_ROW_SCHEMA
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 
 NAMES = [column.name for column in PROMPT_COLUMNS]
 IDENTITY = [column.name for column in IDENTITY_COLUMNS]
@@ -37,7 +38,16 @@ def test_every_column_may_have_another_name_in_the_input() -> None:
 
 
 def test_names_of_all_columns_of_a_dataset_are_reserved() -> None:
-    assert {*FIELD_TYPES} == RESERVED_COLUMNS
+    schemas = (
+        tables.IMAGE_ROW_SCHEMA,
+        tables.DRAWN_SIZE_SCHEMA,
+        tables.ORIGIN_SCHEMA,
+        tables.OUTCOME_SCHEMA,
+        tables.LOCATION_SCHEMA,
+        tables.NEAR_DUPLICATE_SCHEMA,
+    )
+    names = {name for schema in schemas for name in schema.names}
+    assert {*names, tables.IMAGE_FIELD.name} == RESERVED_COLUMNS
 
 
 def test_what_decides_an_image_is_what_its_row_and_its_parameters_hold() -> None:

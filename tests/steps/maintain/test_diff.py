@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image as Pillow
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete
@@ -15,7 +14,7 @@ from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.maintain.diff import Diff, StatusChange, diff
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage
-from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, diff_image_key
+from imagekiln.steps.runs.keys import DIFF_PAGE_KEY
 from imagekiln.steps.storage import open_store
 from tests.runs import PROMPTS, Rows, fill, finished, not_ok, planned
 from tests.texts import HOSTILE
@@ -123,21 +122,6 @@ def test_images_of_one_row_pair_by_their_index(tmp_path: Path) -> None:
     assert (actual.both, actual.only_first, actual.only_second) == (2, 4, 0)
 
 
-def test_pictures_of_other_sizes_are_compared_in_the_first_one_s(tmp_path: Path) -> None:
-    wide = [dict(row) | {"width": 24} for row in PROMPTS[:2]]
-    picture = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8)
-    large = {place: encode_drawn_image(DrawnImage(place, picture), Png()) for place in range(2)}
-    actual = diff(
-        noise_run(tmp_path / "a", PROMPTS[:2]),
-        noise_run(tmp_path / "b", wide, large),
-        str(tmp_path / "page"),
-    )
-    assert actual.sampled == 2
-    assert actual.rms
-    with Pillow.open(tmp_path / "page" / diff_image_key(0, "b")) as image:
-        assert image.size == (24, 16)
-
-
 def test_images_of_one_prompt_pair_in_their_order(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"prompt": prompt, "guidance": guidance, "seed": seed}
@@ -153,35 +137,6 @@ def test_images_of_one_prompt_pair_in_their_order(tmp_path: Path) -> None:
     for guidance, pairs in ((2, 4), (4, 3)):
         both = f", guidance {guidance} and guidance {guidance + 1};"
         assert html.count(f"seed 7{both}") + html.count(f"seed 8{both}") == pairs
-
-
-def test_pairs_say_the_settings_that_vary_within_a_run_or_between_both(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [
-        {"id": f"{steps}-{seed}", "prompt": "a kettle", "steps": steps, "seed": seed}
-        for steps in (2, 3)
-        for seed in (7, 8)
-    ]
-    other = [row | {"seed": row["seed"] + 10} for row in rows]
-    one = noise_run(tmp_path / "a", rows)
-    same = page(diff(one, one, str(tmp_path / "same")))
-    for steps in (2, 3):
-        for seed in (7, 8):
-            assert f"seed {seed}, steps {steps}; difference 0.0" in same
-    first, second = noise_run(tmp_path / "b", rows), noise_run(tmp_path / "c", other)
-    assert "seed 7 and seed 17, steps 2; " in page(diff(first, second, str(tmp_path / "other")))
-    assert "guidance" not in same
-
-
-def test_pictures_come_before_figures_and_long_lists_of_settings(tmp_path: Path) -> None:
-    first = noise_run(tmp_path / "a", PROMPTS[:14])
-    defaults = {"steps": 3, "guidance": 3.0, "seed": 7}
-    second = noise_run(
-        tmp_path / "b", PROMPTS[:14], defaults=defaults, name="other", shard={"images": 14}
-    )
-    html = page(diff(first, second, str(tmp_path / "page")))
-    places = [html.index(text) for text in ("14 images in both", "<img", "Pixel difference")]
-    assert places == sorted(places)
-    assert html.index("Settings that differ") > html.index("2 more pairs") > html.index("<img")
 
 
 class Tags(HTMLParser):

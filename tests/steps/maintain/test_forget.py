@@ -3,12 +3,9 @@
 import shutil
 from collections.abc import Iterator
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
-import duckdb
 import pytest
-from datasets.load import load_dataset
 
 import imagekiln
 from imagekiln import BadInput
@@ -16,7 +13,7 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.keys import PLAN_KEY, part_key
+from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.part_file import pack_part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
@@ -160,18 +157,6 @@ def test_of_several_who_forget_at_once_each_ends_with_all_of_it(tmp_path: Path) 
     }
 
 
-def test_parts_without_rows_are_no_rows_to_readers_of_files(tmp_path: Path) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"))
-    imagekiln.forget(uri, ids=["r0", "r1", "r2", "r3"], remove=True)
-    files = f"{uri}/images/*.parquet"
-    with duckdb.connect() as connection:
-        found = connection.execute(f"SELECT id FROM '{files}' ORDER BY id").fetchall()
-    assert found == [("r4",), ("r5",)]
-    for name, options in (("parquet", {"data_files": files}), (uri, {})):
-        loaded = load_dataset(name, split="train", cache_dir=str(tmp_path / "cache"), **options)
-        assert sorted(loaded["id"]) == ["r4", "r5"]
-
-
 def test_pod_that_wakes_up_brings_no_image_back(tmp_path: Path) -> None:
     run = planned(tmp_path / "scratch", str(tmp_path / "out"), ROWS)
     store = open_store(run.uri)
@@ -188,21 +173,6 @@ def test_pod_that_wakes_up_brings_no_image_back(tmp_path: Path) -> None:
     require_gone(run.uri, before)
     assert imagekiln.generate(run.uri, 0, progress=False) is None
     require_gone(run.uri, before)
-
-
-def test_images_that_failed_are_forgotten_too_and_others_are_retried(tmp_path: Path) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
-    fill(run, {1: not_ok(1), 2: not_ok(2, "filtered"), 4: not_ok(0)})
-    aggregate(run.uri)
-    imagekiln.forget(run.uri, ids=["r1", "r2"], remove=True)
-    imagekiln.verify(run.uri)
-    assert retry(run.uri).images == 1
-    ok = ["r0", "r3", "r4", "r5"]
-    assert [name for name, status in statuses(run.uri).items() if status == "ok"] == ok
-    assert sorted(images_by_row(run.uri)) == ok
-    imagekiln.forget(run.uri, ids=["r4"], remove=True)
-    assert sorted(images_by_row(run.uri)) == ["r0", "r3", "r5"]
-    imagekiln.verify(run.uri)
 
 
 def test_run_is_neither_retried_nor_counted_otherwise_while_images_are_taken_down(
@@ -224,20 +194,6 @@ def test_run_is_neither_retried_nor_counted_otherwise_while_images_are_taken_dow
     assert (aggregate(run.uri).ok, aggregate(run.uri).forgotten) == (4, 1)
     require_gone(run.uri, before, ["r1"])
     assert retry(run.uri).images == 1
-
-
-@pytest.mark.slow
-def test_night_that_is_planned_while_images_are_taken_down_makes_none_again(
-    tmp_path: Path,
-) -> None:
-    output = str(tmp_path / "out")
-    uri = make_run(tmp_path / "scratch", output)
-    forget = partial(imagekiln.forget, uri, prompt_contains=[PHRASE], remove=True)
-    with interleaving(tmp_path, lambda *_: None):
-        frozen(forget, "replace", part_key(0, 0)).kill()
-    again = write_prompts(tmp_path / "again.parquet", ROWS)
-    later = make_plan(job(again, output, run_id="later", skip_existing=True))
-    assert later.plan.counts.images == 0
 
 
 def test_what_cannot_be_forgotten_is_refused(tmp_path: Path) -> None:
@@ -290,9 +246,3 @@ def test_ids_that_nothing_has_are_named(tmp_path: Path) -> None:
     image_id = str(manifests(uri)[2]["image_id"])
     result = imagekiln.forget(tmp_path / "out", ids=["r9", "r1", image_id, "r9", "x"])
     assert (result.images, result.unknown_ids) == (2, ("r9", "x"))
-
-
-def test_the_hash_of_a_prompt_is_read_in_capitals_too(tmp_path: Path) -> None:
-    uri = make_run(tmp_path / "scratch", str(tmp_path / "out"))
-    digest = sha256(ROWS[0]["prompt"].encode()).hexdigest().upper()
-    assert imagekiln.forget(uri, prompt_sha256=[digest]).images == 1

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from PIL import Image as Pillow
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Incomplete, NotInstalled
+from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.imaging.codecs import decode_image
@@ -74,15 +73,6 @@ def test_an_image_has_the_place_in_a_batch_that_it_had_when_its_run_was_drawn(
         places.clear()
         assert reproduce(uri, image_id, tmp_path / "again.png").equal == "bytes"
         assert places[-1] == (image_id, place, size)
-
-
-def test_the_file_is_named_after_the_image(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    name = str(manifests(store.uri)[0]["image_id"])
-    assert reproduce(store.uri, name).file == f"{name}.png"
-    assert (tmp_path / f"{name}.png").exists()
 
 
 def test_pixels_are_compared_where_the_bytes_were_packed_otherwise(
@@ -151,14 +141,6 @@ def test_an_image_that_failed_is_drawn_and_has_nothing_to_be_compared_with(tmp_p
     assert not (tmp_path / "none.png").exists()
 
 
-def test_missing_library_is_named_before_anything_is_drawn(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(NotInstalled, match="torch: not installed"):
-        reproduce(store.uri, "row-0", tmp_path / "again.png")
-
-
 def test_an_image_is_also_found_by_the_id_of_its_row(store: Store, tmp_path: Path) -> None:
     row = manifests(store.uri)[13]
     result = reproduce(store.uri, str(row["id"]), tmp_path / "again.png")
@@ -180,9 +162,3 @@ def test_the_id_of_a_row_with_several_images_is_refused_with_their_ids(tmp_path:
 def test_what_is_no_image_of_the_run_is_refused(name: str, store: Store) -> None:
     with pytest.raises(BadInput, match=r"image_id"):
         reproduce(store.uri, name)
-
-
-def test_a_run_that_was_never_aggregated_has_to_be_first(tmp_path: Path) -> None:
-    other = planned(tmp_path, str(tmp_path / "out"))
-    with pytest.raises(Incomplete, match=f"imagekiln aggregate {other.uri}"):
-        reproduce(other.uri, "0" * 32)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import Incomplete, Missing, TryAgain
+from imagekiln.steps.errors import Incomplete, TryAgain
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.retry import announce_retry, plan_retry, retry
@@ -27,10 +27,9 @@ from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.text import format_retry
 from tests.faults import failing, image, manifests
 from tests.interleaving import frozen, interleaving
-from tests.jobs import files
 from tests.runs import PROMPTS, begin_retry, fill, finished, job, not_ok, planned, write_prompts
 from tests.s3 import S3_AMONG_SLOW
-from tests.texts import HOSTILE, chance
+from tests.texts import chance
 
 IMAGES = 200
 ROWS = [{"prompt": f"a red circle number {place}", "id": f"row-{place}"} for place in range(IMAGES)]
@@ -97,19 +96,6 @@ def test_two_retries_at_once_are_one(tmp_path: Path) -> None:
     assert first.retry == read_head(open_store(planned_run.uri)).number == 1
 
 
-def test_hostile_texts_and_carried_columns_go_along(tmp_path: Path) -> None:
-    texts = [{"prompt": text, "note": text[::-1]} for text in HOSTILE]
-    planned_run = planned(
-        tmp_path, str(tmp_path / "out"), texts, carry=["note"], limits={"failed_share": 1}
-    )
-    fill(planned_run, {place: not_ok(place) for place in range(len(HOSTILE))})
-    aggregate(planned_run.uri)
-    shards = shards_of(planned_run.uri, begin_retry(planned_run))
-    assert [(row["prompt"], row["note"]) for shard in shards for row in shard.to_pylist()] == [
-        (row["prompt"], row["note"]) for row in manifests(planned_run.uri)
-    ]
-
-
 @pytest.fixture
 def failed(tmp_path: Path, store_uri: str) -> str:
     """A run of 20 images, four of which failed."""
@@ -169,14 +155,6 @@ def test_a_retry_of_a_retry_has_only_what_the_first_one_left(tmp_path: Path) -> 
     assert verify(f"{uri}/retry-3").ok == len(images_in_files(uri)) == 20
 
 
-def test_where_nothing_is_left_nothing_is_written(tmp_path: Path) -> None:
-    store = finished(tmp_path / "run")
-    before = files(tmp_path / "run")
-    done = retry(store.uri)
-    assert (done.retry, done.images, done.summary.ok) == (0, 0, 20)
-    assert files(tmp_path / "run") == before
-
-
 def test_blank_images_are_generated_again_and_filtered_ones_are_not(tmp_path: Path) -> None:
     planned_run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 1})
     fill(planned_run, {3: not_ok(3, "filtered"), 4: not_ok(0, "blank")})
@@ -234,12 +212,6 @@ def test_a_workflow_s_retry_makes_missing_parts_first(tmp_path: Path) -> None:
     assert (plan_again().uri, plan_again().plan.shards) == (planned_run.uri, ())
 
 
-def test_a_workflow_s_retry_of_no_run_is_refused(tmp_path: Path) -> None:
-    prompts = write_prompts(tmp_path / "prompts.parquet")
-    with pytest.raises(Missing, match="there is no such run to retry"):
-        plan_retry(job(prompts, str(tmp_path / "out")))
-
-
 def test_a_run_that_was_never_aggregated_has_to_be_finished_first(tmp_path: Path) -> None:
     planned_run = planned(tmp_path, str(tmp_path / "out"))
     with pytest.raises(Incomplete, match=r"was never aggregated.*imagekiln aggregate"):
@@ -278,15 +250,6 @@ def test_a_retry_that_is_made_in_part_is_resumed_whatever_is_counted_between(
     assert aggregate(uri).ok == verify(uri).ok == len(images_in_files(uri)) == IMAGES
 
 
-def test_a_share_that_was_accepted_by_hand_stays_accepted(tmp_path: Path) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"))
-    fill(planned_run, {3: not_ok(3, "filtered"), 4: not_ok(0)})
-    aggregate(planned_run.uri, 0.1)
-    assert retry(planned_run.uri).summary.ok == 19
-    with pytest.raises(Incomplete):
-        aggregate(planned_run.uri, 0.0)
-
-
 PERMANENT = "ValueError: sampler 'lcm' does not fit this model"
 
 
@@ -316,20 +279,3 @@ def test_where_no_try_can_mend_anything_there_is_no_retry_unless_asked_for(
     _, plan = announce_retry(open_run(planned_run.uri), include_permanent=True)
     assert plan is not None
     assert plan.counts.images == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("places", "offers_retry"), [({3: PERMANENT}, False), ({3: PERMANENT, 4: "Lost: it"}, True)]
-)
-def test_the_verdict_offers_a_retry_only_where_it_can_help(
-    tmp_path: Path, places: dict[int, str], offers_retry: bool
-) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS)
-    fill(planned_run, {place: not_ok(place % 4, error=error) for place, error in places.items()})
-    with pytest.raises(Incomplete) as caught:
-        aggregate(planned_run.uri)
-    message = str(caught.value)
-    assert "1 failed image cannot be fixed by trying again, so retry skips them" in message
-    assert (f"imagekiln retry {planned_run.uri}" in message) == offers_retry
-    assert "To accept them: imagekiln aggregate" in message

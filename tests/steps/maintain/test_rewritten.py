@@ -15,10 +15,6 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.rewrite.step import prompt_rewriter, rewrite
-from imagekiln.steps.runs.keys import duplicates_key
-from imagekiln.steps.runs.tables import read_table
-from imagekiln.steps.storage import open_store
-from imagekiln.workflows.cli.text import format_forgotten
 from tests.faults import manifests
 from tests.jobs import files
 from tests.language_models import language_model
@@ -81,14 +77,6 @@ def test_rewritten_prompts_go_once_no_plan_names_them(tmp_path: Path) -> None:
     assert _folders(output) == {second.plan.rewrite.folder.rpartition("/")[2], "notes"}
 
 
-def test_rewritten_prompts_go_where_no_run_is(tmp_path: Path) -> None:
-    rewrite(_job(tmp_path, "never"))
-    _age(tmp_path / "out", 10)
-    (garbage,) = gc(str(tmp_path / "out"), remove=True).found
-    assert garbage.reason == "unused"
-    assert not files(tmp_path / "out")
-
-
 def test_prompts_that_are_being_rewritten_stay(tmp_path: Path) -> None:
     _run(tmp_path, "first")
     job_to_come = _job(tmp_path, "second", seed=5)
@@ -117,26 +105,6 @@ def test_takedown_finds_images_by_the_prompt_that_was_rewritten(tmp_path: Path) 
     gone = [row["prompt_original"] for row in rows if row["status"] == "forgotten"]
     assert gone == ["red dog"]
     imagekiln.verify(uri)
-
-
-def test_row_that_was_left_out_for_another_s_image_is_not_called_unknown(tmp_path: Path) -> None:
-    rows = [{"prompt": text, "id": text, "seed": 5} for text in ("Jane", "Ann")]
-    prompts = write_prompts(tmp_path / "same.parquet", rows)  # the model knows neither word
-    result = make_plan(
-        _job(tmp_path, "night").model_copy(update={"prompts": str(prompts)}),
-        rewriter=prompt_rewriter(),
-    )
-    assert result.plan.counts.duplicate_images == 1
-    fill(result)
-    aggregate(result.uri)
-    left_out = imagekiln.forget(result.uri, ids=["Ann"])
-    assert (left_out.images, left_out.unknown_ids) == (0, ("Ann",))
-    assert "no row that one was made for, has the id Ann." in format_forgotten(left_out)
-    assert imagekiln.forget(result.uri, prompt_contains=["ann"]).images == 0
-    (image_id,) = read_table(open_store(result.uri), duplicates_key(result.plan.duplicates))[
-        "image_id"
-    ].to_pylist()
-    assert imagekiln.forget(result.uri, ids=[image_id]).images == 1
 
 
 def test_night_with_nothing_new_has_the_columns_of_rewritten_prompts(tmp_path: Path) -> None:

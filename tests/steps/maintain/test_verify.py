@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import Incomplete, Missing, TryAgain
+from imagekiln.steps.errors import Incomplete, TryAgain
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.maintain.retry import retry
@@ -100,12 +100,6 @@ def test_an_image_that_is_not_what_its_hashes_say_is_named(
         verify(store.uri)
 
 
-def test_a_missing_part_is_found(store: Store) -> None:
-    store.remove(KEY)
-    with pytest.raises(Incomplete, match=r"images/00001-0000.parquet: no such file"):
-        verify(store.uri)
-
-
 def test_lost_and_damaged_parts_are_made_again_by_the_commands_that_are_named(
     tmp_path: Path,
 ) -> None:
@@ -133,20 +127,6 @@ def test_lost_and_damaged_parts_are_made_again_by_the_commands_that_are_named(
     assert verify(store.uri).ok == 20
 
 
-def test_part_that_is_made_again_with_an_image_that_a_retry_has_is_found(tmp_path: Path) -> None:
-    run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 1})
-    with failing(str(PROMPTS[3]["prompt"])):
-        generate(run.uri, 0)
-    for number in (1, 2):
-        generate(run.uri, number)
-    aggregate(run.uri)
-    retry(run.uri)
-    open_store(run.uri).remove(part_key(0, 0))
-    generate(run.uri, 0)
-    with pytest.raises(Incomplete, match=r"lacks images that the parts have"):
-        verify(run.uri)
-
-
 @pytest.mark.parametrize("key", [CARD_KEY, REPORT_KEY])
 def test_card_and_report_are_written_again_by_aggregating(key: str, store: Store) -> None:
     for damage in (partial(store.replace, key, b"half"), partial(store.remove, key)):
@@ -165,17 +145,6 @@ def test_swapped_parts_are_found(store: Store) -> None:
         verify(store.uri)
     assert "00001-0000" in str(caught.value)
     assert "00001-0001" in str(caught.value)
-
-
-def test_a_part_whose_prompts_are_not_the_plan_s_is_found(store: Store) -> None:
-    rows = _part(store).rows
-    place = rows.schema.get_field_index("prompt")
-    other = rows.set_column(place, rows.schema.field(place), pa.array(["something else"] * 4))
-    store.replace(KEY, part_to_parquet(other, [encoded(place) for place in range(4)]))
-    with pytest.raises(
-        Incomplete, match=r"00001-0000\.parquet: holds other images than were planned"
-    ):
-        verify(store.uri)
 
 
 def _with_column(name: str, values: list[object]) -> Callable[[pa.Table], pa.Table]:
@@ -283,11 +252,6 @@ def test_an_unfinished_run_is_incomplete(tmp_path: Path) -> None:
         aggregate(run.uri)
     with pytest.raises(Incomplete, match=r"is not finished\. Run or aggregate it first"):
         verify(run.uri)
-
-
-def test_where_no_run_is_there_is_nothing_to_verify(tmp_path: Path) -> None:
-    with pytest.raises(Missing, match="holds no plan"):
-        verify(str(tmp_path / "nowhere"))
 
 
 def test_run_that_is_changed_while_it_is_read_is_not_called_damaged(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from imagekiln.steps.runs.image import group_by_shape, image_rows, pad_rows
+from imagekiln.steps.runs.image import group_by_shape, image_rows
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from tests.runs import image_row, planned
@@ -44,16 +44,3 @@ def test_rows_of_another_shape_get_a_batch_of_their_own(settings: dict[str, Any]
 def test_prompts_negative_prompts_and_seeds_share_a_batch() -> None:
     rows = [image_row("a"), image_row("b", 1, negative_prompt="c"), image_row("d", 2, seed=9)]
     assert list(group_by_shape(rows)) == [rows]
-
-
-def test_different_input_images_share_a_batch() -> None:
-    rows = [
-        image_row(place=index, source_image=digit * 64, strength=0.5)
-        for index, digit in enumerate("ab")
-    ]
-    assert list(group_by_shape(rows)) == [rows]
-
-
-def test_a_short_batch_is_filled_with_its_last_row() -> None:
-    rows = [image_row(place=0), image_row(place=1)]
-    assert pad_rows(rows, 4) == [rows[0], rows[1], rows[1], rows[1]]

@@ -29,10 +29,3 @@ def test_a_part_that_loses_images_again_and_again_has_one_suffix() -> None:
     assert reduced == "images/r3-00007-0012.f5.parquet"
     assert keys.reduced_part_key(reduced, 8) == "images/r3-00007-0012.f8.parquet"
     assert keys.planned_part_key(reduced) == planned
-
-
-def test_retry_and_shard_follow_from_the_key_of_a_part() -> None:
-    assert keys.parse_part_key(keys.part_key(7, 12)) == (0, 7)
-    assert keys.parse_part_key(keys.reduced_part_key(keys.part_key(7, 12, 2), 4)) == (2, 7)
-    for other in ("elsewhere/00007.parquet", "images/../x", f"images/{'1' * 5000}-0000.parquet"):
-        assert keys.parse_part_key(other) is None

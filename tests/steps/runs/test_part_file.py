@@ -1,6 +1,5 @@
 """The format `parquet`: what a part holds, and how its bytes are laid out."""
 
-import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -8,9 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.output import Png
-from imagekiln.steps.runs.part_file import check_part_images, part_to_parquet
-from imagekiln.steps.runs.parts import Part, commit_part, outcome_table, read_outcomes
+from imagekiln.steps.runs.part_file import part_to_parquet
+from imagekiln.steps.runs.parts import commit_part, outcome_table, read_outcomes
 from imagekiln.steps.runs.tables import (
     IMAGE_ROW_SCHEMA,
     ORIGIN_SCHEMA,
@@ -53,16 +51,6 @@ def test_what_has_no_image_is_no_row_and_keeps_its_outcome(rows: pa.Table, store
     assert outcomes.drop_columns(["image_id"]).equals(outcome_table(images, added))
 
 
-def test_an_image_is_a_file_named_by_its_id(rows: pa.Table) -> None:
-    table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
-    image_ids = rows["image_id"].to_pylist()
-    files = [
-        {"bytes": image.content, "path": f"{image_id}.png"}
-        for image_id, image in zip(image_ids, IMAGES, strict=True)
-    ]
-    assert table["image"].to_pylist() == [files[0], files[2], files[3]]
-
-
 def test_offsets_point_at_the_files_themselves(rows: pa.Table, store: Store) -> None:
     commit_part(store, KEY, rows, part_to_parquet(rows, IMAGES))
     outcomes = read_outcomes(store, KEY, ["byte_size", "sha256"])
@@ -74,19 +62,6 @@ def test_offsets_point_at_the_files_themselves(rows: pa.Table, store: Store) -> 
             if offset is not None:
                 file.seek(offset)
                 assert file.read(size) == image.content
-
-
-def test_a_part_without_any_image_is_a_part(rows: pa.Table, store: Store) -> None:
-    commit_part(store, KEY, rows, part_to_parquet(rows, [not_ok(index) for index in range(4)]))
-    outcomes = read_outcomes(store, KEY, ["status"])
-    assert outcomes.table["status"].to_pylist() == ["failed"] * 4
-    assert outcomes.offsets.null_count == 4
-
-
-def test_hugging_face_datasets_is_told_that_the_column_is_an_image(rows: pa.Table) -> None:
-    metadata = pq.read_schema(pa.BufferReader(part_to_parquet(rows, IMAGES))).metadata
-    features = json.loads(metadata[b"huggingface"])["info"]["features"]
-    assert features["image"] == {"_type": "Image"}
 
 
 def test_images_are_stored_as_they_are_and_the_rest_compressed(rows: pa.Table) -> None:
@@ -112,27 +87,3 @@ def test_a_flipped_bit_in_any_column_is_found_by_its_page_s_checksum(
         store.replace("flipped", bytes(flipped))
         with pytest.raises(BadInput, match="is damaged"):
             read_table(store, "flipped")
-
-
-def test_check_counts_the_images_that_are_ok_and_their_bytes(rows: pa.Table, store: Store) -> None:
-    store.create(KEY, part_to_parquet(rows, IMAGES))
-    result = check_part_images(store, Part(KEY, rows), Png())
-    size = sum(len(image.content or b"") for image in IMAGES)
-    assert (result.images, result.ok, result.bytes, result.errors) == (4, 3, size, ())
-
-
-def test_check_refuses_the_images_of_other_rows(planned_rows: list[pa.Table], store: Store) -> None:
-    rows, other = planned_rows
-    store.create(KEY, part_to_parquet(other, IMAGES))
-    result = check_part_images(store, Part(KEY, rows), Png())
-    assert (result.images, result.ok) == (4, 0)
-    assert result.errors == (f"{store.uri_of(KEY)}: holds other images than were planned",)
-
-
-def test_check_finds_an_image_that_is_not_what_was_encoded(rows: pa.Table, store: Store) -> None:
-    wrong = replace(IMAGES[0], sha256="0" * 64)
-    store.create(KEY, part_to_parquet(rows, [wrong, *IMAGES[1:]]))
-    result = check_part_images(store, Part(KEY, rows), Png())
-    [error] = result.errors
-    assert error.endswith("has other bytes than were written")
-    assert (result.images, result.ok) == (4, 2)

@@ -3,15 +3,12 @@
 from collections.abc import Callable
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.part_file import part_to_parquet
 from imagekiln.steps.runs.parts import (
-    IMAGES_METADATA,
     commit_part,
-    outcome_table,
     read_outcomes,
 )
 from imagekiln.steps.storage.store import Store
@@ -44,36 +41,6 @@ def test_a_part_with_the_images_of_another_plan_is_refused(
         commit_part(store, KEY, rows, part_to_parquet(rows, IMAGES))
 
 
-def test_images_of_another_plan_are_found_where_none_was_made(
-    planned_rows: list[pa.Table], store: Store
-) -> None:
-    rows, other = planned_rows
-    nothing = [not_ok(index) for index in range(4)]
-    commit_part(store, KEY, other, part_to_parquet(other, nothing))
-    with pytest.raises(BadInput, match="holds the images of another plan"):
-        commit_part(store, KEY, rows, part_to_parquet(rows, nothing))
-
-
-@pytest.mark.parametrize("entries", ["1", "[4, 5]", "[4,", '[4, 5, 6, {"image_id": []}]'])
-def test_metadata_that_says_something_else_is_called_damaged(
-    entries: str, rows: pa.Table, store: Store
-) -> None:
-    content = part_to_parquet(rows, IMAGES)
-    table = pq.read_table(pa.BufferReader(content))
-    metadata = dict(pq.read_metadata(pa.BufferReader(content)).metadata)
-    metadata[IMAGES_METADATA] = entries.encode()
-    sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata(metadata), sink)
-    store.replace(KEY, bytes(sink.getvalue()))
-    with pytest.raises(BadInput, match="is damaged"):
-        read_outcomes(store, KEY, ["image_id", "status"])
-
-
-def test_a_part_that_does_not_exist_is_missing(store: Store) -> None:
-    with pytest.raises(Missing, match="00000-0000"):
-        read_outcomes(store, KEY, ["image_id"])
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -91,9 +58,3 @@ def test_a_part_that_is_not_whole_is_called_damaged(
         BadInput, match=r"00000-0000.parquet: is damaged \(.*\). Restore or delete it"
     ):
         read_outcomes(store, KEY, ["image_id"])
-
-
-def test_images_that_are_not_ok_have_no_marks_and_no_measures() -> None:
-    [row] = outcome_table([not_ok(0)]).to_pylist()
-    assert row["marks"] == []
-    assert [row[name] for name in ("marks_reason", "contrast", "saturation", "phash")] == [None] * 4

@@ -1,16 +1,13 @@
 """plan.json: what is written reads back, and anything else is refused in a sentence."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.runs.keys import registry_key
 from imagekiln.steps.runs.plan import (
-    BatchSize,
     creation_time,
     load_plan,
     parse_plan,
@@ -34,20 +31,6 @@ def test_plan_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert parse_plan(plan_to_json(written), "plan.json") == written
 
 
-def test_parts_of_a_shard_are_counted_from_its_images(tmp_path: Path) -> None:
-    sizes = {"batch": {"images": 4}, "part": {"images": 8}, "shard": {"images": 16}}
-    written = plan(tmp_path, {"prompt": ["a"], "images": [21]}, **sizes).plan
-    assert [shard.images for shard in written.shards] == [16, 5]
-    assert [written.part_count(number) for number in range(2)] == [2, 1]
-
-
-def test_sizes_have_their_tuned_batches_and_other_sizes_the_largest(tmp_path: Path) -> None:
-    untuned = plan(tmp_path, {"prompt": ["a"]}).plan
-    tuned = replace(untuned, batch_sizes=(BatchSize(512, 768, 4), BatchSize(512, 512, 6)))
-    assert tuned.batch_size(512, 768) == 4
-    assert tuned.batch_size(768, 512) == tuned.max_batch_size == 6
-
-
 @S3_AMONG_SLOW
 def test_folder_without_a_plan_says_what_to_run_first(store_uri: str) -> None:
     with pytest.raises(Missing) as error:
@@ -66,21 +49,6 @@ def test_output_in_place_of_a_run_says_how_to_list_its_runs(tmp_path: Path) -> N
         f"{output}: is an output that holds runs. Name one of them: "
         f"`imagekiln runs {output}` lists them."
     )
-
-
-def test_remote_output_is_known_by_its_registry(store_uri: str) -> None:
-    store = open_store(store_uri)
-    store.create(registry_key(0), b"{}")
-    with pytest.raises(Missing, match="is an output that holds runs"):
-        load_plan(store)
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b'"x"'])
-def test_what_is_no_plan_is_refused_in_one_sentence(content: bytes) -> None:
-    sentence = refusal(content)
-    assert sentence.startswith("run/plan.json: is not a readable plan (")
-    assert sentence.endswith("). Restore it.")
-    assert "\n" not in sentence
 
 
 @pytest.mark.parametrize(

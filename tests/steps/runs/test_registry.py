@@ -17,16 +17,6 @@ from tests.registry import entry, succeed
 from tests.s3 import S3_AMONG_SLOW
 
 
-def test_output_without_runs_has_none(store_uri: str) -> None:
-    assert find_finished_runs(store_uri) == []
-
-
-def test_runs_come_in_the_order_in_which_they_ended(store_uri: str) -> None:
-    nights = [entry(number) for number in (2, 0, 1)]
-    succeed(store_uri, *nights)
-    assert find_finished_runs(store_uri) == nights
-
-
 def test_run_is_registered_once_however_often_it_is_aggregated(store_uri: str) -> None:
     succeed(store_uri, entry(0), entry(1), entry(0), entry(1))
     assert find_finished_runs(store_uri) == [entry(0), entry(1)]
@@ -38,13 +28,6 @@ def test_run_whose_success_is_gone_does_not_count(store_uri: str) -> None:
     succeed(store_uri, entry(0), entry(1))
     open_store(store_uri).remove(f"{entry(0).run_id}/{SUCCESS_KEY}")
     assert find_finished_runs(store_uri) == [entry(1)]
-
-
-def test_entries_are_never_changed(store_uri: str) -> None:
-    succeed(store_uri, entry(0))
-    first = open_store(store_uri).read(registry_key(0))
-    succeed(store_uri, entry(1), entry(0))
-    assert open_store(store_uri).read(registry_key(0)) == first
 
 
 @pytest.mark.quick_cases(1)

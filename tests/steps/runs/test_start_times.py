@@ -29,17 +29,6 @@ def test_phases_are_timed_one_after_another() -> None:
     assert 0 <= seconds.rest <= elapsed - 0.04, "what passed in phases is not the rest"
 
 
-def test_only_the_first_step_counts() -> None:
-    clock = StartClock()
-    clock.end_first_step(0.0, 0.0)  # nothing is drawn yet
-    assert clock.seconds is None
-    clock.begin_drawing()
-    start = clock.end_first_step(0.0, 0.0)
-    assert start is not None
-    assert clock.end_first_step(0.0, 0.0) is None
-    assert clock.seconds == start
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_process_is_timed_from_its_own_start() -> None:
     code = (

@@ -1,10 +1,7 @@
 """The statistics of a shard, over all attempts at it."""
 
-from dataclasses import replace
-
 import pytest
 
-from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
@@ -33,17 +30,6 @@ def test_what_the_device_did_is_added_up_over_attempts() -> None:
     stats = add_attempt(first, last)
     assert stats.busy_share == pytest.approx((0.5 * 6 + 0.9 * 2) / 8)
     assert stats.peak_memory == 9
-
-
-def test_the_start_is_that_of_the_latest_attempt() -> None:
-    first, last = (replace(attempt(), start=StartSeconds(total=each)) for each in (30.0, 20.0))
-    stats = add_attempt(first, last)
-    assert stats.start == StartSeconds(total=20.0)
-
-
-def test_images_per_second_counts_the_loading() -> None:
-    assert attempt().images_per_second == 2.0
-    assert ShardStats(0, 1, 0, 0, 8, "cpu", StageSeconds()).images_per_second == 0.0
 
 
 def test_time_by_the_clock_counts_shards_at_once_only_once() -> None:

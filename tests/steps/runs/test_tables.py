@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.runs.tables import (
     DUPLICATE_SCHEMA,
     IMAGE_FIELD,
@@ -15,11 +14,9 @@ from imagekiln.steps.runs.tables import (
     ORIGIN_SCHEMA,
     OUTCOME_SCHEMA,
     REJECTED_SCHEMA,
-    read_column,
     to_parquet,
     write_parquet,
 )
-from imagekiln.steps.storage.store import Store
 
 ROWS = pa.table(
     {
@@ -47,28 +44,6 @@ def test_same_rows_give_the_same_bytes_in_whatever_batches_they_come(
     assert pq.read_metadata(cut).num_row_groups == 16
 
 
-def test_missing_tables_and_columns_are_named(store: Store) -> None:
-    with pytest.raises(Missing, match="table: no such file"):
-        read_column(store, "table", "input_row")
-    store.create("table", to_parquet(ROWS))
-    with pytest.raises(BadInput, match=r"table: is damaged \(.*absent"):
-        read_column(store, "table", "absent")
-
-
-# PostgreSQL's "reserved" and "reserved (can be function or type)", of its documentation.
-POSTGRESQL_RESERVED = """
-all analyse analyze and any array as asc asymmetric authorization binary both case cast check
-collate collation column concurrently constraint create cross current_catalog current_date
-current_role current_schema current_time current_timestamp current_user default deferrable desc
-distinct do else end except false fetch for foreign freeze from full grant group having ilike in
-initially inner intersect into is isnull join lateral leading left like limit localtime
-localtimestamp natural not notnull null offset on only or order outer overlaps placing primary
-references returning right select session_user similar some symmetric system_user table
-tablesample then to trailing true union unique user using variadic verbose when where window with
-row rows values
-"""
-
-
 @pytest.mark.parametrize(
     "schema",
     [
@@ -83,7 +58,6 @@ def test_columns_need_no_quotes_in_sql(schema: pa.Schema) -> None:
         "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
     ).fetchall()
     assert {name for (name,) in reserved}.isdisjoint(schema.names)
-    assert set(POSTGRESQL_RESERVED.split()).isdisjoint(schema.names)
     rows = duckdb.from_arrow(schema.empty_table())
     selected = rows.project(", ".join(schema.names))
     assert selected.columns == schema.names

@@ -7,8 +7,6 @@ import pytest
 
 from imagekiln.steps.imaging.metadata import program_version
 from imagekiln.steps.job.passes import AnyPass, CaptionPass, RefinePass, UpscalePass
-from imagekiln.steps.job.samplers import SAMPLERS as OURS
-from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.loras import LoraFacts
 from imagekiln.steps.models.passes import PassFacts, PassSizes
 from imagekiln.steps.runs.webui_text import ELLIPSIS, GUARD, ModelLabel, format_parameters
@@ -115,10 +113,6 @@ def test_passes_and_the_final_size_stand_in_the_settings(
     }
 
 
-def test_without_a_negative_prompt_there_is_no_line_of_it() -> None:
-    assert format_parameters(image_row("a").parameters, MODEL).startswith("a\nSteps: 2, CFG scale")
-
-
 @pytest.mark.parametrize("prompt", [*HOSTILE, *LOOKALIKES])
 def test_any_prompt_reads_back_as_itself_and_never_as_settings(prompt: str) -> None:
     text = _as_read_back(prompt).replace(GUARD, "")
@@ -154,17 +148,6 @@ def test_prompts_that_are_too_long_are_cut_and_the_settings_stay(
             is_start = whole.startswith(cut[:-1]) and cut.endswith(ELLIPSIS)
             assert cut == whole or (is_start and len(cut) > 40)
         assert settings.items() >= SETTINGS.items()
-
-
-def test_a_prompt_that_fits_is_not_cut() -> None:
-    parameters = image_row("a" * 100).parameters
-    text = format_parameters(parameters, MODEL)
-    assert format_parameters(parameters, MODEL, len(text) + 20) == text
-
-
-def test_every_sampler_has_a_name_but_the_models_own() -> None:
-    named = {name for name, spec in SCHEDULERS.items() if spec.webui_sampler}
-    assert named == {*OURS} - {"default"}
 
 
 @pytest.mark.parametrize(

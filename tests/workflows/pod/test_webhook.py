@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.runs.terms import budget_error
+from imagekiln.steps.runs.attempts import budget_error
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 from imagekiln.workflows.pod.webhook import fill_body
