@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.runs.readback import read_images
 from imagekiln.steps.export.commits import ExportCommit, ExportFile, read_file_rows
 from imagekiln.steps.export.rows import cut_rows
 from imagekiln.steps.runs.part_file import (
@@ -28,6 +27,7 @@ from imagekiln.steps.runs.part_file import (
     image_table_options,
     image_table_schema,
 )
+from imagekiln.steps.runs.readback import read_images
 from imagekiln.steps.runs.row_values import json_lines
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA, to_parquet
 from imagekiln.steps.runtime.concurrency import map_ordered
