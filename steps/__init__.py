@@ -1,1 +1,1 @@
-"""What the pods run: the job's settings, its plan, and the steps that make a dataset of it."""
+"""Code that pods run: the job's settings, its plan, and the steps that make a dataset of it."""

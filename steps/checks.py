@@ -1,13 +1,13 @@
-"""What a check of your own gets and returns. It needs nothing else of Imagekiln, and no torch."""
+"""Input and result of your own check. It needs nothing else of Imagekiln, and no torch."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """What the image was to be. `id` is the input's, if it has one; `seed` is the image's own.
+    """The requested image. `id` is the input's, if it has one; `seed` is the image's own.
 
-    Sizes are in pixels. `guidance` is None where the model reads none. `loras` is text such as
+    Sizes are in pixels. `guidance` is None if the model reads none. `loras` is text such as
     "detail:0.5,style:0.8". Each input image is the SHA-256 of its bytes.
     """
 
@@ -32,7 +32,7 @@ class ImageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether an image passes the check. The reason is stored where it does not."""
+    """The result of a check. The reason is stored if the image does not pass."""
 
     ok: bool
     reason: str = ""

@@ -29,7 +29,7 @@ class KilnError(Exception):
         return "\n".join(_safe_sentence(str(sentence)) for sentence in self.args)
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback, which says nothing more."""
+        """Show the message alone in IPython: a traceback says nothing more."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -48,7 +48,7 @@ class StorageRefused(BadInput):
 
 
 class NotInstalled(BadInput):
-    """What was asked for needs a library that is not installed."""
+    """A library that the request needs is not installed."""
 
 
 class Incomplete(KilnError):

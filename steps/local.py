@@ -44,7 +44,7 @@ class RunResult:
     exports: tuple[ExportResult, ...] = ()
 
     def __repr__(self) -> str:
-        """What a prompt shows: without the summary, whose distributions fill screens."""
+        """Leave out the summary, whose distributions fill screens."""
         summary = self.summary
         return f"RunResult(uri={self.uri!r}, images={summary.images}, ok={summary.ok})"
 
@@ -114,7 +114,7 @@ def _require_what_it_names(job: Job) -> None:
 
 
 def _stopped_error(store: Store, plan: Plan) -> TryAgain:
-    """That the run was stopped, and how many images of all its shards are left."""
+    """The error of a stopped run, with the number of images that are left in all its shards."""
     images = plan.counts.images
     left = images - count_committed_images(store, plan)
     return TryAgain(

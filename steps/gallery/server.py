@@ -56,7 +56,7 @@ COMMON_HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is sent for a request."""
+    """The answer to a request."""
 
     content: bytes
     content_type: str = JSON_TYPE
@@ -191,7 +191,7 @@ class GalleryRequest(BaseHTTPRequestHandler):
 
 
 def is_own_host(header: str, host: str) -> bool:
-    """Whether a Host header names an address, this machine, or the name that is served.
+    """Return whether a Host header names an address, this machine, or the name that is served.
 
     Any address will do, such as a tunnel's: only a name can be made to lead elsewhere.
     """
@@ -203,7 +203,7 @@ def is_own_host(header: str, host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine reach the host."""
+    """Return whether only programs on this machine reach the host."""
     if not _is_address(host):
         return host == "localhost"
     return ipaddress.ip_address(host).is_loopback

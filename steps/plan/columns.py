@@ -79,7 +79,7 @@ def match_names(
 
 
 def is_set(ours: str, theirs: str | None) -> bool:
-    """Whether a job sets the name of a column."""
+    """Return whether a job sets the name of a column."""
     default: str | None = getattr(DEFAULT_NAMES, ours)
     return theirs != default
 
@@ -206,7 +206,7 @@ def uuid_texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values are text, of either width of offsets."""
+    """Return whether values are text, of either width of offsets."""
     types = pa.types
     return bool(types.is_string(kind) or types.is_large_string(kind))
 

@@ -125,7 +125,7 @@ class PromptLengths:
             self._limit, self._tokenizer = max(tokenizers, key=lambda loaded: loaded[0])
 
     def find_truncated(self, prompts: pa.Array) -> pa.Array:
-        """Whether the model truncates each prompt; null if it has no tokenizer."""
+        """Find prompts that the model truncates; null without a tokenizer."""
         if self._limit is None:
             return pa.nulls(len(prompts), pa.bool_())
         # No token is shorter than a byte, so short prompts need no counting.
@@ -136,7 +136,7 @@ class PromptLengths:
         return pc.replace_with_mask(is_long, is_long, pa.array(exceeds))
 
     def _exceed(self, prompts: pa.Array, limit: int) -> npt.NDArray[np.bool_]:
-        """Whether each prompt has more than `limit` tokens.
+        """Find prompts of more than `limit` tokens.
 
         Most words are cached. Others are tokenized only for prompts that may be too long.
         """

@@ -83,7 +83,7 @@ class PlanInputs:
 
     @property
     def has_loras_by_row(self) -> bool:
-        """Whether there is a column for LoRAs; its cells do not count, as ids depend on one row."""
+        """Return whether a column holds LoRAs. Its cells do not count: ids depend on one row."""
         return "loras" not in empty_columns(self.files)
 
     @property
@@ -115,7 +115,7 @@ class PlanDraft:
 
     @property
     def input(self) -> InputFacts:
-        """What was read."""
+        """Facts about the input that was read."""
         return InputFacts(
             files=len(self.files),
             rows=_count_rows(self.files),
@@ -124,12 +124,12 @@ class PlanDraft:
 
     @property
     def counts(self) -> PlanCounts:
-        """What became of the rows."""
+        """The numbers of images and of rejected rows."""
         return self.catalog.counts
 
     @property
     def rejection_causes(self) -> tuple[RejectionCause, ...]:
-        """Why rows were rejected, the most frequent reasons first."""
+        """Reasons for rejected rows, the most frequent reasons first."""
         return find_rejection_causes(self.files, self.catalog)
 
     def iter_rejected(self) -> Iterator[pa.RecordBatch]:

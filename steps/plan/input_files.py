@@ -44,7 +44,7 @@ Ending = Literal["whole", "cut", "unread"]
 
 @dataclass(frozen=True, slots=True)
 class RewrittenText:
-    """What the model made of a prompt, and how it ended."""
+    """A prompt as the model rewrote it, and the reason that the model stopped."""
 
     text: str
     end: Ending
@@ -248,7 +248,7 @@ def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
 
 
 def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """These columns of every row, unchanged, in batches of bounded size.
+    """Read columns of every row, unchanged, in batches of bounded size.
 
     Raises BadInput if the file is damaged, TryAgain.
     """

@@ -155,7 +155,7 @@ class SortedStream:
         self._unread = np.empty(0, np.int64)
 
     def contains(self, numbers: Int64Array) -> npt.NDArray[np.bool_]:
-        """Whether each number is in the stream. Numbers rise, also from call to call."""
+        """Tell for each number if it is in the stream. Numbers rise, also from call to call."""
         if not len(numbers):
             return np.empty(0, np.bool_)
         last = numbers[-1]

@@ -64,7 +64,7 @@ def _quote(text: str) -> str:
 def find_rejection_causes(
     files: tuple[InputFile, ...], catalog: Catalog, counts: pa.Table | None = None
 ) -> tuple[RejectionCause, ...]:
-    """Why rows were rejected, the most frequent reasons first; or what `counts` has instead."""
+    """Reasons for rejected rows, the most frequent first; or what `counts` has instead."""
     if counts is None:
         counts = catalog.count_rejections(MAX_CAUSES)
     firsts = counts.select(["row", "column", "reason"]).sort_by("row")
@@ -111,7 +111,7 @@ class _Window:
         self._waiting: pa.RecordBatch | None = next(self._batches, None)
 
     def has_rows_before(self, end: int) -> bool:
-        """Whether a row before the row `end` is still to be taken."""
+        """Return whether a row before the row `end` is still to be taken."""
         batch = self._waiting
         return batch is not None and batch["row"][0].as_py() < end
 

@@ -148,7 +148,7 @@ class Rewriting:
             missing.difference_update(listed)
 
     def has_part(self, part: RewritePart) -> bool:
-        """Whether the part is committed. Raises BadInput if it is damaged."""
+        """Return whether the part is committed. Raises BadInput if it is damaged."""
         return self.read_part(part) is not None
 
     def commit_part(self, part: RewritePart, texts: Sequence[RewrittenText]) -> None:

@@ -47,7 +47,7 @@ class RunTime:
     is_firm: bool = True
 
     def usable_gpus(self, gpus: int) -> int:
-        """How many of so many GPUs have work."""
+        """The number of GPUs that have work, of those given."""
         return max(1, min(gpus, self.shards))
 
     def hours_on(self, gpus: int) -> float:

@@ -109,7 +109,7 @@ def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) 
 
 
 def _spread(by_length: Sequence[int], quota: int) -> list[int]:
-    """So many numbers from the shortest to the longest prompt, in the order of rows."""
+    """Spread numbers from the shortest to the longest prompt, in the order of rows."""
     if quota == 1:
         middle = len(by_length) // 2
         return [by_length[middle]]

@@ -136,7 +136,7 @@ def _default_most_images(job: Job, images: int) -> int:
 
 
 def work_per_image(group: ImageGroup) -> float:
-    """What an image of the group costs, as pixels times steps."""
+    """The cost of an image of the group, as pixels times steps."""
     drawing = group.width * group.height * group.steps * (group.strength or 1.0)
     return float(drawing + group.pass_work)
 
@@ -256,7 +256,7 @@ def _default_entry(job: Job, model: ModelFacts, tuning: TuningEntries) -> Tuning
 
 
 def tuned_figure(job: Job, model: ModelFacts, tuning: TuningEntries) -> TimeFigure | None:
-    """What was measured of an image of the job's defaults."""
+    """The time that was measured for an image of the job's defaults."""
     entry = _default_entry(job, model, tuning)
     if entry is None:
         return None

@@ -201,7 +201,7 @@ def _uri_of(name: str, pattern: str) -> str:
 
 
 def is_web_uri(uri: str) -> bool:
-    """Whether a name is fetched over HTTP."""
+    """Return whether a name is fetched over HTTP."""
     return uri.startswith(("http://", "https://"))
 
 

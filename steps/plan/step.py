@@ -227,7 +227,7 @@ def _describe_code_change(job: Job, plan: Plan) -> str | None:
 
 
 def is_planned(job: Job) -> bool:
-    """Whether the job names a run that is planned, so that planning reads no prompts."""
+    """Return whether the job names a run that is planned, so that planning reads no prompts."""
     if job.run_id is None:
         return False
     store = _open_run_store(job, job.run_id)

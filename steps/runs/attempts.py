@@ -260,7 +260,7 @@ class Terms:
         return None
 
     def find_estimated_excess(self, gpu_hours: float, cost: float | None) -> str | None:
-        """By how much an estimate exceeds the budget, as a clause; None if it does not."""
+        """Describe by how much an estimate exceeds the budget; None if it does not."""
         limit = self.budget.gpu_hours
         if limit is not None and gpu_hours > limit:
             return _describe_hours(gpu_hours, limit)

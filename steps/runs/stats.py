@@ -156,13 +156,13 @@ def elapsed_seconds(stats: Iterable[ShardStats]) -> float | None:
 
 
 def first_start(stats: Iterable[ShardStats]) -> float | None:
-    """When the first attempt at any shard began; None if it is unknown."""
+    """The start of the first attempt at any shard; None if it is unknown."""
     starts = (shard.started_at for shard in stats if shard.started_at is not None)
     return min(starts, default=None)
 
 
 def last_end(stats: Iterable[ShardStats]) -> float | None:
-    """When the last attempt at any shard ended; None if it is unknown."""
+    """The end of the last attempt at any shard; None if it is unknown."""
     ends = (shard.ended_at for shard in stats if shard.ended_at is not None)
     return max(ends, default=None)
 

@@ -16,8 +16,8 @@ POINTING = re.compile(
     r"|If|No|None|All of|Likewise|The latter|The former|As|When|Why|By (?:how|which))\b"
 )
 SQL = re.compile(r"\bWHERE\b|`[^`]*`")  # a condition in SQL, or code
-MAX_POINTING_SHARE = 0.12  # the goal is 0.01
-MAX_WHERE_SHARE = 0.010  # of words; the goal is 0.003
+MAX_POINTING_SHARE = 0.01
+MAX_WHERE_SHARE = 0.003  # of words
 
 
 @dataclass

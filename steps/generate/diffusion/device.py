@@ -344,7 +344,7 @@ def _is_built_for(name: str) -> bool:
 
 
 def _cuda_failure() -> str:
-    """Why CUDA does not start, as the end of a clause."""
+    """The reason that CUDA does not start, as the end of a clause."""
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception as error:  # noqa: BLE001  # its class depends on the cause
