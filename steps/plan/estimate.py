@@ -37,6 +37,7 @@ LOSSLESS_BYTES_PER_PIXEL = 1.2  # of a lossless WebP
 class Estimate:
     """The images of a job, their time and their cost.
 
+    `gigabytes` are those of the run, `export_gigabytes` those of its copies in the job's exports.
     `hours` are by the clock, on `gpus` GPUs at once. Times and costs are None if there is no figure
     for an image; `time_source` and `price_source` say where figures are from. `is_highest_price`:
     the GPU or its price is unknown, so that the cost is at most that. `over_budget` says by how
@@ -56,6 +57,7 @@ class Estimate:
     shards: int
     parts: int
     gigabytes: float
+    export_gigabytes: float
     gpu_hours: float | None = None
     cost: float | None = None
     price_per_hour: float | None = None
@@ -116,6 +118,7 @@ def estimate(
             part = draft.sharding.part_images
             time = expect_run_time(model, draft, gpu)
             device = gpu or (None if time is None else time.device)
+            gigabytes = _estimate_bytes(draft, job) / BYTES_PER_GIGABYTE
             price = find_price_or_highest(terms.price_per_hour, device)
             counted = Estimate(
                 rows=draft.input.rows,
@@ -126,7 +129,8 @@ def estimate(
                 images=counts.images,
                 shards=len(shards),
                 parts=sum(-(-images // part) for images in shards),
-                gigabytes=_estimate_bytes(draft, job) / BYTES_PER_GIGABYTE,
+                gigabytes=gigabytes,
+                export_gigabytes=gigabytes * len(job.export),
                 price_per_hour=None if price is None else price.per_hour,
                 price_source=None if price is None else price.source,
                 is_highest_price=price is not None and price.is_highest,

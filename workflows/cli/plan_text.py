@@ -236,6 +236,9 @@ def format_estimate(result: "Estimate") -> str:
     truncated = pluralize(result.truncated_prompts, "prompt")
     if result.truncated_prompts:
         truncated += ", which have more tokens than the model reads"
+    size = f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}"
+    if result.export_gigabytes:
+        size += f", and {format_bytes(result.export_gigabytes * BYTES_PER_GIGABYTE)} of exports"
     weights, rewriting = "", ""
     if result.weights_bytes is not None:
         weights = f"{format_bytes(result.weights_bytes)} once loaded"
@@ -249,7 +252,7 @@ def format_estimate(result: "Estimate") -> str:
         "truncated": truncated,
         "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
         "drawn with": result.defaults,
-        "size": f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}",
+        "size": size,
         "weights": weights,
         "rewriting": rewriting,
         **_time_lines(result),

@@ -70,7 +70,7 @@ def test_a_night_without_images_has_no_copy(tmp_path: Path) -> None:
     [
         ([{"to": "out/"}], r"has export\[0\]\.to and output in one folder"),
         ([{"to": "a"}, {"to": "a/"}], r"has export\[1\]\.to and export\[0\]\.to in one folder"),
-        ([{"to": "a", "format": "files", "file_size": 10**7}], "where each image is a file"),
+        ([{"to": "a", "format": "files", "file_size": 10**7}], "has a file for each image"),
         ([{"to": "a", "file_size": "1 kB"}], "greater than or equal to 1000000"),
     ],
 )

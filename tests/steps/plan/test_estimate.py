@@ -66,8 +66,10 @@ def test_gpu_hours_follow_pixels_and_steps_and_cost_follows_hours(tmp_path: Path
 def test_gigabytes_follow_the_encoding(
     encoding: dict[str, object], each: float, tmp_path: Path
 ) -> None:
-    result = estimate(job(tmp_path, COLUMNS, **SETTINGS, encoding=encoding))
+    copies = [{"to": str(tmp_path / "a")}, {"to": str(tmp_path / "b"), "format": "files"}]
+    result = estimate(job(tmp_path, COLUMNS, **SETTINGS, encoding=encoding, export=copies))
     assert result.gigabytes == pytest.approx(34 * 64 * 64 * each / 1e9)
+    assert result.export_gigabytes == 2 * result.gigabytes
 
 
 def test_model_that_nobody_knows_has_no_hours_and_no_cost(tmp_path: Path) -> None:

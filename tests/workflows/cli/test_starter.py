@@ -150,6 +150,5 @@ def test_manifests_are_whole_or_not_there(tmp_path: Path) -> None:
         assert not folder.exists()
     assert done.exit_code == 75
     assert done.stderr == (
-        f"{folder}: the disk is full, or can hold no more files. "
-        "Free some space and run the command again.\n"
+        f"{folder}: the disk is full, or can hold no more files. Free some space and run again.\n"
     )
