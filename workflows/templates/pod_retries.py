@@ -31,7 +31,8 @@ OOM_EXPRESSION = (
 MAX_EXPONENTIAL_RETRIES = 6  # retries, the last of which waits eight minutes
 # By the step's exit code, as text. 2 and 3: another attempt is useless. 75 asks for one. 137 and
 # 143 are signals: out of memory, or stopped before the step could report it. -1: the pod is gone
-# (its node lost, evicted, deleted) or was never admitted. These are retried up to the limit.
+# (its node lost, evicted, deleted) or was never admitted. 128: its container could not be started,
+# as on a node whose GPU driver is not ready. These are retried up to the limit.
 # Any other code is unexplained: 1 is a bug of ours, others a crash, and 0 means that Argo's own
 # container failed. It is retried only while fewer than two retries were made. `retries` counts all
 # of them, whatever their reason: Argo knows no count by exit code. So a crash after two retries
@@ -39,7 +40,7 @@ MAX_EXPONENTIAL_RETRIES = 6  # retries, the last of which waits eight minutes
 FINAL_EXIT_CODES = ("2", "3")
 RETRY_EXPRESSION = (
     f"lastRetry.exitCode not in {[*FINAL_EXIT_CODES]} and "
-    "(lastRetry.exitCode in ['75', '-1', '137', '143'] "
+    "(lastRetry.exitCode in ['75', '-1', '128', '137', '143'] "
     "or lastRetry.message contains 'OOMKilled' or asInt(retries) < 2)"
 )
 # Of the pod of a resource template, in which Argo's own program creates a child workflow and waits

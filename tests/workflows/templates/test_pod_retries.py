@@ -22,7 +22,7 @@ def test_mistake_of_the_user_and_incomplete_run_are_never_retried(exit_code: str
     assert [_is_retried(exit_code, retries) for retries in RETRIES_SO_FAR] == [False] * 4
 
 
-@pytest.mark.parametrize("exit_code", ["75", "-1", "137", "143"])
+@pytest.mark.parametrize("exit_code", ["75", "-1", "128", "137", "143"])
 def test_what_may_pass_is_retried_up_to_the_limit(exit_code: str) -> None:
     assert [_is_retried(exit_code, retries) for retries in RETRIES_SO_FAR] == [True] * 4
 
