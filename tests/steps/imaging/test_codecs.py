@@ -64,3 +64,10 @@ def test_a_damaged_file_does_not_decode(encoding: Encoding) -> None:
     ):
         with pytest.raises((OSError, ValueError)):
             decode_image(damaged, (32, 32))
+
+
+def test_an_image_too_large_to_decode_is_refused_by_its_header() -> None:
+    sink = io.BytesIO()
+    Image.new("1", (40_000, 2000)).save(sink, "PNG")
+    with pytest.raises(ValueError, match="it has 40000 x 2000 pixels, too many to decode"):
+        decode_image(sink.getvalue())

@@ -1,5 +1,6 @@
 """ControlNets and models by their configurations alone."""
 
+import json
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -102,3 +103,14 @@ def test_an_adapter_that_has_only_pickles_is_refused(place: int, tmp_path: Path)
     adapter = [*adapters_by_column(model).values()][place]
     with pytest.raises(BadInput, match="Pickles can run code"):  # of a plan of a stranger's
         fetch_planned_adapter(adapter, "")
+
+
+@pytest.mark.parametrize(("place", "encoder"), [(0, ""), (1, "image_encoder")])
+def test_an_adapter_that_names_code_is_refused(place: int, encoder: str, tmp_path: Path) -> None:
+    folders = [adapters.controlnet("sd"), adapters.ip_adapter("sd")]
+    folders[place] = shutil.copytree(folders[place], tmp_path / "evil")
+    config = folders[place] / encoder / "config.json"
+    values = json.loads(config.read_text())
+    config.write_text(json.dumps({**values, "attn_implementation": "evil/kernels"}))
+    with pytest.raises(BadInput, match="attn_implementation names code on a hub"):
+        adapter_keys(_with_adapters(*folders), PIPELINE)

@@ -13,7 +13,7 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.models.compatibility import (
     require_shortcut_support,
 )
-from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard_rows
@@ -151,3 +151,29 @@ def test_a_job_with_a_shortcut_says_so_in_every_row_and_picture_and_is_made_agai
     plain = run(runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16), NoProgress(), Stop())
     difference = diff(done.uri, plain.uri, str(tmp_path / "diff"))
     assert SettingDifference("speed.quantization", "fp8", "none") in difference.settings
+
+
+def test_the_interval_of_a_step_cache_is_part_of_every_image_s_id(tmp_path: Path) -> None:
+    caches = (None, {"interval": 2}, {"interval": 3})
+    ids = [
+        _ids(_planned(tmp_path, "flux", speed={"step_cache": cache}, run_id=f"r{place}"))
+        for place, cache in enumerate(caches)
+    ]
+    assert len({image_id for each in ids for image_id in each}) == 12
+
+
+def test_images_made_by_a_shortcut_are_not_those_that_a_plain_job_skips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eighths.emulate(monkeypatch)
+    prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:4])
+    run(
+        runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16, speed=FP8), NoProgress(), Stop()
+    )
+    again = {"model": IN_BFLOAT16, "skip_existing": True, "run_id": "again"}
+    plain = make_plan(runs.job(prompts, str(tmp_path / "out"), **again))
+    assert plain.plan.counts.images == 4
+    same = make_plan(
+        runs.job(prompts, str(tmp_path / "out"), speed=FP8, **again | {"run_id": "once-more"})
+    )
+    assert (same.plan.counts.images, same.plan.counts.existing_images) == (0, 4)

@@ -172,3 +172,8 @@ def test_fetch_brings_a_run_s_hub_loras_to_where_no_hub_is_needed(
     path = fetch_planned_lora("style", lora, planned_run.plan.loras["style"].sha256)
     assert path.is_relative_to(tmp_path / "volume")
     assert path.read_bytes() == hub_file.read_bytes()
+
+
+def test_a_dora_is_refused_since_it_would_be_drawn_as_something_else(tmp_path: Path) -> None:
+    file = safetensors.write(tmp_path / "style.safetensors", ("a.lora_up.weight", "a.dora_scale"))
+    assert "is a DoRA" in _error_message(file)
