@@ -12,6 +12,7 @@ from imagekiln.steps.storage.store import Store
 
 FORMAT_PHRASES = {
     "parquet": "Parquet",
+    "arrow": "streams of Arrow",
     "webdataset": "WebDataset's tars",
     "files": "files, with a table of those in a folder beside them",
 }
@@ -21,7 +22,11 @@ MAX_LISTED_RUNS = 20
 def write_card(store: Store, commit: ExportCommit) -> None:
     """Write the card of an export, in place of an earlier one. Raises TryAgain."""
     suffixes = sorted({run.suffix for run in commit.runs})
-    patterns = {"parquet": ["data/**/*.parquet"], "webdataset": ["data/**/*.tar"]}
+    patterns = {
+        "parquet": ["data/**/*.parquet"],
+        "arrow": ["data/**/*.arrow"],
+        "webdataset": ["data/**/*.tar"],
+    }
     pictures = [*(f"data/**/*{suffix}" for suffix in suffixes), "data/**/metadata.parquet"]
     configuration = describe_configuration(
         "default",

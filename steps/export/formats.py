@@ -1,9 +1,10 @@
 """Files of an export, in each of its formats: images copied from runs, with their rows.
 
-A Parquet file has a row group for each batch of images. A tar of WebDataset has three members for
-each image: the image, its row as JSON, and its prompt. A folder of pictures has a file for each
-image, with its row as JSON beside it. Its table `metadata.parquet`, which Hugging Face's
-`imagefolder` reads, is written last and makes it whole: a folder without it is written again.
+A Parquet file has a row group for each batch of images, an Arrow stream a record batch. A tar of
+WebDataset has three members for each image: the image, its row as JSON, and its prompt. A folder of
+pictures has a file for each image, with its row as JSON beside it. Its table `metadata.parquet`,
+which Hugging Face's `imagefolder` reads, is written last and makes it whole: a folder without it is
+written again.
 
 The same images give the same bytes.
 """
@@ -63,6 +64,8 @@ def make_file(source: Store, store: Store, commit: ExportCommit, file: ExportFil
     match commit.settings.format:
         case "parquet":
             return write_parquet(batches, rows.select(columns).schema)
+        case "arrow":
+            return write_arrow(batches, rows.select(columns).schema)
         case "webdataset":
             return write_tar(batches)
         case "files":
@@ -104,14 +107,27 @@ def write_parquet(batches: Iterable[ImageBatch], rows: pa.Schema) -> bytes:
     options = image_table_options(schema)
     with pq.ParquetWriter(sink, schema, **options) as writer:
         for batch in batches:
-            names = []
-            image_ids = batch.rows["image_id"].to_pylist()
-            for image_id, suffix in zip(image_ids, batch.suffixes, strict=True):
-                names.append(f"{image_id}{suffix}")
-            columns = [image_column(batch.contents, names), *batch.rows.columns]
-            table = pa.Table.from_arrays(columns, schema=schema)
-            writer.write_table(table.combine_chunks())
+            writer.write_table(_image_table(batch, schema))
     return sink.getvalue()
+
+
+def write_arrow(batches: Iterable[ImageBatch], rows: pa.Schema) -> bytes:
+    """An Arrow stream of the same rows, which `datasets` maps into memory without a copy."""
+    schema = image_table_schema(rows)
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_table(_image_table(batch, schema))
+    return sink.getvalue()
+
+
+def _image_table(batch: ImageBatch, schema: pa.Schema) -> pa.Table:
+    names = []
+    image_ids = batch.rows["image_id"].to_pylist()
+    for image_id, suffix in zip(image_ids, batch.suffixes, strict=True):
+        names.append(f"{image_id}{suffix}")
+    columns = [image_column(batch.contents, names), *batch.rows.columns]
+    return pa.Table.from_arrays(columns, schema=schema).combine_chunks()
 
 
 def write_tar(batches: Iterable[ImageBatch]) -> bytes:

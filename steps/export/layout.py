@@ -20,10 +20,12 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # as Hive and its readers call it
 FOLDER_TABLE = "/metadata.parquet"  # of a folder of pictures
 DATA_KEY = (
     r"data/(?:[A-Za-z0-9%._~-]+=[A-Za-z0-9%._~-]*/)?(?:[0-9]{6,}-[0-9]{3,}/)?"
-    r"[0-9]{6,}-[0-9]{5,}-[0-9a-f]{8}(?:\.parquet|\.tar|/metadata\.parquet)"
+    r"[0-9]{6,}-[0-9]{5,}-[0-9a-f]{8}(?:\.parquet|\.arrow|\.tar|/metadata\.parquet)"
 )
 MANIFEST_KEY = r"manifest/[0-9]{6,}-[0-9]{5,}\.parquet"
-FILE_NAME = re.compile(r"(?P<commit>[0-9]{6,})-[0-9]{5,}(?:-[0-9a-f]{8})?(?:\.parquet|\.tar)?")
+FILE_NAME = re.compile(
+    r"(?P<commit>[0-9]{6,})-[0-9]{5,}(?:-[0-9a-f]{8})?(?:\.parquet|\.arrow|\.tar)?"
+)
 
 
 def rows_key(sha256: str) -> str:

@@ -51,7 +51,12 @@ from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
-FILE_SUFFIXES = {"parquet": ".parquet", "webdataset": ".tar", "files": FOLDER_TABLE}
+FILE_SUFFIXES = {
+    "parquet": ".parquet",
+    "arrow": ".arrow",
+    "webdataset": ".tar",
+    "files": FOLDER_TABLE,
+}
 
 
 @dataclass(frozen=True, slots=True)

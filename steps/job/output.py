@@ -128,7 +128,7 @@ class C2paSettings(Settings):
     )
 
 
-ExportFormat = Literal["parquet", "webdataset", "files"]
+ExportFormat = Literal["parquet", "arrow", "webdataset", "files"]
 MAX_EXPORTS = 8
 MIN_FILE_BYTES = 10**6
 # A file is made in memory, and goes to S3 in one request of at most 5 GiB.

@@ -31,9 +31,9 @@ def export(
 ) -> "results.ExportResult":
     """Copy the images that are ok of a run, or of a job's output, into fewer, larger files.
 
-    `format` is parquet, webdataset, or files for a folder of pictures. `file_size` is the most that
-    a file has, in bytes or as "1GB", 500MB if None; `files` takes none. `partition_by` is a column
-    whose values become folders, and `columns` are those to export.
+    `format` is parquet, arrow, webdataset, or files for a folder of pictures. `file_size` is the
+    most that a file has, in bytes or as "1GB", 500MB if None; `files` takes none. `partition_by` is
+    a column whose values become folders, and `columns` are those to export.
     Each image comes once, and each value of `newest_by`, such as id, from the newest run that has
     an image for it.
     Called again, it resumes, adds what is new, and drops what was forgotten or has a newer image.

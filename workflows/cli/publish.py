@@ -26,7 +26,7 @@ from imagekiln.workflows.cli.terminal import print_result
 @cloup.option(
     "--as",
     "file_format",
-    type=click.Choice(["parquet", "webdataset", "files"]),
+    type=click.Choice(["parquet", "arrow", "webdataset", "files"]),
     default="parquet",
     show_default=True,
     help="The format of the files: `files` is a folder of pictures.",

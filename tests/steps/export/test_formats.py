@@ -6,11 +6,18 @@ import tarfile
 from collections import Counter
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate.features import sample_features
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.export.formats import ImageBatch, picture_keys, write_tar
+from imagekiln.steps.export.formats import (
+    ImageBatch,
+    picture_keys,
+    write_arrow,
+    write_parquet,
+    write_tar,
+)
 from imagekiln.steps.export.layout import SUBFOLDER_FILES, data_key, partition_folder
 from imagekiln.steps.export.rows import cut_rows
 from imagekiln.steps.job.output import ExportFormat
@@ -30,6 +37,15 @@ def test_tar_holds_three_files_an_image_of_no_time_and_no_owner() -> None:
     for member in members:
         assert (member.mtime, member.uid, member.gid) == (0, 0, 0)
         assert (member.uname, member.gname, member.mode) == ("", "", 0o644)
+
+
+def test_arrow_stream_holds_the_same_rows_as_parquet() -> None:
+    rows = pa.table({"image_id": ["a", "b"], "prompt": ["a cat", "ein Käfer"]})
+    batch = ImageBatch(rows, [b"first", b"second"], [".png", ".jpg"])
+    with pa.ipc.open_stream(write_arrow([batch], rows.schema)) as stream:
+        table = stream.read_all()
+    assert table.equals(pq.read_table(pa.BufferReader(write_parquet([batch], rows.schema))))
+    assert table["image"].to_pylist()[1] == {"bytes": b"second", "path": "b.jpg"}
 
 
 def test_tar_s_samples_have_types_even_where_the_first_ones_are_null() -> None:

@@ -63,7 +63,7 @@ def load(endpoint: str, home: Path, versions: Sequence[str]) -> list[Rows]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*FORMATS, "files"])
+@pytest.mark.parametrize("kind", [*FORMATS, "arrow", "files"])
 def test_an_export_that_grew_loads_as_one(tmp_path: Path, kind: str) -> None:
     for night in range(2):
         output = make_output(tmp_path, nights=night + 1)
