@@ -14,7 +14,7 @@ from imagekiln.workflows.doctor.check_nodes import NODES
 from imagekiln.workflows.doctor.cluster_view import AccessRight, ClusterView, ResourceKind
 from imagekiln.workflows.objects import get_mapping, get_texts
 from imagekiln.workflows.profiles.profile import Profile
-from imagekiln.workflows.templates.pod import STORAGE_SECRETS
+from imagekiln.workflows.templates.pod import MODEL_SECRETS, STORAGE_SECRETS
 
 ARGO_GROUP = "argoproj.io"
 SUBMITTER_RIGHTS = (
@@ -135,6 +135,21 @@ def check_store_credentials(view: ClusterView, output: str) -> DoctorCheck:
             "Nothing is to be done if your cloud binds the identity in another way.",
         )
     return _find_s3_keys(view)
+
+
+@doctor_check("hub-token")
+def check_hub_token(view: ClusterView) -> DoctorCheck:
+    """Pods have a token of the hub, as this machine has."""
+    name, key = MODEL_SECRETS["HF_TOKEN"]
+    if not view.is_allowed(READ_SECRETS):
+        return ok(f"For a gated model, Secret {name} needs {key}. You cannot read Secrets.")
+    if get_mapping(view.get(SECRETS, name), "data").get(key):
+        return ok(f"Secret {name} has {key}.")
+    return ok(
+        f"Secret {name} has no {key}: pods read public models. But this machine has a token, and "
+        "reads gated ones too. For such a model, put the token there, as "
+        "cluster/base/secrets.example.yaml of `imagekiln manifests cluster` shows."
+    )
 
 
 def account_identity(view: ClusterView) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.hub import is_hub_id
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.doctor import (
     check_access,
@@ -100,11 +101,15 @@ def _argo_checks(view: ClusterView, server: ApiConnection | None) -> Checks:
 def _namespace_checks(
     view: ClusterView, job: Job, profile: Profile, server: ApiConnection | None
 ) -> Checks:
+    from huggingface_hub import get_token
+
     yield check_access.check_namespace_exists(view, profile)
     yield check_access.check_user_rights(view, by_server=server is not None)
     yield check_access.check_service_accounts(view)
     yield check_access.check_pod_rights(view)
     yield check_access.check_store_credentials(view, job.output)
+    if is_hub_id(job.model.id) and get_token():
+        yield check_access.check_hub_token(view)
     yield check_profile.check_template(view, job, profile)
     yield check_quota.check_resource_quota(view, profile, job.cluster.parallelism)
     for name in check_profile.job_priority_classes(job, profile):

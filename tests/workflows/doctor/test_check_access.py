@@ -6,6 +6,7 @@ import pytest
 
 from imagekiln.workflows.doctor.check_access import (
     POD_SECURITY_LABEL,
+    check_hub_token,
     check_namespace_exists,
     check_pod_rights,
     check_service_accounts,
@@ -115,6 +116,16 @@ def test_secret_without_its_keys_is_wrong_where_the_user_can_read_it(
     finding = check_store_credentials(kube.view(), "s3://datasets/a")
     assert finding.verdict == "wrong"
     assert "secretkey" in finding.says
+
+
+@pytest.mark.parametrize(("values", "says"), [({"token": "hush"}, "has token."), ({}, "But ")])
+def test_token_of_the_hub_is_looked_for(kube: Kube, values: dict[str, str], says: str) -> None:
+    kube.refused.clear()
+    kube.put(f"{CORE}/secrets", "huggingface", data=_encoded(values))
+    finding = check_hub_token(kube.view())
+    assert finding.verdict == "ok"
+    assert says in finding.says
+    assert "hush" not in finding.says
 
 
 def test_secret_with_its_keys_is_ok_and_its_values_are_not_shown(kube: Kube) -> None:

@@ -178,6 +178,14 @@ def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -
     assert expected.items() <= verdicts.items()
 
 
+def test_token_of_the_hub_is_checked_if_this_machine_has_one(
+    job: str, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_token")
+    checks = diagnose(read_job(job, ["model.id=org/gated"]), kube.connection())
+    assert "hub-token" in {each.name for each in checks}
+
+
 def test_gpu_by_claim_is_checked_by_claim(job: str, kube: Kube) -> None:
     checks = diagnose(read_job(job, ["cluster.profile=dra"]), kube.connection())
     verdicts = {each.name: each.verdict for each in checks}
