@@ -385,6 +385,25 @@ def _qwen() -> Untyped:
     )
 
 
+def _ovis() -> Untyped:
+    return diffusers.OvisImagePipeline(
+        transformer=diffusers.OvisImageTransformer2DModel(
+            in_channels=16,
+            out_channels=16,
+            num_layers=1,
+            num_single_layers=1,
+            attention_head_dim=16,
+            num_attention_heads=2,
+            joint_attention_dim=WIDE,
+            axes_dims_rope=(8, 4, 4),
+        ),
+        vae=tiny_vae(latent_channels=4, shift_factor=0.1),
+        text_encoder=transformers.Qwen3Model(decoder(transformers.Qwen3Config)),
+        tokenizer=words(),
+        scheduler=flow(),
+    )
+
+
 def _z_image() -> Untyped:
     transformer = diffusers.ZImageTransformer2DModel(
         all_patch_size=(2,),
@@ -488,6 +507,7 @@ MAKE: dict[str, Callable[[], Untyped]] = {
     "aura-flow": _aura_flow,
     "lumina2": _lumina2,
     "qwen-image": _qwen,
+    "ovis": _ovis,
     "z-image": _z_image,
     "cogview4": _cogview4,
     "hunyuan-image": _hunyuan_image,

@@ -149,6 +149,13 @@ FAMILIES: Mapping[str, Family] = {
         image_to_image="QwenImageImg2ImgPipeline",
         inpaint="QwenImageInpaintPipeline",
     ),
+    # It pads each text to the same length, and zeroes the padding.
+    "OvisImagePipeline": Family(
+        {"prompt_embeds": 0},
+        {"negative_prompt_embeds": 1},
+        "packed",
+        supports_loras=False,
+    ),
     "ZImagePipeline": Family(
         {"prompt_embeds": 0},
         {"negative_prompt_embeds": 1},
