@@ -13,7 +13,7 @@ from tests.cluster import jobs, kube
 from tests.cluster.waiting import wait_for_success
 
 GATE = "kueue.x-k8s.io/admission"
-DEADLINE_SECONDS = 240
+DEADLINE_SECONDS = 150
 PROFILE = f"""\
 like: test
 description: One pod at a time, admitted by hand
