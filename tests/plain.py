@@ -78,26 +78,6 @@ def _lumina() -> Untyped:
     )
 
 
-def _ovis() -> Untyped:
-    return diffusers.OvisImagePipeline(
-        transformer=diffusers.OvisImageTransformer2DModel(
-            patch_size=1,
-            in_channels=16,
-            out_channels=16,
-            num_layers=1,
-            num_single_layers=1,
-            attention_head_dim=16,
-            num_attention_heads=2,
-            joint_attention_dim=WIDE,
-            axes_dims_rope=(4, 4, 8),
-        ),
-        vae=tiny_vae(latent_channels=4, shift_factor=0.1),
-        text_encoder=transformers.Qwen3Model(decoder(transformers.Qwen3Config)),
-        tokenizer=words(),
-        scheduler=flow(),
-    )
-
-
 def _bria() -> Untyped:
     return diffusers.BriaPipeline(
         transformer=diffusers.BriaTransformer2DModel(
@@ -194,7 +174,6 @@ def _krea2() -> Untyped:
 MAKE: dict[str, Callable[[], Untyped]] = {
     "cogview3": _cogview3,
     "lumina": _lumina,
-    "ovis": _ovis,
     "bria": _bria,
     "amused": _amused,
     "krea2": _krea2,
