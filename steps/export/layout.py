@@ -6,9 +6,11 @@ are pushed to one hub, those of the same name have the same images.
 """
 
 import re
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from imagekiln.steps.errors import BadInput, cut_name
+from imagekiln.steps.job.output import ExportFormat
 from imagekiln.steps.runs.keys import DIGEST_DIGITS
 
 MANIFEST_FOLDER = "manifest"
@@ -18,9 +20,16 @@ NAME_DIGITS = 8  # of a digest
 MAX_FOLDER_CHARS = 240  # that a disk takes, and some
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # as Hive and its readers call it
 FOLDER_TABLE = "/metadata.parquet"  # of a folder of pictures
+FILE_SUFFIXES: Mapping[ExportFormat, str] = {
+    "parquet": ".parquet",
+    "arrow": ".arrow",
+    "webdataset": ".tar",
+    "files": FOLDER_TABLE,
+}
+SUFFIX = "|".join(map(re.escape, FILE_SUFFIXES.values()))
 DATA_KEY = (
     r"data/(?:[A-Za-z0-9%._~-]+=[A-Za-z0-9%._~-]*/)?(?:[0-9]{6,}-[0-9]{3,}/)?"
-    r"[0-9]{6,}-[0-9]{5,}-[0-9a-f]{8}(?:\.parquet|\.arrow|\.tar|/metadata\.parquet)"
+    rf"[0-9]{{6,}}-[0-9]{{5,}}-[0-9a-f]{{8}}(?:{SUFFIX})"
 )
 MANIFEST_KEY = r"manifest/[0-9]{6,}-[0-9]{5,}\.parquet"
 FILE_NAME = re.compile(

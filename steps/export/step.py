@@ -32,7 +32,7 @@ from imagekiln.steps.export.comparing import Mask, compare_images
 from imagekiln.steps.export.formats import make_file
 from imagekiln.steps.export.layout import (
     DATA_FOLDER,
-    FOLDER_TABLE,
+    FILE_SUFFIXES,
     MANIFEST_FOLDER,
     data_key,
     rows_key,
@@ -50,13 +50,6 @@ from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-
-FILE_SUFFIXES = {
-    "parquet": ".parquet",
-    "arrow": ".arrow",
-    "webdataset": ".tar",
-    "files": FOLDER_TABLE,
-}
 
 
 @dataclass(frozen=True, slots=True)
