@@ -155,6 +155,7 @@ FAMILIES: Mapping[str, Family] = {
         {"negative_prompt_embeds": 1},
         "packed",
         supports_loras=False,
+        caches_steps=True,
     ),
     "ZImagePipeline": Family(
         {"prompt_embeds": 0},

@@ -28,7 +28,9 @@ LIMITED = [
     *("aura-flow", "chroma", "cogview4", "klein", "lumina2", "pixart-alpha", "pixart-sigma"),
     *("qwen-image", "sana", "sd", "sd3", "sdxl"),
 ]
-CACHED = ["chroma", "cogview4", "flux", "flux2", "hunyuan-image", "klein", "qwen-image"]
+CACHED = [
+    *("chroma", "cogview4", "flux", "flux2", "hunyuan-image", "klein", "ovis", "qwen-image"),
+]
 MIDDLE: dict[str, object] = {"guidance_interval": [0.25, 0.75]}
 EVERY_THIRD: dict[str, object] = {"step_cache": {"interval": 3}}
 
