@@ -59,8 +59,11 @@ def pipe(kind: str, dtype: torch.dtype = torch.float32) -> Untyped:
     return copy_of_pipe(folder(kind), dtype)
 
 
-def words() -> Untyped:
-    """A tokenizer of whole words where it knows them, of bytes elsewhere."""
+def words(**special: str) -> Untyped:
+    """A tokenizer of whole words where it knows them, of bytes elsewhere.
+
+    `special` are more of its special tokens, by the names of its attributes.
+    """
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = tokenizers.trainers.BpeTrainer(
@@ -80,6 +83,7 @@ def words() -> Untyped:
         bos_token="<s>",  # noqa: S106
         chat_template=CHAT,
         model_max_length=1024,
+        extra_special_tokens=special,
     )
 
 
@@ -164,17 +168,22 @@ def _flux2_parts(*, guided: bool) -> dict[str, Untyped]:
             axes_dims_rope=[4, 4, 4, 4],
             guidance_embeds=guided,
         ),
-        "vae": diffusers.AutoencoderKLFlux2(
-            block_out_channels=(8, 16),
-            layers_per_block=1,
-            latent_channels=4,
-            norm_num_groups=4,
-            down_block_types=("DownEncoderBlock2D",) * 2,
-            up_block_types=("UpDecoderBlock2D",) * 2,
-        ),
+        "vae": tiny_flux2_vae(),
         "scheduler": flow(),
         "tokenizer": words(),
     }
+
+
+def tiny_flux2_vae() -> Untyped:
+    """The autoencoder of FLUX.2."""
+    return diffusers.AutoencoderKLFlux2(
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        latent_channels=4,
+        norm_num_groups=4,
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+    )
 
 
 def _flux2() -> Untyped:
@@ -363,6 +372,20 @@ def tiny_qwen_vae() -> Untyped:
         temperal_downsample=[False, True, True],
         latents_mean=[0.0] * 4,
         latents_std=[1.0] * 4,
+    )
+
+
+def tiny_wan_vae(**more: object) -> Untyped:
+    """The autoencoder of Wan, which several image models use."""
+    return diffusers.AutoencoderKLWan(
+        base_dim=8,
+        z_dim=16,
+        dim_mult=[1, 1, 1, 1],
+        num_res_blocks=1,
+        temperal_downsample=[False, True, True],
+        latents_mean=[0.0] * 16,
+        latents_std=[1.0] * 16,
+        **more,
     )
 
 

@@ -174,8 +174,8 @@ def clip_tokenizer() -> Untyped:
     return transformers.CLIPTokenizer.from_pretrained(SHAPES / "tokenizer")
 
 
-def tiny_clip() -> Untyped:
-    """What CLIP's text models are made from."""
+def tiny_clip(tokens: int = 24) -> Untyped:
+    """What CLIP's text models are made from. They read so many tokens."""
     return transformers.CLIPTextConfig(
         vocab_size=626,
         hidden_size=WIDE,
@@ -183,7 +183,7 @@ def tiny_clip() -> Untyped:
         projection_dim=WIDE,
         num_hidden_layers=2,
         num_attention_heads=4,
-        max_position_embeddings=24,
+        max_position_embeddings=tokens,
         bos_token_id=624,
         eos_token_id=625,
         pad_token_id=625,
