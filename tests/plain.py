@@ -216,7 +216,7 @@ def _ideogram4() -> Untyped:
 def _longcat() -> Untyped:
     return diffusers.LongCatImagePipeline(
         scheduler=flow(use_dynamic_shifting=True, base_image_seq_len=256, max_image_seq_len=4096),
-        vae=tiny_vae(latent_channels=16, shift_factor=0.0),
+        vae=tiny_vae((4, 4, 4, 4), latent_channels=16, shift_factor=0.0),
         text_encoder=qwen25(),
         tokenizer=seeing_words(),
         text_processor=processor("2.5"),
