@@ -17,10 +17,9 @@ from imagekiln.workflows.cli.text import format_images, format_rows
 from imagekiln.workflows.client import client
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import next_command
+from imagekiln.workflows.client.pods import StepFailure
 from imagekiln.workflows.client.schedules import ScheduleStatus
-from imagekiln.workflows.client.status import WorkflowStatus
-from imagekiln.workflows.client.steps import StepFailure
-from imagekiln.workflows.client.waits import STARTING, UNFIT_CAUSES, StepWait
+from imagekiln.workflows.client.status import STARTING, UNFIT_CAUSES, StepWait, WorkflowStatus
 
 MAX_FAILURES = 10
 MAX_WAITS = 2  # in a line

@@ -26,12 +26,13 @@ from imagekiln.workflows.client.resubmission import (
 from imagekiln.workflows.client.status import (
     FAILED_PHASES,
     WorkflowStatus,
+    explain_wait,
     has_ended,
+    needs_events,
     read_available_status,
     read_status,
 )
 from imagekiln.workflows.client.stopping import require_not_stopping
-from imagekiln.workflows.client.waits import explain_wait, needs_events
 from imagekiln.workflows.objects import Json, object_identity
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.child_workflows import PARENT_LABEL

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from imagekiln.steps.errors import KilnError, StorageRefused
 from imagekiln.steps.runtime.machine import ATTEMPT_VARIABLE
 from imagekiln.steps.runtime.sanitize import redact_secrets, truncate_text
-from imagekiln.workflows.client.steps import STAGES, StepFailure, failure_cause, is_finish_step
+from imagekiln.workflows.client.pods import STAGES, StepFailure, failure_cause, is_finish_step
 
 if TYPE_CHECKING:
     from imagekiln.workflows.pod.run_metrics import EndedWorkflow

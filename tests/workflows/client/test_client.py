@@ -226,16 +226,6 @@ def test_events_of_one_pod_say_what_all_wait_for_where_argo_does_not(argo: Memor
     assert wait.cause == "it is being started", "what was the matter before is over"
 
 
-def test_of_events_in_the_same_second_the_one_that_names_the_image_counts(argo: Memory) -> None:
-    name = waiting_workflow(argo)
-    failed = {"type": "Warning", "reason": "Failed", "lastTimestamp": "2026-11-21T01:00:09Z"}
-    messages = ('Failed to pull image "r.io/gone:1": not found', "Error: ErrImagePull")
-    argo.events = {f"{name}-generate-0": [{**failed, "message": text} for text in messages[::-1]]}
-    (wait,) = get_status(name, NAMESPACE, argo).waits
-    assert wait.cause == "the image cannot be pulled"
-    assert wait.message == f"Failed: {messages[0]}"
-
-
 @pytest.mark.parametrize("events", [{}, None])
 def test_wait_stays_unexplained_without_events(
     argo: Memory, events: dict[str, list[Json]] | None

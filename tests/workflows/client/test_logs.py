@@ -16,6 +16,7 @@ def shard_node(workflow: str, number: int, **values: object) -> Json:
     node: Json = {
         "id": f"{workflow}-{number}",
         "type": "Pod",
+        "phase": "Running",
         "templateName": "generate",
         "inputs": {"parameters": parameters},
     }
@@ -34,47 +35,20 @@ def test_logs_are_of_all_pods_or_of_one_shards(argo: Memory) -> None:
         list(logs(name, NAMESPACE, 7, argo))
 
 
-def plan_node(pods: str) -> Json:
-    """The node of a plan that is made, with the number of pods that it says."""
-    outputs = {"parameters": [{"name": "pods", "value": pods}]}
-    return {
-        "id": "p",
-        "type": "Pod",
-        "templateName": "plan",
-        "phase": "Succeeded",
-        "outputs": outputs,
-    }
-
-
-def test_shard_that_the_run_does_not_have_is_not_waited_for(argo: Memory) -> None:
+def test_logs_that_went_with_their_pods_are_explained_once(argo: Memory) -> None:
     name = submit(postcards(), argo=argo).name
-    argo.end(name, "Succeeded", nodes={"p": plan_node("3")})
-    for shard in (3, 9):
-        with pytest.raises(Missing, match=f"has 3 shards, so no shard {shard}"):
-            list(logs(name, NAMESPACE, shard, argo))
-    with pytest.raises(Missing, match="has no pod of shard 2 yet"):
-        list(logs(name, NAMESPACE, 2, argo))
-
-
-@pytest.mark.parametrize(("gone", "says"), [(1, "pod {0}-generate-0 has"), (2, "2 pods have")])
-def test_logs_that_went_with_their_pods_are_explained_once(
-    argo: Memory, gone: int, says: str
-) -> None:
-    name = submit(postcards(), argo=argo).name
-    pods = range(gone + 1)
-    nodes = {str(number): shard_node(name, number, phase="Succeeded") for number in pods}
+    nodes = {str(number): shard_node(name, number, phase="Succeeded") for number in range(3)}
     argo.end(name, "Succeeded", nodes=nodes)
     # Argo's server sends nothing; Kubernetes knows no such pod.
-    remains: tuple[dict[str, list[str]], ...] = ({f"{name}-generate-0": []}, {})
-    for remaining in remains:
-        argo.logged = remaining | {f"{name}-generate-{gone}": ["drawn"]}
-        drawn, explanation = logs(name, NAMESPACE, argo=argo)
-        assert drawn == f"generate {gone}: drawn"
-        assert explanation.startswith(says.format(name) + " no log any more: Argo deletes")
-        assert "archive_logs: true" in explanation
+    argo.logged = {f"{name}-generate-0": [], f"{name}-generate-2": ["drawn"]}
+    *gone, drawn, explanation = logs(name, NAMESPACE, argo=argo)
+    says = "generate {0}: pod {1}-generate-{0} has no log. Argo says of it: Succeeded"
+    assert gone == [says.format(number, name) for number in (0, 1)]
+    assert drawn == "generate 2: drawn"
+    assert "archive_logs: true" in explanation
 
 
-OUT_OF_MEMORY = "OOMKilled (exit code 137)"
+KILLED = "OOMKilled (exit code 137)"
 OVER_QUOTA = 'pods "postcards" is forbidden: exceeded quota: gpus'
 EXECUTOR_LINE = 'time=1 level=INFO msg="exited" argo=true'
 
@@ -85,20 +59,11 @@ EXECUTOR_LINE = 'time=1 level=INFO msg="exited" argo=true'
         (
             {"phase": "Failed", "message": OUT_OF_MEMORY},
             [EXECUTOR_LINE],
-            f" wrote nothing to its log. Argo says of it: Failed, {OUT_OF_MEMORY}",
+            f"Failed, {OUT_OF_MEMORY}",
         ),
-        (
-            {"phase": "Error", "message": OVER_QUOTA, "type": "Retry"},
-            [],
-            f" has no log. Argo says of it: Error, {OVER_QUOTA}",
-        ),
-        (
-            {"phase": "Succeeded"},
-            [EXECUTOR_LINE],
-            " wrote nothing to its log. Argo says of it: Succeeded",
-        ),
+        ({"phase": "Error", "message": OVER_QUOTA, "type": "Retry"}, [], f"Error, {OVER_QUOTA}"),
     ],
-    ids=["killed for memory", "never admitted", "silent"],
+    ids=["killed for memory", "never admitted"],
 )
 def test_log_that_never_was_is_not_called_deleted(
     argo: Memory, node: Json, lines: list[str], says: str
@@ -106,7 +71,8 @@ def test_log_that_never_was_is_not_called_deleted(
     name = submit(postcards(), argo=argo).name
     argo.end(name, "Running", nodes={"0": shard_node(name, 0, **node)})
     argo.logged = {f"{name}-generate-0": lines}
-    assert list(logs(name, NAMESPACE, 0, argo)) == [f"pod {name}-generate-0{says}"]
+    line = f"pod {name}-generate-0 has no log. Argo says of it: {says}"
+    assert list(logs(name, NAMESPACE, 0, argo)) == [line]
 
 
 @pytest.mark.parametrize("refusal", [Forbidden("access denied."), LoginRefused("log in.")])
