@@ -57,9 +57,9 @@ EXECUTOR_LINE = 'time=1 level=INFO msg="exited" argo=true'
     ("node", "lines", "says"),
     [
         (
-            {"phase": "Failed", "message": OUT_OF_MEMORY},
+            {"phase": "Failed", "message": KILLED},
             [EXECUTOR_LINE],
-            f"Failed, {OUT_OF_MEMORY}",
+            f"Failed, {KILLED}",
         ),
         ({"phase": "Error", "message": OVER_QUOTA, "type": "Retry"}, [], f"Error, {OVER_QUOTA}"),
     ],
