@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from imagekiln.workflows.client.access import argo_server_access
+from imagekiln.workflows.client.connect import argo_server_access
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.objects import Json, get_mapping, get_texts, object_name

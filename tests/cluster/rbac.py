@@ -12,12 +12,12 @@ from uuid import uuid4
 
 import yaml
 
-from imagekiln.workflows.client import client, stopping
-from imagekiln.workflows.client.access import argo_server_access, kubernetes_access
+from imagekiln.workflows.client import client
+from imagekiln.workflows.client.api import KubernetesApi
 from imagekiln.workflows.client.argo_server import ArgoServer
 from imagekiln.workflows.client.client import OWN_LABEL
+from imagekiln.workflows.client.connect import argo_server_access, kubernetes_access
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.client.kubernetes import KubernetesApi
 from imagekiln.workflows.doctor.check_access import (
     NAMESPACES,
     POD_ACCOUNT,
@@ -259,7 +259,7 @@ OPERATIONS: dict[str, Operation] = {
         kube.NAMESPACE, account.argo
     ),
     "imagekiln-submitter: patch workflows": _on_stored(
-        "Workflow", lambda account, _, name: stopping.stop(name, kube.NAMESPACE, account.argo)
+        "Workflow", lambda account, _, name: client.stop(name, kube.NAMESPACE, account.argo)
     ),
     "imagekiln-submitter: delete workflows": _on_stored(
         "Workflow", lambda account, _, name: account.kubectl("delete", "workflow", name)

@@ -5,9 +5,8 @@ from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.client import get_status, resubmit
+from imagekiln.workflows.client.client import get_status, resubmit, stop
 from imagekiln.workflows.client.status import has_ended
-from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.child_workflows import NOOP_TEMPLATE, PARENT_LABEL

@@ -72,15 +72,15 @@ def doctor(request: JobArguments, cluster: Cluster) -> None:
     """
     from imagekiln.steps.errors import BadInput, TryAgain
     from imagekiln.steps.job.dates import fill_date
-    from imagekiln.workflows.client import access
+    from imagekiln.workflows.client import connect
     from imagekiln.workflows.client.http import ApiConnection
     from imagekiln.workflows.doctor import diagnosis
 
     job = fill_date(request.read(), request.date, request.timezone)
-    url = cluster.server or (None if cluster.context else access.server_from_environment())
-    argo = ApiConnection(access.argo_server_access(url)) if url else None
+    url = connect.find_server(cluster.server, cluster.context)
+    argo = ApiConnection(connect.argo_server_access(url)) if url else None
     try:
-        kubernetes = ApiConnection(access.kubernetes_access(cluster.context))
+        kubernetes = ApiConnection(connect.kubernetes_access(cluster.context))
         checks = diagnosis.diagnose(job, kubernetes, argo)
     except (BadInput, TryAgain) as error:  # for want of a cluster, what can be checked here
         checks = diagnosis.diagnose_without_cluster(job, error, argo)
@@ -210,7 +210,7 @@ def stop(name: str, namespace: str, cluster: Cluster) -> None:
 
     A second time, it is terminated: at once, and without the notification of its end.
     """
-    from imagekiln.workflows.client import stopping
+    from imagekiln.workflows.client import client
 
     resume = f"{next_command('resubmit', name, namespace)} resumes it."
     consequence = {
@@ -221,7 +221,7 @@ def stop(name: str, namespace: str, cluster: Cluster) -> None:
         ),
         "ended": f"had ended before. {resume}",
         "succeeded": "has succeeded: there is nothing to stop or to resume.",
-    }[stopping.stop(name, namespace, cluster.connect())]
+    }[client.stop(name, namespace, cluster.connect())]
     print_text(f"{name} {consequence}")
 
 

@@ -56,7 +56,7 @@ def create(request: JobArguments, crons: tuple[str, ...], timezone: str, cluster
     require_reachable_paths(job)
     for cron in crons:
         check_cron(cron)
-    name = client.create(job, crons, timezone, cluster.connect(), report=print_note)
+    name = client.create(job, crons, timezone, cluster.connect())
     pausing = next_command("schedule pause", name, job.cluster.namespace)
     start = client.find_next_start(crons, timezone)
     due = f", due next at {start}" if start else ""

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain, first_line
-from imagekiln.workflows.client.access import SERVER_VARIABLE, server_variable
 from imagekiln.workflows.client.api import (
     ARGO_KINDS,
     DELETION_QUERIES,
-    naming_place,
     object_path,
     pod_event_selector,
 )
@@ -42,11 +40,7 @@ class ArgoServer:
         return self.connection.request("POST", _path(kind, namespace), body=body)
 
     def apply(self, manifest: Json) -> Json:
-        """Create an object, or replace the one of its name. Raises TryAgain if others change it.
-
-        Argo's own state stays, as with Kubernetes: without the last time of a schedule, Argo would
-        make up for no run that it missed.
-        """
+        """Create an object, or replace the one of its name. Raises TryAgain if others change it."""
         kind, namespace, name = object_identity(manifest)
         try:
             current = self.get(kind, namespace, name)
@@ -57,8 +51,7 @@ class ArgoServer:
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """Return an object by its name."""
-        with naming_place(kind, namespace):
-            return self.connection.request("GET", _path(kind, namespace, name))
+        return self.connection.request("GET", _path(kind, namespace, name))
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """Return the objects that a label selector matches."""
@@ -80,8 +73,7 @@ class ArgoServer:
         """Suspend or resume a schedule."""
         path = _path("CronWorkflow", namespace, name)
         verb = "suspend" if suspended else "resume"
-        with naming_place("CronWorkflow", namespace):
-            self.connection.request("PUT", f"{path}/{verb}", body={})
+        self.connection.request("PUT", f"{path}/{verb}", body={})
 
     def pod_events(self, namespace: str, pod: str) -> list[Json]:
         """Return Kubernetes' events of a pod, of a second: Argo's server has only a stream."""
@@ -115,21 +107,26 @@ def _path(kind: str, namespace: str, *name: str) -> str:
     if not path:
         raise BadInput(
             f"Argo's server has no endpoint for a {kind}. "
-            f"Use the Kubernetes API instead: unset {server_variable() or SERVER_VARIABLE}."
+            "Use the Kubernetes API instead: unset ARGO_SERVER."
         )
     return f"api/v1/{object_path(path, namespace, *name)}"
 
 
 def _replacement(current: Json, manifest: Json) -> Json:
-    """Return a manifest with Argo's state in the object that it replaces."""
-    metadata = object_metadata(manifest)
-    merged: Json = {
+    """Return a manifest with what Kubernetes would keep of the object that it replaces.
+
+    Without the last time of a schedule, Argo would make up for no run that it missed.
+    """
+    metadata: Json = {
         key: get_texts(current, "metadata", key) | get_texts(manifest, "metadata", key)
         for key in ("labels", "annotations")
     }
-    version = object_metadata(current).get("resourceVersion")
+    metadata["resourceVersion"] = object_metadata(current).get("resourceVersion")
+    spec = get_mapping(manifest, "spec")
+    if get_mapping(current, "spec").get("suspend"):
+        spec = {**spec, "suspend": True}
     state = {"status": current["status"]} if "status" in current else {}
-    return manifest | state | {"metadata": metadata | merged | {"resourceVersion": version}}
+    return {**manifest, **state, "metadata": object_metadata(manifest) | metadata, "spec": spec}
 
 
 def _parse_record(line: str) -> object:

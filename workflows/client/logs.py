@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from imagekiln.steps.errors import BadInput, Missing, first_line
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect, next_command
-from imagekiln.workflows.client.failures import Forbidden, LoginRefused
+from imagekiln.workflows.client.http import Forbidden, LoginRefused
 from imagekiln.workflows.client.pods import ENDED_PHASES, PodAttempt, pod_attempts
 from imagekiln.workflows.client.status import has_ended
 from imagekiln.workflows.objects import Json

@@ -13,7 +13,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import moment_in_utc
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import next_command
-from imagekiln.workflows.client.failures import AlreadyExists
+from imagekiln.workflows.client.http import AlreadyExists
 from imagekiln.workflows.client.status import (
     FAILED_PHASES,
     WorkflowStatus,
@@ -21,7 +21,6 @@ from imagekiln.workflows.client.status import (
     read_available_status,
     read_status,
 )
-from imagekiln.workflows.client.stopping import require_not_stopping, running_children
 from imagekiln.workflows.objects import (
     Json,
     get_mapping,
@@ -29,8 +28,10 @@ from imagekiln.workflows.objects import (
     get_texts,
     object_identity,
     object_metadata,
+    object_name,
+    object_namespace,
 )
-from imagekiln.workflows.templates.child_workflows import MAX_NAME_CHARS
+from imagekiln.workflows.templates.child_workflows import MAX_NAME_CHARS, PARENT_LABEL
 from imagekiln.workflows.templates.workflow import API_VERSION, JOB_LABEL
 
 RESUBMIT_INFIX = "-again-"
@@ -55,15 +56,11 @@ def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
     If an earlier resubmission runs or has succeeded, give that one instead. Raises BadInput while
     a child workflow still runs.
     """
-    metadata = object_metadata(workflow)
-    name = str(metadata["name"])
-    namespace = str(metadata["namespace"])
-    running = running_children(name, namespace, argo)
-    if running:
-        require_not_stopping(running[0])
-        child = object_metadata(running[0])["name"]
+    name, namespace = object_name(workflow), object_namespace(workflow)
+    for child in running_children(name, namespace, argo):
+        require_not_stopping(child)
         raise BadInput(
-            f"{child}: is still running, as a child of {name}. "
+            f"{object_name(child)}: is still running, as a child of {name}. "
             f"Wait for it, or stop both: {next_command('stop', name, namespace)}."
         )
 
@@ -74,6 +71,28 @@ def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
         argo,
         lambda existing: existing.phase not in FAILED_PHASES,
     )
+
+
+def running_children(name: str, namespace: str, argo: ArgoApi) -> list[Json]:
+    """Return the child workflows that have not ended: Argo does not stop them with their parent."""
+    children = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
+    return [child for child in children if not has_ended(child)]
+
+
+def is_stopping(workflow: Json) -> bool:
+    """Return whether somebody has stopped the workflow, which has not ended yet."""
+    return bool(get_mapping(workflow, "spec").get("shutdown")) and not has_ended(workflow)
+
+
+def require_not_stopping(workflow: Json) -> None:
+    """Raise BadInput while a workflow that was stopped has not ended."""
+    if is_stopping(workflow):
+        name = object_name(workflow)
+        raise BadInput(
+            f"{name}: is stopping. Wait for its end; if its last pods do not start, "
+            f"{next_command('stop', name, object_namespace(workflow))} terminates it, which "
+            "loses no image. Then run this again."
+        )
 
 
 def find_running_twin(workflow: Json, argo: ArgoApi) -> Json | None:
@@ -91,18 +110,6 @@ def find_running_twin(workflow: Json, argo: ArgoApi) -> Json | None:
             require_not_stopping(other)
             return other
     return None
-
-
-def require_no_running_twin(workflow: Json, argo: ArgoApi) -> None:
-    """Raise BadInput while another workflow does the same work."""
-    twin = find_running_twin(workflow, argo)
-    if twin is not None:
-        _, namespace, _ = object_identity(workflow)
-        name = str(object_metadata(twin)["name"])
-        raise BadInput(
-            f"{name}: is still running. Wait for it, or stop it, before you retry: "
-            f"{next_command('stop', name, namespace)}."
-        )
 
 
 def start_retry(build_retry: Callable[[int], Json], argo: ArgoApi) -> WorkflowStatus:

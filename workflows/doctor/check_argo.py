@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from imagekiln.steps.errors import KilnError
-from imagekiln.workflows.client.api import ARGO_KINDS
+from imagekiln.workflows.client.api import ARGO_API_PATH, ARGO_KINDS
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
 from imagekiln.workflows.doctor.check import (
     DoctorCheck,
     Unreadable,

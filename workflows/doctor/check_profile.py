@@ -3,7 +3,7 @@
 import re
 
 from imagekiln.steps.job.job import Job
-from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
+from imagekiln.workflows.client.api import ARGO_API_PATH
 from imagekiln.workflows.doctor.check import DoctorCheck, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.objects import get_list, get_mapping, get_mappings, get_texts

@@ -17,7 +17,7 @@ from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.filesystem import open_object
 from imagekiln.steps.storage.store import Store, require_conditional_writes
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
-from imagekiln.workflows.client.failures import PLAINTEXT_ERROR
+from imagekiln.workflows.client.http import PLAINTEXT_ERROR
 from imagekiln.workflows.doctor.check import DoctorCheck, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.templates.workflow import require_reachable_paths
 

@@ -5,8 +5,7 @@ from typing import cast
 from urllib.parse import quote
 
 from imagekiln.steps.errors import Missing
-from imagekiln.workflows.client.failures import Forbidden
-from imagekiln.workflows.client.http import ApiConnection
+from imagekiln.workflows.client.http import ApiConnection, Forbidden
 from imagekiln.workflows.doctor.check import Unreadable
 from imagekiln.workflows.objects import Json, get_mapping, get_mappings
 

@@ -9,11 +9,11 @@ from imagekiln.workflows.client.client import (
     apply,
     await_template,
     get_status,
+    stop,
     submit,
     watch,
     workflows,
 )
-from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json, object_metadata
 from tests.workflows.client.postcards import NAMESPACE, child_workflow, postcards
 from tests.workflows.memory import Memory

@@ -8,9 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.workflows.client.access import argo_server_access
-from imagekiln.workflows.client.failures import AlreadyExists, Forbidden, LoginRefused
-from imagekiln.workflows.client.http import ApiConnection
+from imagekiln.workflows.client.connect import argo_server_access
+from imagekiln.workflows.client.http import AlreadyExists, ApiConnection, Forbidden, LoginRefused
 from tests.servers import running
 
 pytestmark = pytest.mark.usefixtures("retries_at_once")
@@ -63,13 +62,14 @@ def api() -> Iterator[Api]:
 @pytest.mark.parametrize(
     ("status", "message", "kind", "says"),
     [
-        (400, "bad spec", BadInput, "rejected the request (bad spec)."),
+        (400, "bad spec", BadInput, "If this is not the API, write its own address."),
         (401, "expired", LoginRefused, "did not accept the login (expired). Log in again."),
         (403, 'User "system:anonymous" cannot list', LoginRefused, "Log in again."),
         (403, "no right", Forbidden, "Ask for the Role imagekiln-submitter."),
         (404, "no such pod", Missing, ": no such pod."),
         (404, "the server could not find the requested resource", Missing, "doctor JOB`."),
         (404, 'namespaces "a" not found', Missing, "or set cluster.namespace."),
+        (404, 'workflows.argoproj.io "night" not found', Missing, "lists those of a namespace."),
         (409, "it exists", AlreadyExists, ": it exists."),
         (500, "the object has been modified", TryAgain, "Run again."),
         (410, "expired list", TryAgain, "failed (410: expired list). Run again."),
@@ -105,7 +105,7 @@ def test_answer_of_another_form_is_an_error(api: Api, content: bytes) -> None:
 
 def test_redirect_is_refused_and_no_other_request_made_in_its_place(api: Api) -> None:
     api.statuses = [302]
-    with pytest.raises(BadInput, match="redirects elsewhere") as raised:
+    with pytest.raises(BadInput, match=r"rejected the request \(302: Found") as raised:
         api.connection(token="secret").request("POST", "version", body={})  # noqa: S106
     assert len(api.logins) == 1
     assert "hush" not in str(raised.value)

@@ -4,7 +4,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows.client.client import submit
-from imagekiln.workflows.client.failures import Forbidden, LoginRefused
+from imagekiln.workflows.client.http import Forbidden, LoginRefused
 from imagekiln.workflows.client.logs import logs
 from imagekiln.workflows.objects import Json
 from tests.workflows.client.postcards import NAMESPACE, postcards

@@ -3,8 +3,7 @@
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.client.client import resubmit, submit
-from imagekiln.workflows.client.stopping import stop
+from imagekiln.workflows.client.client import resubmit, stop, submit
 from imagekiln.workflows.objects import Json, object_metadata
 from tests.workflows.client.postcards import (
     CRON_WORKFLOW,

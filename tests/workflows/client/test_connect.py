@@ -8,8 +8,7 @@ from kubernetes.client import Configuration
 from kubernetes.config import incluster_config, kube_config
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.client.access import argo_server_access, kubernetes_access
-from imagekiln.workflows.client.connect import connect
+from imagekiln.workflows.client.connect import argo_server_access, connect, kubernetes_access
 
 CONTEXT = {"cluster": "one", "user": "one"}
 
