@@ -70,7 +70,7 @@ def doctor(request: JobArguments, cluster: Cluster) -> None:
     nothing but probe objects, which it writes to the job's output and exports, and removes. Exits
     with 2 if anything is wrong, and with 75 if the cluster does not answer.
     """
-    from imagekiln.steps.errors import BadInput, TryAgain
+    from imagekiln.steps.errors import BadInput, KilnError
     from imagekiln.steps.job.dates import fill_date
     from imagekiln.workflows.client import connect
     from imagekiln.workflows.client.http import ApiConnection
@@ -79,11 +79,12 @@ def doctor(request: JobArguments, cluster: Cluster) -> None:
     job = fill_date(request.read(), request.date, request.timezone)
     url = connect.find_server(cluster.server, cluster.context)
     argo = ApiConnection(connect.argo_server_access(url)) if url else None
+    kubernetes: ApiConnection | KilnError
     try:
         kubernetes = ApiConnection(connect.kubernetes_access(cluster.context))
-        checks = diagnosis.diagnose(job, kubernetes, argo)
-    except (BadInput, TryAgain) as error:  # for want of a cluster, what can be checked here
-        checks = diagnosis.diagnose_without_cluster(job, error, argo)
+    except BadInput as error:  # for want of a cluster, what can be checked here
+        kubernetes = error
+    checks = diagnosis.diagnose(job, kubernetes, argo)
     if not is_json():
         checks = _print_checks(checks)
     result = diagnosis.collect_diagnosis(job, checks)

@@ -8,6 +8,7 @@ from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.job.tuning_file import add_tuning_entry
 from imagekiln.steps.storage import filesystem, open_store
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
+from imagekiln.workflows.doctor.check import DoctorCheck
 from imagekiln.workflows.doctor.check_storage import (
     check_export,
     check_output,
@@ -37,9 +38,15 @@ def test_bucket_that_refuses_to_overwrite_is_ok_and_left_empty(s3_bucket: str) -
 
 
 def test_destination_of_an_export_must_take_an_object(s3_bucket: str) -> None:
-    assert check_export(f"{s3_bucket}/copy").verdict == "ok"
+    def finding(uri: str) -> DoctorCheck | None:
+        return check_export(_job(s3_bucket, export=[{"format": "parquet", "to": uri}]))
+
+    assert check_export(_job(s3_bucket)) is None
+    there, absent = finding(f"{s3_bucket}/copy"), finding(f"{s3_bucket}-not/copy")
+    assert there is not None
+    assert there.verdict == "ok"
     assert fsspec.filesystem("s3").find(s3_bucket) == []
-    assert "no such bucket" in check_export(f"{s3_bucket}-not").says
+    assert "no such bucket" in str(absent)
 
 
 @pytest.mark.parametrize(("risk", "verdict"), [("refuse", "wrong"), ("accept", "ok")])
@@ -146,13 +153,12 @@ def test_prompts_of_a_date_are_unknown() -> None:
 def test_tuning_file_must_be_readable(s3_bucket: str) -> None:
     name = f"{s3_bucket}/tuning.yaml"
     job = _job(s3_bucket, batch={"tuning": name})
-    assert check_tuning(job).verdict == "wrong"
+    assert check_tuning(_job(s3_bucket)) is None
+    assert "wrong" in str(check_tuning(job))
     add_tuning_entry(name, entry())
-    finding = check_tuning(job)
-    assert finding.verdict == "ok"
-    assert finding.says == f"{name} can be read."
+    assert f"{name} can be read." in str(check_tuning(job))
     open_store(s3_bucket).replace("tuning.yaml", b"entries: []")
-    assert "is not a tuning file" in check_tuning(job).says
+    assert "is not a tuning file" in str(check_tuning(job))
 
 
 @pytest.mark.parametrize("key", ["prompts", "output"])

@@ -89,7 +89,7 @@ def test_missing_prerequisite_is_printed_with_its_remedy_and_exits_with_2(
     assert done.exit_code == 2
     assert (
         "wrong    gpu-nodes: No node advertises nvidia.com/gpu.\n"
-        "         -> Install the NVIDIA GPU Operator, "
+        "         -> Install the device plugin that advertises it, such as "
     ) in done.stdout
     assert "1 wrong" in done.stdout
 
@@ -144,12 +144,6 @@ def test_nothing_is_written_to_the_cluster(job: str, kube: Kube) -> None:
     assert all("accessreviews" in each for each in kube.requests if not each.startswith("GET"))
 
 
-def test_argo_server_reports_its_version(job: str, kube: Kube) -> None:
-    kube.argo = "v3.5.1"
-    done = _doctor(job, "--server", kube.url, "--format", "json")
-    assert _verdicts(done)["argo-version"] == "wrong"
-
-
 def test_cluster_is_chosen_by_context(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARGO_SERVER", "http://127.0.0.1:9")  # of another cluster
     assert _doctor(job, "--context", "here").exit_code == 0
@@ -176,14 +170,6 @@ def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -
         "priority-class": "ok",
     }
     assert expected.items() <= verdicts.items()
-
-
-def test_token_of_the_hub_is_checked_if_this_machine_has_one(
-    job: str, kube: Kube, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_token")
-    checks = diagnose(read_job(job, ["model.id=org/gated"]), kube.connection())
-    assert "hub-token" in {each.name for each in checks}
 
 
 def test_gpu_by_claim_is_checked_by_claim(job: str, kube: Kube) -> None:

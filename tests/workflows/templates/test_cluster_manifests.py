@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from imagekiln.workflows.cli.local import tune
-from imagekiln.workflows.doctor.check_quota import get_quantities, resources_by_step
+from imagekiln.workflows.doctor.check_profile import get_quantities, usage_by_step
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from imagekiln.workflows.templates.yaml import to_yaml
@@ -142,7 +142,9 @@ def test_queue_of_the_example_is_that_of_the_profile_and_covers_all_that_its_pod
     assert local["spec"]["clusterQueue"] == queue["metadata"]["name"]
 
     (group,) = queue["spec"]["resourceGroups"]
-    requests = resources_by_step(profile)["generate"].requests
+    usage = usage_by_step(profile)["generate"]
+    prefix = "requests."
+    requests = {key.removeprefix(prefix): usage[key] for key in usage if key.startswith(prefix)}
     assert set(requests) == set(group["coveredResources"])
     for flavor in group["flavors"]:
         quotas = {each["name"]: each["nominalQuota"] for each in flavor["resources"]}
