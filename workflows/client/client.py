@@ -17,6 +17,7 @@ from imagekiln.steps.job.prompts import PromptList
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect, next_command
 from imagekiln.workflows.client.http import AlreadyExists
+from imagekiln.workflows.client.pods import FAILED_PHASES
 from imagekiln.workflows.client.resubmission import (
     find_running_twin,
     is_stopping,
@@ -26,7 +27,6 @@ from imagekiln.workflows.client.resubmission import (
     start_retry,
 )
 from imagekiln.workflows.client.status import (
-    FAILED_PHASES,
     WorkflowStatus,
     explain_wait,
     has_ended,

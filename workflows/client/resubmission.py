@@ -14,8 +14,8 @@ from imagekiln.steps.job.dates import moment_in_utc
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import next_command
 from imagekiln.workflows.client.http import AlreadyExists
+from imagekiln.workflows.client.pods import FAILED_PHASES
 from imagekiln.workflows.client.status import (
-    FAILED_PHASES,
     WorkflowStatus,
     has_ended,
     read_available_status,

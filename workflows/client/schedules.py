@@ -19,7 +19,8 @@ from imagekiln.workflows.client.client import (
     submit,
 )
 from imagekiln.workflows.client.connect import connect
-from imagekiln.workflows.client.status import FAILED_PHASES, WorkflowStatus, read_available_status
+from imagekiln.workflows.client.pods import FAILED_PHASES
+from imagekiln.workflows.client.status import WorkflowStatus, read_available_status
 from imagekiln.workflows.objects import (
     Json,
     get_list,

@@ -12,7 +12,7 @@ from imagekiln.workflows.doctor.cluster_view import ClusterView, Unreadable
 from imagekiln.workflows.profiles.profile import Profile
 
 P = ParamSpec("P")
-Found = TypeVar("Found", "DoctorCheck", "DoctorCheck | None")
+Found = TypeVar("Found", bound="DoctorCheck | None")
 CheckVerdict = Literal["ok", "wrong", "unknown"]
 Weights = int | KilnError | None  # of the models, in bytes; the error of reading them
 
@@ -69,7 +69,7 @@ def doctor_check(name: str) -> Callable[[Callable[P, Found]], Callable[P, Found]
                 finding = find(*args, **kwargs)
             except Unreadable as error:
                 return cast("Found", DoctorCheck(name, "unknown", error.says, error.remedy))
-            return cast("Found", finding and replace(finding, name=name))
+            return finding if finding is None else cast("Found", replace(finding, name=name))
 
         return check
 
