@@ -119,13 +119,9 @@ class KilnGroup(cloup.Group):
             with empty_log_context():
                 return super().invoke(ctx)
         except KilnError as error:
-            from imagekiln.workflows.pod.outcome import (
-                explain_in_pod,
-                secret_values,
-                write_termination_message,
-            )
+            from imagekiln.workflows.pod.outcome import secret_values, write_termination_message
 
-            message = redact_secrets(explain_in_pod(error), secret_values(os.environ))
+            message = redact_secrets(str(error), secret_values(os.environ))
             print_failure(message, error.exit_code)
             write_termination_message(message)
             ctx.exit(error.exit_code)

@@ -205,7 +205,7 @@ def aggregate(
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.steps.errors import Incomplete
-    from imagekiln.workflows.pod.outputs import write_aggregate_outputs
+    from imagekiln.workflows.pod.outputs import write_parameters
     from imagekiln.workflows.pod.run_metrics import read_spending, write_figures
 
     add_log_context("aggregate", run)
@@ -221,7 +221,7 @@ def aggregate(
         if outputs:
             write_figures(outputs, run, spent_before, is_counted=is_counted)
     if outputs:
-        write_aggregate_outputs(outputs, summary)
+        write_parameters(outputs, {"ok": str(summary.ok)})
     print_result(summary, text.format_summary)
 
 

@@ -1,13 +1,10 @@
 """The files that a step leaves for Argo: its output parameters, and the report that it shows."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import REPORT_KEY
@@ -19,8 +16,6 @@ from imagekiln.workflows.templates.child_workflows import split_pods
 
 COPYING_THREADS = 8
 MAX_LABEL_CHARS = 63
-# The files beside the report that it refers to. User text in it has no quotation marks.
-LINK_PATTERN = re.compile(r'(?:src|href)="([\w-]+(?:/[\w-]+)*\.\w+)"')
 # Argo replaces what stands in double braces, and Kubernetes $(...) in a container's arguments.
 VARIABLE_MARKERS = ("{{", "}}", "$(")
 
@@ -55,13 +50,8 @@ def write_plan_outputs(folder: Path, planned: PlanResult, job: Job, workers: int
     write_parameters(folder, parameters)
 
 
-def write_aggregate_outputs(folder: Path, summary: Summary) -> None:
-    """Write aggregate's output parameter: how many images are ok."""
-    write_parameters(folder, {"ok": str(summary.ok)})
-
-
 def leave_report(folder: Path, run: str | None) -> str:
-    """Leave the report of a run in `folder` for Argo, and give a sentence on what was done.
+    """Copy the report of a run to `folder`/report for Argo; return a sentence on what was done.
 
     Raises TryAgain if the dataset's store does not answer.
     """
@@ -71,26 +61,24 @@ def leave_report(folder: Path, run: str | None) -> str:
     if not store.exists(REPORT_KEY):
         return f"{run}: has no report, since it was not aggregated."
 
-    copy_report(folder, store)
+    def copy(key: str) -> None:
+        path = folder / key
+        content = store.read(key)
+        with translate_errors(str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    with ThreadPoolExecutor(COPYING_THREADS) as pool:
+        list(pool.map(copy, _list_files(store, str(PurePosixPath(REPORT_KEY).parent))))
     return f"Argo keeps a copy of {store.uri_of(REPORT_KEY)}."
 
 
-def copy_report(folder: Path, store: Store) -> None:
-    """Copy the report of a run, and the files beside it, to `folder`/report."""
-    links = LINK_PATTERN.findall(store.read(REPORT_KEY).decode())
-    report_folder = PurePosixPath(REPORT_KEY).parent
-    keys = dict.fromkeys([REPORT_KEY, *(f"{report_folder}/{link}" for link in links)])
-
-    def copy(key: str) -> None:
-        with suppress(Missing):  # the page is of use without a thumbnail
-            content = store.read(key)
-            path = folder / key
-            with translate_errors(str(path)):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-
-    with ThreadPoolExecutor(COPYING_THREADS) as pool:
-        list(pool.map(copy, keys))
+def _list_files(store: Store, folder: str) -> Iterator[str]:
+    for entry in store.list_folder(folder):
+        if entry.is_folder:
+            yield from _list_files(store, entry.key)
+        else:
+            yield entry.key
 
 
 def write_parameters(folder: Path, parameters: Mapping[str, str]) -> None:

@@ -14,6 +14,8 @@ from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import KilnError, Missing
 from imagekiln.steps.runs.run import split_address
 from imagekiln.steps.storage import open_store
+from imagekiln.workflows.client.pods import parse_figures
+from imagekiln.workflows.objects import get_texts
 from imagekiln.workflows.pod.outputs import write_parameters
 from imagekiln.workflows.templates.metrics import (
     COST,
@@ -94,60 +96,31 @@ def _spending_of(summary: Summary) -> dict[str, float]:
 
 
 def run_metric_values(ended: EndedWorkflow, now: float) -> dict[str, str]:
-    """The value of every metric of a run that has ended, by output parameter.
+    """Return the value of every metric of a run that has ended, by output parameter.
 
     A run that was not aggregated has no image that is known to be there: all are missing.
     """
-    planned = _number(ended.images)
-    figures = _parse_figures(ended.figures)
-    created_at = _number(ended.created_at)
+    created_at = float(set_value(ended.created_at) or now)
     values = {
-        "seconds": max(0.0, now - created_at) if created_at else 0.0,
+        "seconds": max(0.0, now - created_at),
         "ended_at": now,
         **dict.fromkeys((*IMAGE_STATUSES, *SPENT_FIGURES), 0.0),
-        MISSING: planned,
-        **figures,
+        MISSING: float(set_value(ended.images) or 0),
+        **parse_figures(ended.figures),
     }
     texts = {name: f"{value:.15g}" for name, value in values.items()}
     return {JOB_OUTPUT: _job_name(ended), **texts}
 
 
-def count_images(ended: EndedWorkflow) -> dict[str, int]:
-    """The images of the run by status, those that there are; none where it was not aggregated."""
-    figures = _parse_figures(ended.figures)
-    counts = {status: int(figures.get(status, 0)) for status in IMAGE_STATUSES}
-    return {status: images for status, images in counts.items() if images}
-
-
 def _job_name(ended: EndedWorkflow) -> str:
-    """The job's name, by its plan, else by the label of the workflow."""
-    if ended.job and ended.job != UNKNOWN_JOB and not is_variable(ended.job):
-        return ended.job
-    labels: object = {}
-    with suppress(ValueError):
-        labels = json.loads(ended.labels)
-    label = labels.get(JOB_LABEL) if isinstance(labels, dict) else None
-    return label if isinstance(label, str) and label else UNKNOWN_JOB
+    """Return the job's name, by its plan, else by the label of the workflow."""
+    name = set_value(ended.job)
+    if name and name != UNKNOWN_JOB:
+        return name
+    labels = json.loads(set_value(ended.labels) or "{}")
+    return get_texts(labels).get(JOB_LABEL) or UNKNOWN_JOB
 
 
-def _parse_figures(text: str) -> dict[str, float]:
-    """Return the counts of the aggregation; none if it did not get that far."""
-    figures: object = {}
-    with suppress(ValueError):  # Argo leaves its own variable where no step has set it
-        figures = json.loads(text)
-    if not isinstance(figures, dict):
-        return {}
-    names = (*IMAGE_STATUSES, *SPENT_FIGURES)
-    return {name: figures[name] for name in names if isinstance(figures.get(name), int | float)}
-
-
-def _number(text: str) -> float:
-    """The number, or 0 where a step has left none."""
-    with suppress(ValueError):
-        return float(text)
-    return 0.0
-
-
-def is_variable(text: str) -> bool:
-    """Return whether Argo left its own variable in place, since no step has set the output."""
-    return text.startswith("{{")
+def set_value(text: str) -> str:
+    """Return the value of an output; empty if no step has set it: then Argo leaves its variable."""
+    return "" if text.startswith("{{") else text

@@ -2,13 +2,11 @@
 
 import base64
 import json
-import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from imagekiln.steps.errors import StorageRefused
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.pod import outcome
 from imagekiln.workflows.pod.outcome import MAX_FAILURES
@@ -51,16 +49,6 @@ def test_reason_that_cannot_be_left_changes_no_exit_code(
     monkeypatch.setattr(outcome, "TERMINATION_LOG", Path("/proc/self/status"))  # a file to read
     result = CliRunner().invoke(main, ["plan", str(tmp_path / "none.yaml")])
     assert (result.exit_code, result.exception.__class__) == (2, SystemExit)
-
-
-def test_refused_key_is_named_by_its_secret_in_pods_alone() -> None:
-    refused = StorageRefused("s3://a: access was refused.")
-    refused.__cause__ = PermissionError()
-    key = {"AWS_ACCESS_KEY_ID": "mine"}
-    assert outcome.explain_in_pod(refused, key) == str(refused)
-    in_pod = key | {"IMAGEKILN_ATTEMPT": "0"}
-    assert outcome.explain_in_pod(refused, in_pod).endswith("from Secret s3-credentials.")
-    assert "Secret" not in outcome.explain_in_pod(StorageRefused("no such bucket."), in_pod)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +153,7 @@ def test_list_of_failures_that_is_too_long_has_a_cause_and_is_lines(seed: int) -
     assert second == 'Cause: generate: "a \\ LoRA" does not fit'
     assert len(failures) == MAX_FAILURES + 1
     assert failures[0] == f"{nodes[0]['displayName']}: {nodes[0]['message']}"
-    assert re.fullmatch(r"\.\.\. and at least \d+ more", failures[-1])
+    assert failures[-1] == "... and more"
 
 
 def test_failure_of_characters_that_go_quotes_in_its_own_way_is_read() -> None:

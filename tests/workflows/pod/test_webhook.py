@@ -118,15 +118,11 @@ def test_incident_of_a_run_is_closed_by_whatever_workflow_ends_it_well() -> None
     assert unplanned["dedup_key"] == OUTCOME.workflow
 
 
-def test_buttons_lead_to_the_pages_that_are_known() -> None:
-    teams, pagerduty, *_ = _example_bodies()
-    links = {"Workflow": "https://argo.example.com/w"}
-    outcome = replace(OUTCOME, links=links)
-    actions = _filled(teams, outcome)["attachments"][0]["content"]["actions"]
-    urls = ["https://argo.example.com/w", "https://wiki.example.com/imagekiln"]
-    assert [action["url"] for action in actions] == urls
-    assert [link["href"] for link in _filled(pagerduty, outcome)["links"]] == urls
-    assert _filled(teams, OUTCOME)["attachments"][0]["content"]["actions"] == actions[1:]
+def test_links_and_messages_are_put_into_texts_that_they_cannot_end() -> None:
+    outcome = replace(OUTCOME, links={"Workflow": "https://argo.example.com/w"}, cause='"\n\\')
+    body = '{"url": "{workflow_url}", "report": "{report_url}", "why": "{cause}", "x": "{other}"}'
+    links = {"url": "https://argo.example.com/w", "report": ""}
+    assert _filled(body, outcome) == links | {"why": '"\n\\', "x": "{other}"}
 
 
 def test_message_has_links_and_counts_where_they_are_known() -> None:
