@@ -128,7 +128,6 @@ def backfill(
     from imagekiln.workflows.cli.status import status_line
     from imagekiln.workflows.client import schedules as client
 
-    client.require_day_order(first.date(), last.date())
     job = request.read()
     runs = client.backfill(job, first.date(), last.date(), cluster.connect(), retry=retry)
     lines = [f"{run.day}: {status_line(run.status)}" for run in runs]

@@ -64,7 +64,7 @@ class ArgoApi(Protocol):
         """Suspend or resume a schedule."""
 
     def pod_events(self, namespace: str, pod: str) -> list[Json]:
-        """Return Kubernetes' events of a pod, those that one request gives."""
+        """Return Kubernetes' events of a pod, those that one request gives; none if it has none."""
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
         """Yield the log lines of a pod of a workflow."""
@@ -119,7 +119,8 @@ class KubernetesApi:
     def pod_events(self, namespace: str, pod: str) -> list[Json]:
         """Return Kubernetes' events of a pod, of the first page."""
         path = f"api/v1/{object_path('namespaces', namespace, 'events')}"
-        query = {"fieldSelector": pod_event_selector(pod), "limit": EVENT_LIMIT}
+        selector = f"involvedObject.kind=Pod,involvedObject.name={object_path(pod)}"
+        query = {"fieldSelector": selector, "limit": EVENT_LIMIT}
         return get_mappings(self.connection.request("GET", path, query), "items")
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:  # noqa: ARG002
@@ -150,8 +151,3 @@ def object_path(*segments: str) -> str:
                 "digits, hyphens and dots, a letter or digit first and last."
             )
     return "/".join(segments)
-
-
-def pod_event_selector(pod: str) -> str:
-    """Return the field selector of a pod's events."""
-    return f"involvedObject.kind=Pod,involvedObject.name={object_path(pod)}"

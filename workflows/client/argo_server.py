@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain, first_line
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows.client.api import (
     ARGO_KINDS,
     DELETION_QUERIES,
     object_path,
-    pod_event_selector,
 )
 from imagekiln.workflows.client.http import FOLLOW_TIMEOUT, LOG_TIMEOUT, ApiConnection
 from imagekiln.workflows.objects import (
@@ -22,7 +20,6 @@ from imagekiln.workflows.objects import (
 )
 
 NOT_FOUND = 404
-EVENT_SILENCE = 5  # seconds until a stream of events is taken for complete
 
 
 class ArgoServer:
@@ -75,18 +72,9 @@ class ArgoServer:
         verb = "suspend" if suspended else "resume"
         self.connection.request("PUT", f"{path}/{verb}", body={})
 
-    def pod_events(self, namespace: str, pod: str) -> list[Json]:
-        """Return Kubernetes' events of a pod, of a second: Argo's server has only a stream."""
-        path = f"api/v1/stream/events/{object_path(namespace)}"
-        query = {
-            "listOptions.fieldSelector": pod_event_selector(pod),
-            "listOptions.timeoutSeconds": "1",
-        }
-        events: list[Json] = []
-        with suppress(TryAgain):  # the stream fell silent, or broke
-            lines = self.connection.stream_lines(path, query, EVENT_SILENCE)
-            events.extend(get_mapping(_parse_record(line), "result") for line in lines)
-        return list(filter(None, events))
+    def pod_events(self, namespace: str, pod: str) -> list[Json]:  # noqa: ARG002
+        """Return nothing: Argo's server has only a stream of events."""
+        return []
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
         """Yield the pod's log lines; from the log archive once the pod is gone."""
@@ -99,17 +87,11 @@ class ArgoServer:
         max_silence = FOLLOW_TIMEOUT if follow else LOG_TIMEOUT
         for line in self.connection.stream_lines(path, query, max_silence):
             if line.strip():
-                yield _log_line(_parse_record(line))
+                yield _log_line(json.loads(line))
 
 
 def _path(kind: str, namespace: str, *name: str) -> str:
-    path = ARGO_KINDS[kind].path
-    if not path:
-        raise BadInput(
-            f"Argo's server has no endpoint for a {kind}. "
-            "Use the Kubernetes API instead: unset ARGO_SERVER."
-        )
-    return f"api/v1/{object_path(path, namespace, *name)}"
+    return f"api/v1/{object_path(ARGO_KINDS[kind].path, namespace, *name)}"
 
 
 def _replacement(current: Json, manifest: Json) -> Json:
@@ -127,16 +109,6 @@ def _replacement(current: Json, manifest: Json) -> Json:
         spec = {**spec, "suspend": True}
     state = {"status": current["status"]} if "status" in current else {}
     return {**manifest, **state, "metadata": object_metadata(manifest) | metadata, "spec": spec}
-
-
-def _parse_record(line: str) -> object:
-    """Return a record of a stream, a line of JSON; None if the line is empty."""
-    try:
-        return json.loads(line or "null")
-    except ValueError as error:
-        raise BadInput(
-            f"Argo's server sent {first_line(line)!r}, which is not JSON. Run again."
-        ) from error
 
 
 def _log_line(record: object) -> str:

@@ -27,11 +27,11 @@ from imagekiln.workflows.client.resubmission import (
     start_retry,
 )
 from imagekiln.workflows.client.status import (
+    UNSAID,
     WorkflowStatus,
     explain_wait,
     has_ended,
     has_succeeded,
-    needs_events,
     read_available_status,
     read_status,
 )
@@ -149,19 +149,16 @@ def get_status(name: str, namespace: str, argo: ArgoApi | None = None) -> Workfl
     argo = argo or connect()
     workflow = argo.get("Workflow", namespace, name)
     children = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
-    return _with_events(read_status(workflow, children), argo)
-
-
-def _with_events(status: WorkflowStatus, argo: ArgoApi) -> WorkflowStatus:
-    unexplained = next(filter(needs_events, status.waits), None)
-    if unexplained is None or unexplained.pod is None:
+    status = read_status(workflow, children)
+    unexplained = next((wait for wait in status.waits if wait.message in UNSAID and wait.pod), None)
+    if unexplained is None:
         return status
-    events: list[Json] = []
+    explained = unexplained
     with suppress(KilnError):  # without the right to read events, the wait stays unexplained
-        events = argo.pod_events(status.namespace, unexplained.pod)
-    explained = explain_wait(unexplained, events)
-    waits = tuple(explained if wait is unexplained else wait for wait in status.waits)
-    return replace(status, waits=waits)
+        events = argo.pod_events(namespace, str(unexplained.pod))
+        explained = explain_wait(unexplained, events)
+    waits = (explained if wait is unexplained else wait for wait in status.waits)
+    return replace(status, waits=tuple(waits))
 
 
 def watch(

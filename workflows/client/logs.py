@@ -12,10 +12,7 @@ from imagekiln.workflows.client.status import has_ended
 from imagekiln.workflows.objects import Json
 
 POLL_SECONDS = 5.0
-NOT_ARCHIVED = (
-    "Argo deletes pods that succeeded, and keeps their logs only with `archive_logs: true` in the "
-    "profile. Otherwise the cluster's own log collector may have them."
-)
+ADVICE = "`archive_logs: true` in the profile keeps the logs of pods that Argo deletes."
 EXECUTOR_MARKER = " argo=true"  # ends the lines that Argo's executor adds to our container's log
 
 
@@ -35,7 +32,6 @@ def logs(
     """
     argo = argo or connect()
     printed: set[str] = set()
-    is_deleted = False
     while True:
         workflow = argo.get("Workflow", namespace, name)
         for pod in _select_pods(workflow, shard, printed):
@@ -47,14 +43,11 @@ def logs(
                 yield label + line
             if is_empty and pod.phase in ENDED_PHASES:
                 details = ", ".join(filter(None, (pod.phase, first_line(pod.message))))
-                yield f"{label}pod {pod.pod} has no log. Argo says of it: {details}"
-                is_deleted |= pod.phase == "Succeeded"
+                yield f"{label}pod {pod.pod} has no log ({details}). {ADVICE}"
         if not follow or has_ended(workflow):
             break
         time.sleep(every)
 
-    if is_deleted:
-        yield NOT_ARCHIVED
     if not printed:
         noun = "pod" if shard is None else f"pod of shard {shard}"
         watch = next_command("watch", name, namespace)

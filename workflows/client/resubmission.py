@@ -127,18 +127,16 @@ def _create_first_free(
 
     Names are tried by number, so two clients at once end up with the same workflow.
     """
-    number = first
-    while True:
-        workflow = build(number)
-        try:
-            return read_status(argo.create(workflow))
-        except AlreadyExists:
-            existing = argo.get(*object_identity(workflow))
-            require_not_stopping(existing)
-            status = read_available_status(existing)
-            if is_acceptable(status):
-                return status
-        number += 1
+    workflow = build(first)
+    try:
+        return read_status(argo.create(workflow))
+    except AlreadyExists:
+        existing = argo.get(*object_identity(workflow))
+    require_not_stopping(existing)
+    status = read_available_status(existing)
+    if is_acceptable(status):
+        return status
+    return _create_first_free(build, first + 1, argo, is_acceptable)
 
 
 def _copy_workflow(workflow: Json, name: str) -> Json:

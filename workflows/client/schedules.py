@@ -184,7 +184,8 @@ def backfill(
     Raises Missing if there is no schedule, and BadInput for no fire times or too many, for times
     from before a change of the schedule, and for runs that would make the same new rows.
     """
-    require_day_order(first, last)
+    if last < first:
+        raise BadInput(f"backfill: the last day, {last}, is before the first, {first}. Swap them.")
     if not retry and shares_new_rows(job):
         raise BadInput(
             f"{job.name}: makes what is new in one table, whichever run it is in. "
@@ -209,12 +210,6 @@ def backfill(
             status = submit(job, fire_time.isoformat(), timezone, argo, retry=retry)
         runs.append(BackfilledRun(fire_time.astimezone(zone).date(), status))
     return runs
-
-
-def require_day_order(first: date, last: date) -> None:
-    """Raise BadInput if the last day of a backfill is before the first."""
-    if last < first:
-        raise BadInput(f"backfill: the last day, {last}, is before the first, {first}. Swap them.")
 
 
 def _read_schedule(job: Job, argo: ArgoApi) -> Json:

@@ -319,11 +319,6 @@ def find_cause(message: str) -> str:
     return next(causes, message)
 
 
-def needs_events(wait: StepWait) -> bool:
-    """Return whether only the events of its pod say what is waited for."""
-    return wait.pod is not None and wait.message in UNSAID
-
-
 def explain_wait(wait: StepWait, events: Sequence[Json]) -> StepWait:
     """Return a wait with the latest event of its pod in place of no message."""
     if not events:

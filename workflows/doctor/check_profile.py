@@ -238,17 +238,14 @@ def check_image_volume(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("semaphore")
 def check_semaphore(needs: Needs) -> DoctorCheck | None:
-    """The semaphore has a limit: how many pods generate at once, over all batches."""
-    key = needs.profile.sharing.semaphore
-    if key is None:
+    """The semaphore has a limit: how many pods generate at once, over all batches.
+
+    One of another namespace is not read.
+    """
+    key, namespace = needs.profile.sharing.semaphore, needs.view.namespace
+    if key is None or needs.profile.sharing.namespace not in (None, namespace):
         return None
-    namespace = needs.profile.sharing.namespace or needs.view.namespace
     place = f"configmap {SEMAPHORE_CONFIG_MAP} -n {namespace}"
-    if namespace != needs.view.namespace:
-        return unknown(
-            f"The semaphore is {key} of {place}, which doctor does not read.",
-            f"Look: `kubectl get {place} -o yaml`.",
-        )
     config_map = needs.view.get(CONFIG_MAPS, SEMAPHORE_CONFIG_MAP)
     limit = get_texts(config_map, "data").get(key, "").strip()
     if not limit.isdecimal() or int(limit) == 0:

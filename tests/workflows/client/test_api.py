@@ -100,13 +100,11 @@ def test_schedule_that_argos_server_replaces_keeps_its_pause_and_when_it_last_fi
     assert get_mapping(replacement, "metadata")["resourceVersion"] == "7"
 
 
-def test_events_of_a_pod_come_from_either_api() -> None:
+def test_events_are_those_of_the_pod() -> None:
     event: Json = {"reason": "Pulling"}
-    end = '{"error":{"grpc_code":8,"message":"EOF"}}'
-    server = connected(ArgoServer, Recorder('{"result":{"reason":"Pulling"}}', "", end))
-    kubernetes = connected(KubernetesApi, Recorder(stored={"items": [event]}))
-    for argo in (server, kubernetes):
-        assert argo.pod_events("images", "postcards-1") == [event]
+    connection = Recorder(stored={"items": [event]})
+    assert connected(KubernetesApi, connection).pod_events("images", "postcards-1") == [event]
+    assert "name=postcards-1" in str(connection.asked)
 
 
 @BOTH
@@ -122,7 +120,6 @@ def test_log_that_is_not_followed_has_an_end(api: Api) -> None:
     [
         ('{"error":{"http_code":404,"message":"pods \\"a\\" not found"}}', Missing, "not found"),
         ('{"error":{"http_code":500}}', BadInput, "gave no reason"),
-        ("<html>", BadInput, "is not JSON"),
     ],
 )
 def test_log_of_argos_server_is_lines_until_an_error(
