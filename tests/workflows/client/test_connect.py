@@ -77,7 +77,6 @@ def test_pod_uses_its_account_unless_it_has_a_kubeconfig(
     [
         (None, r"names no cluster \(.+ name nope"),
         ("{a: [b", r"names no cluster \(.+\)\. Set KUBECONFIG"),
-        ("", r"names no cluster \(.+\)\. Set KUBECONFIG"),
         ("current-context: 1\ncontexts: [1]", r"names no cluster \(.+\)\. Set KUBECONFIG"),
     ],
 )

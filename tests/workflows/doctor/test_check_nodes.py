@@ -1,5 +1,6 @@
 """Nodes with the profile's labels and GPUs, and their driver and claims."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from imagekiln.workflows.doctor.check_nodes import (
     check_cpu_nodes,
     check_driver,
     check_gpu_claim,
+    check_gpu_memory,
     check_gpu_nodes,
 )
 from tests.kube import H100, Kube
@@ -102,6 +104,25 @@ def test_driver_before_580_does_not_run_the_cuda_13_of_our_image(
     assert finding.verdict == verdict
     if verdict == "wrong":
         assert f"gpu-0 has {version[:3]}" in finding.says
+
+
+@pytest.mark.parametrize(
+    ("profile", "labels", "verdict"),
+    [
+        ("h100", {"nvidia.com/gpu.memory": "81559"}, "ok"),
+        ("h100", {"nvidia.com/gpu.memory": "20"}, "wrong"),
+        ("mig-1g-10gb", {"nvidia.com/mig-1g.10gb.memory": "21"}, "wrong"),
+        ("mig-1g-10gb", {"nvidia.com/gpu.memory": "20"}, "unknown"),
+    ],
+)
+def test_weights_are_compared_with_the_memory_of_the_gpus(
+    kube: Kube, profile: str, labels: dict[str, str], verdict: str
+) -> None:
+    slices = {WHOLE: "1", "nvidia.com/mig-1g.10gb": "7"}
+    kube.node("gpu-0", {**H100, "nvidia.com/gpu.memory": "", **labels}, has=slices)
+    needs = replace(kube.needs(profile), weights=25 * 2**20)
+    assert check_gpu_memory(needs).verdict == verdict
+    assert check_gpu_memory(replace(needs, weights=None)).verdict == "unknown"
 
 
 def test_gpu_claim_needs_a_template_a_device_class_and_devices(kube: Kube) -> None:

@@ -177,10 +177,9 @@ CREDENTIALS = (
 )
 
 
-@pytest.mark.parametrize("cause", CREDENTIALS)
-def test_no_credential_reaches_the_webhook_or_the_log(cause: str) -> None:
+def test_no_credential_reaches_the_webhook_or_the_log() -> None:
     failures = [{"displayName": "plan", "message": text} for text in CREDENTIALS]
-    attempt = {"displayName": "plan(0)", "templateName": "plan", "message": cause}
+    attempt = {"displayName": "plan(0)", "templateName": "plan", "message": CREDENTIALS[-1]}
     failures += [{"displayName": "plan", "templateName": "plan"}, attempt]
     variables = {
         "IMAGEKILN_FAILURES": base64.b64encode(json.dumps(failures).encode()).decode(),
@@ -233,18 +232,19 @@ def test_busy_webhook_is_asked_again() -> None:
     assert "Nobody was notified" not in result.stderr
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "https://[secret", "http://secret:port/"])
-def test_url_that_is_not_valid_changes_nothing_and_is_not_shown(url: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("file:///etc/passwd", "Correct Secret imagekiln-webhook."),
+        ("https://[secret", "Correct Secret imagekiln-webhook."),
+        ("http://secret:port/", "Correct Secret imagekiln-webhook."),
+        ("http://127.0.0.1:9/secret", "the webhook did not answer ("),
+    ],
+)
+def test_webhook_that_takes_nothing_changes_nothing_and_its_url_stays_secret(
+    url: str, says: str
+) -> None:
     result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
     assert result.exit_code == 0
-    assert "Correct Secret imagekiln-webhook." in result.stderr
-    assert "secret" not in result.output
-
-
-def test_webhook_that_does_not_answer_changes_nothing_and_its_url_stays_secret() -> None:
-    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        free_port = server.server_port
-    result = _run_exit_handler(IMAGEKILN_WEBHOOK=f"http://127.0.0.1:{free_port}/secret")
-    assert result.exit_code == 0
-    assert "the webhook did not answer (" in result.stderr
+    assert says in result.stderr
     assert "secret" not in result.output
