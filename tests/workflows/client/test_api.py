@@ -47,7 +47,7 @@ def connected(api: Api, connection: Recorder) -> ArgoServer | KubernetesApi:
 
 
 @BOTH
-@pytest.mark.parametrize("name", ["", "..", "a/b", "a?b", "a%2fb", "a\nb", "-a", "A", "a" * 254])
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a?b", "a%2fb", "a\nb", "a" * 254])
 def test_name_that_would_lead_to_another_url_is_rejected(api: Api, name: str) -> None:
     connection = Recorder(stored={})
     argo = connected(api, connection)

@@ -121,33 +121,19 @@ def test_machine_without_credentials_cannot_tell(
     assert "no credentials" in finding.says
 
 
-def test_prompts_that_can_be_read_are_ok(s3_bucket: str) -> None:
-    open_store(f"{s3_bucket}/prompts").create("a.parquet", b"PAR1")
-    finding = check_prompts(_job(s3_bucket))
-    assert (finding.verdict, finding.says) == (
-        "ok",
-        f"{s3_bucket}/prompts/*.parquet can be read with this machine's credentials.",
-    )
+def test_prompts_must_be_there(s3_bucket: str) -> None:
+    def finding(name: str) -> DoctorCheck:
+        return check_prompts(_job(s3_bucket, prompts=f"{s3_bucket}/prompts/{name}"))
 
-
-def test_folder_that_is_named_like_a_file_is_ok(s3_bucket: str) -> None:
-    open_store(f"{s3_bucket}/prompts/day.parquet").create("land=de/part-0.parquet", b"PAR1")
-    job = _job(s3_bucket, prompts=f"{s3_bucket}/prompts/day.parquet")
-    assert check_prompts(job).verdict == "ok"
-
-
-@pytest.mark.parametrize("name", ["*.parquet", "a.parquet"])
-def test_missing_prompts_are_wrong(s3_bucket: str, name: str) -> None:
-    finding = check_prompts(_job(s3_bucket, prompts=f"{s3_bucket}/prompts/{name}"))
-    assert finding.verdict == "wrong"
-    assert "no such file" in finding.says
-
-
-def test_prompts_of_a_date_are_unknown() -> None:
-    assert (
-        check_prompts(_job("s3://bucket", prompts="s3://bucket/{date}.parquet")).verdict
-        == "unknown"
-    )
+    for name in ("*.parquet", "a.parquet"):
+        assert (finding(name).verdict, "no such file" in finding(name).says) == ("wrong", True)
+    store = open_store(f"{s3_bucket}/prompts")
+    store.create("a.parquet", b"PAR1")
+    says = f"{s3_bucket}/prompts/*.parquet can be read with this machine's credentials."
+    assert (finding("*.parquet").verdict, finding("*.parquet").says) == ("ok", says)
+    store.create("day.parquet/land=de/part-0.parquet", b"PAR1")
+    assert finding("day.parquet").verdict == "ok", "a folder may be named like a file"
+    assert finding("{date}.parquet").verdict == "unknown"
 
 
 def test_tuning_file_must_be_readable(s3_bucket: str) -> None:
