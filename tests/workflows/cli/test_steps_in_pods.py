@@ -232,7 +232,7 @@ def test_job_is_read_from_where_job_uri_says(tmp_path: Path, s3_bucket: str) -> 
         ({"IMAGEKILN_RETRY": _encoded("{{x}}")}, "Write true"),
         ({"IMAGEKILN_SETTINGS": _encoded("device=mps")}, "device"),
         ({"IMAGEKILN_SETTINGS": _encoded('["device=cpu"')}, "is not a JSON list"),
-        ({"IMAGEKILN_SETTINGS": _encoded("[1]")}, "settings: is not a list of strings"),
+        ({"IMAGEKILN_SETTINGS": _encoded("[1]")}, "settings: is not a JSON list of strings"),
         ({"IMAGEKILN_SETTINGS": _encoded("prompts=x/{date}.parquet")}, "needs a date"),
     ],
 )

@@ -1,7 +1,6 @@
 """Requests to an API: JSON, or an error with a sentence and an exit code."""
 
 import json
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -151,22 +150,3 @@ def test_lines_of_a_log_are_those_that_were_written(api: Api) -> None:
     api.body = "drawn 1\r\n\n10%\r20%\r\ndrawn \N{SNOWMAN}\nlast".encode()
     lines = list(api.connection().stream_lines("log"))
     assert lines == ["drawn 1", "", "10%", "20%", "drawn \N{SNOWMAN}", "last"]
-
-
-def test_log_that_falls_silent_asks_to_run_again() -> None:
-    class Silent(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"drawn\n")
-            self.wfile.flush()
-            time.sleep(1.5)
-
-        def log_message(self, *_: object) -> None:
-            """Keep the test's output clean."""
-
-    with running(ThreadingHTTPServer(("127.0.0.1", 0), Silent)) as url:
-        lines = ApiConnection(argo_server_access(url, {})).stream_lines("log", max_silence=1)
-        assert next(lines) == "drawn"
-        with pytest.raises(TryAgain, match="the connection broke"):
-            next(lines)

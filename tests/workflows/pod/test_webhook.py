@@ -40,15 +40,7 @@ def _webhook(
         def do_POST(self) -> None:  # the base class's name
             bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             headers.append(self.headers["Authorization"])
-            self._answer(statuses[min(len(bodies), len(statuses)) - 1])
-
-        def do_GET(self) -> None:  # where a redirect leads
-            self._answer(200)
-
-        def _answer(self, status: int) -> None:
-            self.send_response(status)
-            if 300 <= status < 400:
-                self.send_header("Location", "/elsewhere")
+            self.send_response(statuses[min(len(bodies), len(statuses)) - 1])
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
