@@ -173,13 +173,10 @@ def test_no_attempt_is_awaited_after_an_exit_code_that_is_not_retried(exit_code:
     failed = pod("Failed", message=message, outputs={"exitCode": exit_code})
     status = read_status(workflow(plan(60, 2), *shard(0, failed)))
     assert (status.waits, status.pods.waiting, status.pods.failed) == ((), 0, 1)
-    (failure,) = status.failures
-    assert failure.exit_code == int(exit_code)
-
-
-def test_exit_code_of_another_container_is_not_taken_for_the_end() -> None:
-    failed = pod("Failed", message="init: Error (exit code 2)")  # Argo retries it as -1
-    status = read_status(workflow(plan(60, 2), *shard(0, failed)))
+    assert [failure.exit_code for failure in status.failures] == [int(exit_code)]
+    # That of another container is none: Argo retries it as -1.
+    of_init = pod("Failed", message=f"init: Error (exit code {exit_code})")
+    status = read_status(workflow(plan(60, 2), *shard(0, of_init)))
     assert (status.failures, status.pods.waiting, status.pods.failed) == ((), 1, 0)
 
 
@@ -240,14 +237,15 @@ def test_last_line_of_a_failed_workflow_is_the_cause() -> None:
     retries = {"phase": "Failed", "message": "No more retries left"}
     shards: list[Json] = []
     for number, reason in enumerate(("no GPU", "disk full", "no GPU")):
-        retry_node, attempt = shard(
-            number, pod("Failed", message=f"main: Error (exit code 75): {reason}")
-        )
-        shards += [retry_node | retries, attempt]
+        failed = pod("Failed", message=f"main: Error (exit code 75): {reason}")
+        retry_node, *attempts = shard(number, failed, failed)
+        shards += [retry_node | retries, *attempts]
     missing = step("aggregate", "Failed", message="main: Error (exit code 3): 40 are missing")
     status = read_status(workflow(plan(60, 3), *shards, missing, phase="Failed"))
     assert status.cause == "generate of shards 0, 2: no GPU"
     assert status_text(status).splitlines()[-1] == f"Cause: {status.cause}"
+    message = "main: Error (exit code 75): no GPU"
+    assert status.failures[0] == StepFailure("generate", 0, 2, message)
 
 
 def test_workflow_that_was_stopped_says_so() -> None:
@@ -262,15 +260,6 @@ def test_workflow_that_was_stopped_says_so() -> None:
     broken = [{**node, "phase": "Failed"} for node in shard(1, pod("Failed", message="no GPU"))]
     both = workflow(plan(60, 2), *ended, *broken, **stopped)
     assert read_status(both).cause == "generate of shard 1: no GPU"
-
-
-def test_failures_name_step_shard_attempts_and_reason() -> None:
-    message = "Error (exit code 75): no GPU"
-    retry_node, *pods = shard(0, pod("Failed"), pod("Failed", message=message))
-    retry_node |= {"phase": "Failed", "message": "No more retries left"}
-    status = read_status(workflow(plan(30, 1), retry_node, *pods, phase="Failed"))
-    assert status.failures == (StepFailure("generate", 0, 2, message),)
-    assert status.failures[0].exit_code == 75
 
 
 def test_rate_is_that_of_the_pods_that_run() -> None:
@@ -288,13 +277,6 @@ def test_rate_is_that_of_the_pods_that_run() -> None:
 def test_workflow_that_is_not_planned_yet_has_no_images() -> None:
     status = read_status({"metadata": {"name": "a", "namespace": "b"}})
     assert (status.phase, status.run, status.images) == ("Pending", None, None)
-
-
-def test_child_workflows_are_counted_in() -> None:
-    parent = workflow(plan(60, 2))
-    child = workflow(*shard(0, pod("Succeeded")), *shard(1, pod("Running", "5/30")))
-    status = read_status(parent, [child])
-    assert (status.made, status.pods.done, status.pods.running) == (35, 1, 1)
 
 
 @pytest.mark.parametrize(

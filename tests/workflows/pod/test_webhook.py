@@ -15,7 +15,6 @@ import yaml
 from click.testing import CliRunner, Result
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.runs.attempts import budget_error
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 from imagekiln.workflows.pod.webhook import fill_body
@@ -115,6 +114,8 @@ def test_links_and_messages_are_put_into_texts_that_they_cannot_end() -> None:
     body = '{"url": "{workflow_url}", "report": "{report_url}", "why": "{cause}", "x": "{other}"}'
     links = {"url": "https://argo.example.com/w", "report": ""}
     assert _filled(body, outcome) == links | {"why": '"\n\\', "x": "{other}"}
+    with pytest.raises(BadInput, match="the webhook's body is not JSON"):
+        fill_body("{text}", OUTCOME)
 
 
 def test_message_has_links_and_counts_where_they_are_known() -> None:
@@ -147,14 +148,6 @@ def test_run_that_was_not_planned_has_neither_counts_nor_a_report() -> None:
     assert "{{" not in text
     assert "Report" not in text
     assert "Workflow: https://argo.example.com/workflows/images/postcards-1" in text
-
-
-def test_run_that_its_budget_ends_says_so() -> None:
-    spent = str(budget_error("s3://datasets/postcards/run-1", "12 of 10 GPU-hours"))
-    failures = json.dumps([{"displayName": "shard(3:3)", "message": spent}])
-    text = _run_exit_handler(IMAGEKILN_FAILURES=base64.b64encode(failures.encode()).decode()).stdout
-    assert "the budget is spent: 12 of 10 GPU-hours" in text
-    assert "To resume, raise `budget` in the job" in text
 
 
 CREDENTIALS = (
@@ -203,11 +196,6 @@ def test_key_of_a_mail_gateway_is_sent_and_never_shown() -> None:
     assert result.exit_code == 0
     assert "the webhook answered 401. " in result.stderr
     assert "5c2fbd4e9" not in result.output
-
-
-def test_body_that_is_not_json_is_refused() -> None:
-    with pytest.raises(BadInput, match="the webhook's body is not JSON"):
-        fill_body("{text}", OUTCOME)
 
 
 @pytest.mark.parametrize(("status", "posted"), [("Succeeded", 0), ("Failed", 1), ("Error", 1)])
