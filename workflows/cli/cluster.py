@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import cloup
@@ -21,7 +22,9 @@ from imagekiln.workflows.cli.options import (
 )
 from imagekiln.workflows.cli.terminal import is_json, print_note, print_result, print_text
 from imagekiln.workflows.client.connect import next_command
-from imagekiln.workflows.doctor.check import DoctorCheck
+
+if TYPE_CHECKING:
+    from imagekiln.workflows.doctor.check import DoctorCheck
 
 UNHEALTHY_EXIT_CODE = 2
 CLUSTER_DOCS = "https://github.com/imagekiln/imagekiln/blob/main/docs/cluster.md#your-own-overlay"
@@ -93,7 +96,7 @@ def doctor(request: JobArguments, cluster: Cluster) -> None:
         click.get_current_context().exit(UNHEALTHY_EXIT_CODE)
 
 
-def _print_checks(checks: Iterable[DoctorCheck]) -> Iterator[DoctorCheck]:
+def _print_checks(checks: "Iterable[DoctorCheck]") -> "Iterator[DoctorCheck]":
     """Print each check as soon as it is made: some take a while."""
     from imagekiln.steps.runtime.sanitize import sanitize_line
 
@@ -104,7 +107,7 @@ def _print_checks(checks: Iterable[DoctorCheck]) -> Iterator[DoctorCheck]:
         yield check
 
 
-def _count_verdicts(checks: Iterable[DoctorCheck]) -> str:
+def _count_verdicts(checks: "Iterable[DoctorCheck]") -> str:
     verdicts = [check.verdict for check in checks]
     counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("ok", "wrong", "unknown")]
     return ", ".join(counts) + "."

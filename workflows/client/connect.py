@@ -46,11 +46,8 @@ def argo_server_access(url: str, environment: Mapping[str, str] = os.environ) ->
     Raises BadInput.
     """
     configuration = _new_configuration()
-    address = url if "://" in url else f"https://{url}"
-    if not address.startswith(("https://", "http://")):
-        raise BadInput(f"{url}: is not the URL of an Argo server. Write https://host:port.")
     try:
-        configuration.host = address
+        configuration.host = url if "://" in url else f"https://{url}"
     except ValueError:
         raise BadInput(f"{url}: is not a valid URL. Write https://host:port.") from None
     configuration.ssl_ca_cert = environment.get(AUTHORITIES_VARIABLE)

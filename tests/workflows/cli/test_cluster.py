@@ -189,10 +189,6 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ("submit", "{job}", "--date", "2026-13-01"),
             "date '2026-13-01': is not an ISO 8601 date.",
         ),
-        (
-            ("schedule", "backfill", "{job}", "--from", "2026-11-07", "--to", "2026-11-01"),
-            "backfill: the last day, 2026-11-01, is before the first, 2026-11-07. Swap them.",
-        ),
         (("submit", "{job}"), "kubeconfig: names no cluster"),
     ],
 )

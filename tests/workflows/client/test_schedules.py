@@ -61,6 +61,8 @@ def test_backfill_starts_nothing_before_its_time(argo: Memory) -> None:
 
 def test_backfill_of_more_than_a_cluster_takes_at_once_is_rejected(argo: Memory) -> None:
     create(postcards(), ("* * * * *",), "UTC", argo)
+    with pytest.raises(BadInput, match="is before the first, 2025-11-26"):
+        backfill(postcards(), NIGHT, WEEKEND[0], argo)
     with pytest.raises(BadInput, match="Choose fewer days"):
         backfill(postcards(), date(2025, 1, 1), date(2025, 1, 2), argo)
     assert argo.workflows() == []
