@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.client.connect import next_command
@@ -149,8 +150,8 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
         pods=counts,
         rate=rate,
         seconds_left=(images - made) / rate if rate and images is not None else None,
-        started=_text_or_none(state.get("startedAt")),
-        finished=_text_or_none(state.get("finishedAt")),
+        started=cast("str | None", state.get("startedAt")),
+        finished=cast("str | None", state.get("finishedAt")),
         failures=fatal,
         warnings=tuple(failure for failure in failures if failure not in fatal),
         cause=_cause(fatal, workflow) if phase in FAILED_PHASES else None,
@@ -183,10 +184,6 @@ def has_succeeded(workflow: Json) -> bool:
 
 def _phase(workflow: Json) -> str:
     return str(get_mapping(workflow, "status").get("phase") or "Pending")
-
-
-def _text_or_none(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 def _shards(pods: Iterable[Attempts]) -> list[Attempts]:
@@ -300,15 +297,15 @@ def _workflow_wait(workflow: Json) -> list[StepWait]:
         cause, message = "it is suspended until its queue or somebody resumes it", ""
     elif state.get("phase") == "Pending" and message:
         cause = find_cause(message)
-    elif not state.get("phase") and created and _age(str(created)) > PICKUP_TIME:
+    elif not state.get("phase") and created and _is_old(str(created)):
         cause = "Argo's controller has not started it"
     else:
         return []
     return [StepWait("workflow", 0, cause, message)]
 
 
-def _age(created: str) -> timedelta:
-    return datetime.now(UTC) - datetime.fromisoformat(created)
+def _is_old(created: str) -> bool:
+    return datetime.now(UTC) - datetime.fromisoformat(created) > PICKUP_TIME
 
 
 def find_cause(message: str) -> str:

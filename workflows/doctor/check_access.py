@@ -9,9 +9,10 @@ from imagekiln.workflows.doctor.check import (
     unknown,
     wrong,
 )
+from imagekiln.workflows.doctor.check_profile import CONFIG_MAPS
 from imagekiln.workflows.doctor.cluster_view import AccessRight, ClusterView, ResourceKind
 from imagekiln.workflows.objects import get_mapping, get_texts
-from imagekiln.workflows.templates.pod import MODEL_SECRETS, STORAGE_SECRETS
+from imagekiln.workflows.templates.pod import DEFAULTS_CONFIG_MAP, MODEL_SECRETS, STORAGE_SECRETS
 
 ARGO_GROUP = "argoproj.io"
 SUBMITTER_RIGHTS = (
@@ -155,10 +156,12 @@ def _find_s3_keys(view: ClusterView) -> DoctorCheck:
     )
     secret = view.get(SECRETS, name)
     if secret is None:
+        defaults = get_texts(view.get(CONFIG_MAPS, DEFAULTS_CONFIG_MAP), "data")
+        says = f"Secret {name} does not exist in namespace {view.namespace}."
+        if defaults.get("AWS_ENDPOINT_URL"):  # then no role of AWS gives a right to the store
+            return wrong(says, remedy)
         return unknown(
-            f"Secret {name} does not exist, and ServiceAccount {POD_ACCOUNT} has no annotation of "
-            "a cloud identity.",
-            f"{remedy} With EKS Pod Identity or a node's IAM role, nothing is to be done.",
+            says, f"{remedy} With EKS Pod Identity or a node's IAM role, nothing is to be done."
         )
     missing = [key for key in keys if not get_mapping(secret, "data").get(key)]
     if missing:

@@ -184,8 +184,12 @@ def waiting_workflow(argo: Memory) -> str:
 def test_events_of_one_pod_say_what_all_wait_for_where_argo_does_not(argo: Memory) -> None:
     name = waiting_workflow(argo)
     pod = f"{name}-generate-0"
-    mount = {"type": "Warning", "reason": "FailedMount", "message": 'claim "models" not found'}
-    scheduled = {"type": "Normal", "reason": "Scheduled", "message": "to gpu-0"}
+    mount: Json = {
+        "type": "Warning",
+        "reason": "FailedMount",
+        "message": 'claim "models" not found',
+    }
+    scheduled: Json = {"type": "Normal", "reason": "Scheduled", "message": "to gpu-0"}
     first = {**scheduled, "eventTime": "2026-11-21T01:00:08.5Z"}
     argo.events = {pod: [{**mount, "lastTimestamp": "2026-11-21T01:00:09Z"}, first]}
     (wait,) = get_status(name, NAMESPACE, argo).waits
@@ -200,7 +204,8 @@ def test_events_of_one_pod_say_what_all_wait_for_where_argo_does_not(argo: Memor
 
 def test_wait_stays_unexplained_without_events(argo: Memory) -> None:
     name = waiting_workflow(argo)
-    for events in ({}, None):
+    without: tuple[dict[str, list[Json]] | None, ...] = ({}, None)
+    for events in without:
         argo.events = events
         (wait,) = get_status(name, NAMESPACE, argo).waits
         assert wait.cause == "it is being started"
