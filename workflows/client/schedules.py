@@ -10,7 +10,6 @@ from typing import cast
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.dates import parse_time_zone
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runtime.figures import format_time
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import (
     OWN_LABEL,
@@ -69,21 +68,14 @@ def _apply_schedule(cron_workflow: Json, argo: ArgoApi) -> None:
     """
     with suppress(Missing):
         current = argo.get(*object_identity(cron_workflow))
-        changed_at = _read_change(current)
+        changed_at = get_texts(current, "metadata", "annotations").get(CHANGED_ANNOTATION)
         if _read_times(current) != _read_times(cron_workflow):
-            changed_at = datetime.now(UTC)
-        if changed_at is not None:
+            changed_at = datetime.now(UTC).isoformat(timespec="seconds")
+        if changed_at:
             metadata = object_metadata(cron_workflow)
-            annotations = get_texts(metadata, "annotations")
-            annotations[CHANGED_ANNOTATION] = changed_at.isoformat(timespec="seconds")
+            annotations = get_texts(metadata, "annotations") | {CHANGED_ANNOTATION: changed_at}
             cron_workflow = {**cron_workflow, "metadata": metadata | {"annotations": annotations}}
     argo.apply(cron_workflow)
-
-
-def _read_change(cron_workflow: Json) -> datetime | None:
-    """Return when the times of a schedule were changed last; None if they never were."""
-    text = get_texts(cron_workflow, "metadata", "annotations").get(CHANGED_ANNOTATION)
-    return datetime.fromisoformat(text) if text else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +232,10 @@ def _past_fire_times(
 
 def _require_unchanged(cron_workflow: Json, first: datetime, name: str) -> None:
     """Raise BadInput for a fire time from before the schedule had its times of now."""
-    changed_at = _read_change(cron_workflow)
-    if changed_at is not None and first < changed_at:
+    changed_at = get_texts(cron_workflow, "metadata", "annotations").get(CHANGED_ANNOTATION)
+    if changed_at and first < datetime.fromisoformat(changed_at):
         raise BadInput(
-            f"{name}: has these times only since {format_time(changed_at.timestamp())}. Runs from "
+            f"{name}: has these times only since {changed_at}. Runs from "
             "before are named by the times of then, and would be made a second time. Choose later "
             "days, or submit each by its own time: "
             "`imagekiln submit JOB --date 2026-11-20T01:30 --timezone ZONE`."
