@@ -33,7 +33,7 @@ STAGES: dict[str, Stage] = {
 STEP_ORDER = list(STAGES)
 ENDED_PHASES = ("Succeeded", "Failed", "Error")
 FAILED_PHASES = ("Failed", "Error")
-UNREAD_TOTAL = 1  # of a pod whose progress Argo has not read: 0/1, then 1/1
+UNREAD_TOTAL = "1"  # of a pod whose progress Argo has not read: 0/1, then 1/1
 EXIT_CODE_PATTERN = re.compile(r"exit code (\d+)")
 # What Argo writes before the message that a pod left: `main: Error (exit code 75): `.
 CONTAINER_PREFIX = re.compile(r"^(?:main|wait|init|supervisor): \w+ \(exit code \d+\): ")
@@ -152,9 +152,8 @@ def _retry_attempts(workflow: Json, retry_node: Json, pods: list[Json]) -> Attem
 
 def _to_attempt(workflow: Json, node: Json) -> PodAttempt:
     step = str(node.get("templateName", ""))
-    is_pod_of_shard = step == "generate" and node["type"] == "Pod"
     done, _, total = str(node.get("progress", "0/0")).partition("/")
-    has_progress = is_pod_of_shard and int(total) != UNREAD_TOTAL
+    has_progress = step == "generate" and total != UNREAD_TOTAL
     shard = _parameters(node, "inputs").get("shard")
     # Argo names a pod by its workflow, its template and the hash that ends its node's id.
     digest = str(node["id"]).rpartition("-")[2]

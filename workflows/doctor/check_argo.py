@@ -103,8 +103,8 @@ def check_argo_version(needs: Needs) -> DoctorCheck:
 
 def _image_tag(controller: Json) -> str:
     """Return the tag of the controller's image, which is its version."""
-    images = [str(container.get("image", "")) for container in _containers(controller)]
-    return images[0].partition("@")[0].rpartition(":")[2] if images else ""
+    image = str(_containers(controller)[0].get("image", ""))
+    return image.partition("@")[0].rpartition(":")[2]
 
 
 def _watching_controllers(view: ClusterView) -> list[Json]:

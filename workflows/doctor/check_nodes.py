@@ -88,8 +88,9 @@ def check_gpu_claim(needs: Needs) -> DoctorCheck | None:
             f"Create one: `imagekiln manifests cluster`, then `kubectl apply -n {view.namespace} "
             "-f cluster/gpus/resource-claim-template.yaml`.",
         )
-    for device_class in _device_classes(template):
-        if view.get(DEVICE_CLASSES, device_class) is None:
+    for request in get_mappings(template, "spec", "spec", "devices", "requests"):
+        device_class = str(get_mapping(request, "exactly").get("deviceClassName", ""))
+        if device_class and view.get(DEVICE_CLASSES, device_class) is None:
             return wrong(
                 f"ResourceClaimTemplate {name} asks for DeviceClass {device_class}, which does "
                 "not exist.",
@@ -195,15 +196,6 @@ def _labels(node: Json) -> dict[str, str]:
 
 def _gpu_count(node: Json, resource: str) -> int:
     return int(get_texts(node, "status", "allocatable").get(resource, 0))
-
-
-def _device_classes(template: Json) -> list[str]:
-    """Return the device classes that a claim template names: a request has one, or alternatives."""
-    classes: set[str] = set()
-    for request in get_mappings(template, "spec", "spec", "devices", "requests"):
-        choices = (get_mapping(request, "exactly"), *get_mappings(request, "firstAvailable"))
-        classes |= {str(choice["deviceClassName"]) for choice in choices if choice}
-    return sorted(classes)
 
 
 def _driver_version(node: Json) -> int:

@@ -134,7 +134,8 @@ def check_prompts(job: Job) -> DoctorCheck:
         patterns = job.prompts.table_patterns
     for pattern in patterns:
         _read_first_file(pattern)
-    return ok(f"{', '.join(job.prompt_patterns)} can be read {WHOSE_CREDENTIALS}.")
+    names = ", ".join(patterns) or "The templates"
+    return ok(f"{names} can be read {WHOSE_CREDENTIALS}.")
 
 
 def _read_first_file(pattern: str) -> None:
