@@ -205,8 +205,7 @@ def aggregate(
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.steps.errors import Incomplete
-    from imagekiln.workflows.pod.outputs import write_parameters
-    from imagekiln.workflows.pod.run_metrics import read_spending, write_figures
+    from imagekiln.workflows.pod.outputs import read_spending, write_figures, write_parameters
 
     add_log_context("aggregate", run)
     spent_before = read_spending(run) if outputs else None
@@ -283,8 +282,7 @@ def outcome(outputs: Path | None, **facts: str) -> None:
     """
     from imagekiln.steps.errors import KilnError
     from imagekiln.workflows.pod.outcome import describe_outcome, read_outcome
-    from imagekiln.workflows.pod.outputs import write_parameters
-    from imagekiln.workflows.pod.run_metrics import EndedWorkflow, run_metric_values
+    from imagekiln.workflows.pod.outputs import EndedWorkflow, run_metric_values, write_parameters
     from imagekiln.workflows.pod.webhook import post_outcome
 
     workflow = EndedWorkflow(**facts)

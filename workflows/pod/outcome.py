@@ -15,7 +15,7 @@ from imagekiln.steps.runtime.sanitize import redact_secrets, truncate_text
 
 if TYPE_CHECKING:  # every command that fails reads this module
     from imagekiln.workflows.client.pods import StepFailure
-    from imagekiln.workflows.pod.run_metrics import EndedWorkflow
+    from imagekiln.workflows.pod.outputs import EndedWorkflow
 
 TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods only
 MAX_MESSAGE_BYTES = 2000
@@ -107,7 +107,7 @@ def secret_values(environment: Mapping[str, str]) -> list[str]:
 def ended_run(environment: Mapping[str, str]) -> str | None:
     """Return the run of the ended workflow, also of a retry, without secrets, if it is planned."""
     from imagekiln.steps.runs.run import split_address
-    from imagekiln.workflows.pod.run_metrics import set_value
+    from imagekiln.workflows.pod.outputs import set_value
 
     run = set_value(environment.get("IMAGEKILN_RUN", ""))
     if not run:
@@ -120,7 +120,7 @@ def ended_run(environment: Mapping[str, str]) -> str | None:
 def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> WorkflowOutcome:
     """Return how a workflow ended, with texts of the environment, without secrets."""
     from imagekiln.workflows.client.pods import parse_figures
-    from imagekiln.workflows.pod.run_metrics import set_value
+    from imagekiln.workflows.pod.outputs import set_value
     from imagekiln.workflows.templates.metrics import IMAGE_STATUSES
 
     secrets = secret_values(environment)

@@ -1,6 +1,6 @@
 """The metrics of a run and of its pods, which Argo's controller serves after the pods are gone.
 
-Those of a run are computed by the exit handler's pod (`workflows/pod/run_metrics.py`), which leaves
+Those of a run are computed by the exit handler's pod (`workflows/pod/outputs.py`), which leaves
 every value as an output parameter, a number even if the run failed: Argo would mark a workflow
 whose metric has no value. What they mean is in docs/monitoring.md, which a test compares with
 these.

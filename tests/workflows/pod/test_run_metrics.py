@@ -15,7 +15,7 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.pod.run_metrics import EndedWorkflow, run_metric_values
+from imagekiln.workflows.pod.outputs import EndedWorkflow, run_metric_values
 from imagekiln.workflows.templates.metrics import (
     IMAGE_STATUSES,
     SPENT_FIGURES,
