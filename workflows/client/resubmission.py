@@ -6,7 +6,7 @@ missing. Retries of a single pod are Argo's, by `templates/pod_retries.py`.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 from imagekiln.steps.errors import BadInput
@@ -38,15 +38,12 @@ RESUBMIT_INFIX = "-again-"
 LONGEST_SUFFIX = f"{RESUBMIT_INFIX}999"
 ARGO_PREFIX = "workflows.argoproj.io/"
 NOT_COMPLETED = f"{ARGO_PREFIX}completed!=true"  # what has ended is large, and much of it
-CRON_LABEL = f"{ARGO_PREFIX}cron-workflow"  # on a workflow of a schedule: the schedule's name
 # A workflow that a CronWorkflow made has its date in this annotation.
 SCHEDULED_TIME_ANNOTATION = f"{ARGO_PREFIX}scheduled-time"
-# The other labels and annotations of Argo's hold the state of the workflow that has ended.
-COPIED_ARGO_KEYS = {
-    f"{ARGO_PREFIX}title",
-    f"{ARGO_PREFIX}description",
-    CRON_LABEL,
-    SCHEDULED_TIME_ANNOTATION,
+# The labels in which Argo keeps a workflow's state; Argo's own resubmission omits the same.
+STATE_LABELS = {
+    f"{ARGO_PREFIX}{name}"
+    for name in ("creator", "phase", "completed", "workflow-archiving-status")
 }
 
 
@@ -142,6 +139,7 @@ def _create_first_free(
 def _copy_workflow(workflow: Json, name: str) -> Json:
     """The same work under another name, without the state of the workflow that has ended."""
     metadata = object_metadata(workflow)
+    labels = get_texts(metadata, "labels")
     spec = dict(get_mapping(workflow, "spec"))
     spec.pop("shutdown", None)
     # Argo's server answers without apiVersion and kind.
@@ -150,8 +148,8 @@ def _copy_workflow(workflow: Json, name: str) -> Json:
         "kind": "Workflow",
         "metadata": {
             "namespace": metadata["namespace"],
-            "labels": _without_argo_state(get_texts(metadata, "labels")),
-            "annotations": _without_argo_state(get_texts(metadata, "annotations")),
+            "labels": {key: labels[key] for key in labels.keys() - STATE_LABELS},
+            "annotations": get_texts(metadata, "annotations"),
             "name": name,
             "ownerReferences": _schedules(metadata),
         },
@@ -170,15 +168,6 @@ def _schedules(metadata: Json) -> list[Json]:
         for owner in get_mappings(metadata, "ownerReferences")
         if owner.get("kind") == "CronWorkflow"
     ]
-
-
-def _without_argo_state(values: Mapping[str, str]) -> dict[str, str]:
-    """Labels or annotations without those in which Argo keeps a workflow's state."""
-    return {
-        key: value
-        for key, value in values.items()
-        if key in COPIED_ARGO_KEYS or not key.startswith(ARGO_PREFIX)
-    }
 
 
 def _shorten_name(name: str) -> str:
