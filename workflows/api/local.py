@@ -103,7 +103,7 @@ def estimate(
     135
     """
     from imagekiln.steps.plan.estimate import estimate as estimate_job
-    from imagekiln.workflows.cli.plan_text import format_estimate
+    from imagekiln.workflows.cli.text import format_estimate
 
     return shown(estimate_job(_dated_job(job, date, timezone), price), format_estimate)
 

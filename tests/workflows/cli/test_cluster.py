@@ -218,11 +218,3 @@ def test_a_job_with_paths_of_this_machine_is_refused_before_any_cluster_is_asked
     done = CliRunner().invoke(main, [*command, str(tmp_path / "job.yaml")])
     assert done.exit_code == 2
     assert "output is 'out', a path on this machine" in done.stderr
-
-
-def test_submit_says_that_pods_import_scores_from_their_image(argo: Memory, tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(f"{JOB}scores: {{a: {{kind: own, entry: 'beside:score'}}}}")
-    done = CliRunner().invoke(main, ["submit", str(tmp_path / "job.yaml")])
-    assert done.exit_code == 0, done.output
-    assert "Pods import beside:score from their container image" in done.stderr
-    assert argo.objects

@@ -33,14 +33,6 @@ COMMANDS = {
     "Datasets": ["export", "push", "forget"],
     "Steps that pods run": ["plan", "aggregate"],
 }  # fmt: skip
-FIRST_COMMANDS = {
-    "On this machine": ["init", "estimate", "preview", "run", "demo"],
-    "On a cluster": [
-        "manifests", "doctor", "submit", "watch", "workflows", "logs", "stop", "schedule"
-    ],
-    "After a run": ["runs", "verify", "retry", "reproduce", "gallery"],
-    "Datasets": ["export", "forget"],
-}  # fmt: skip
 ON_SCHEDULES = ("create", "list", "pause", "resume", "delete", "backfill")
 HIDDEN_COMMANDS = ("rewrite", "generate", "copy", "fetch", "outcome", "publish")
 ALL_COMMANDS = [
@@ -59,21 +51,12 @@ def listed_commands(text: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)], ids=str)
-def test_first_help_shows_what_people_need_and_how_to_see_the_rest(
+def test_help_lists_commands_under_their_purposes_and_fits_a_terminal(
     arguments: tuple[str, ...],
 ) -> None:
     text = kiln(*arguments).output
-    assert listed_commands(text) == FIRST_COMMANDS
-    assert text.splitlines()[-1] == "All commands: imagekiln --help --all"
-
-
-@pytest.mark.parametrize("arguments", [("--help", "--all"), ("-h", "--all"), ("--all", "--help")])
-def test_help_with_all_lists_every_command_under_its_purpose(arguments: tuple[str, ...]) -> None:
-    assert listed_commands(kiln(*arguments).output) == COMMANDS
-
-
-def test_every_summary_is_whole_and_fits_a_terminal() -> None:
-    lines = kiln("--help", "--all").output.splitlines()
+    assert listed_commands(text) == COMMANDS
+    lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert not any(line.endswith("...") and "Usage" not in line for line in lines)
 
