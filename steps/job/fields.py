@@ -29,15 +29,6 @@ def _reject_bool(value: T) -> T:
     return value
 
 
-class SettingMistake(ValueError):
-    """A mistake that only shows beside other settings: `path` is where to correct it."""
-
-    def __init__(self, path: tuple[str, ...], problem: str) -> None:
-        """Say what is wrong with the setting at `path`, from the group that was checked."""
-        super().__init__(problem)
-        self.path = path
-
-
 def is_unset(value: object) -> bool:
     """Return whether to leave a setting out of what is written, so that run ids stay."""
     return value is None

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ByteSize,
     Discriminator,
     Field,
@@ -13,6 +14,11 @@ from pydantic import (
 )
 
 from imagekiln.steps.job.fields import KIND_REQUIRED, Integer, Location, NonEmptyText, Settings
+
+
+def _read_digits(value: object) -> object:
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
 
 QualityLevel = Annotated[Integer, Field(ge=1, le=100)]
 
@@ -32,7 +38,7 @@ class Jpeg(Settings):
     quality: QualityLevel = Field(
         default=92, description="1 is smallest, 100 is closest to what was drawn."
     )
-    subsampling: Literal[444, 422, 420] = Field(
+    subsampling: Annotated[Literal[444, 422, 420], BeforeValidator(_read_digits)] = Field(
         default=444, description="444 keeps colors sharp, 420 is smaller."
     )
 

@@ -16,7 +16,6 @@ from imagekiln.steps.job.fields import (
     Integer,
     Number,
     PipelineSettings,
-    SettingMistake,
     Settings,
     StepCount,
     is_unset,
@@ -121,7 +120,7 @@ def describe_pass(settings: AnyPass) -> str:
 def check_passes(
     passes: Mapping[str, AnyPass], taken_names: Collection[str], taken_columns: Collection[str]
 ) -> None:
-    """Raise SettingMistake if passes have names that mean something else, or a wrong order.
+    """Raise ValueError if passes have names that mean something else, or a wrong order.
 
     `taken_names` are those of scores and gates, `taken_columns` those that the job carries.
     """
@@ -129,15 +128,13 @@ def check_passes(
     earlier_caption = None
     for name, settings in passes.items():
         if name in reserved:
-            raise SettingMistake(
-                ("passes", name),
-                "has the name of a column, score, gate or status; rename the pass",
+            raise ValueError(
+                f"has passes.{name}, the name of a column, score, gate or status; rename the pass"
             )
         if not alters_pixels(settings):
             earlier_caption = name
         elif earlier_caption is not None:
-            raise SettingMistake(
-                ("passes", name),
-                f'comes after the caption "{earlier_caption}", and captions are of the image as it '
-                "is stored; move captions to the end",
+            raise ValueError(
+                f"has passes.{name} after the caption {earlier_caption}, and captions are of the "
+                "image as it is stored; move captions to the end"
             )

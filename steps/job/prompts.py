@@ -82,14 +82,6 @@ class PromptTemplate(Settings):
     )
     sweep: PromptSweep = PromptSweep()
 
-    @field_validator("combinations", mode="before")
-    @classmethod
-    def _require_number(cls, value: object) -> object:
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if value == "all" or (is_number and value in range(1, MAX_PROMPTS + 1)):
-            return value
-        raise ValueError(f"is {value!r}; write all, or a whole number from 1 to {MAX_PROMPTS}")
-
     @field_validator("template", "negative_template")
     @classmethod
     def _require_template(cls, value: str | tuple[str, ...] | None) -> object:

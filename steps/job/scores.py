@@ -19,7 +19,6 @@ from imagekiln.steps.job.fields import (
     Location,
     NonEmptyText,
     Number,
-    SettingMistake,
     Settings,
     is_unset,
 )
@@ -177,16 +176,15 @@ class KeepSettings(Settings):
 def check_scores(
     scores: Mapping[str, AnyScore], keep: KeepSettings | None, taken_names: Collection[str]
 ) -> None:
-    """Raise SettingMistake if a score has a name that is taken, or `keep` names none."""
+    """Raise ValueError if a score has a name that is taken, or `keep` names none."""
     for name in scores:
         if name in RESERVED_NAMES or name in taken_names:
-            raise SettingMistake(
-                ("scores", name), "has the name of a column, gate or status; rename the score"
+            raise ValueError(
+                f"has scores.{name}, the name of a column, gate or status; rename the score"
             )
     if keep is not None and keep.by not in scores:
         names = ", ".join(scores) or "none"
-        raise SettingMistake(
-            ("keep",),
-            f'chooses by "{keep.by}", and the scores are {names}; name one of them, or add one, '
-            "such as scores.sharpness: {kind: sharpness}",
+        raise ValueError(
+            f'has keep by "{keep.by}", and the scores are {names}; name one of them, or add one, '
+            "such as scores.sharpness: {kind: sharpness}"
         )

@@ -157,7 +157,7 @@ def _describe_input(result: "PlanResult | Estimate") -> list[str]:
     if result.unused_columns:
         names = ", ".join(cut_name(name) for name in result.unused_columns[:MAX_NAMES])
         more = ", ..." if len(result.unused_columns) > MAX_NAMES else ""
-        lines.append(f"Not used: {names}{more}. Map ids and settings in `columns`; `carry` keeps others.")
+        lines.append(f"Not used: {names}{more}. Map settings in `columns`; `carry` keeps others.")
     return [*lines, *result.notes]
 
 

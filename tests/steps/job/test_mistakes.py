@@ -33,8 +33,7 @@ def _message(**settings: object) -> str:
         ),
         (
             {"model": {"id": "x", "zzz": 1}},
-            "model.zzz is not a setting; the settings here are id, revision, config, dtype, "
-            "variant, controlnet, ip_adapter, loras.",
+            "model.zzz is not a setting; remove it.",
         ),
         (
             {"prompts": {"template": "a", "wildcard": "c"}},
@@ -46,7 +45,7 @@ def _message(**settings: object) -> str:
         ),
         (
             {"gates": {"checks": [{"name": "a"}]}},
-            "gates.checks[0].entry is missing; write the function, as package.module:function.",
+            "gates.checks[0].entry is missing; add it.",
         ),
         (
             {"passes": {"a": {"kind": "blur"}}},
@@ -54,8 +53,7 @@ def _message(**settings: object) -> str:
         ),
         (
             {"model": "bundled:shapes"},
-            'model is "bundled:shapes"; it is a group with the settings id, revision, config, '
-            "dtype, variant, controlnet, ip_adapter, loras.",
+            'model is "bundled:shapes"; it should be a group of settings.',
         ),
         (
             {"name": "Big"},
@@ -67,7 +65,7 @@ def _message(**settings: object) -> str:
             {"shard": {"images": 1, "minutes": 1}},
             "shard has both shard.images and shard.minutes; remove one of them.",
         ),
-        ({"skip_existing": None}, "skip_existing is empty; it should be a valid boolean."),
+        ({"skip_existing": None}, "skip_existing is null; it should be a valid boolean."),
     ],
 )
 def test_mistake_is_reported_with_what_to_write(settings: dict[str, object], message: str) -> None:
@@ -89,7 +87,6 @@ def test_missing_settings_are_reported_at_their_groups() -> None:
             {"name": "a", "model": {}, "prompts": "p"}, "f", {(): "f:1", ("model",): "f:3"}
         )
     assert str(caught.value).splitlines() == [
-        "f:1: output is missing; write the folder or URI that holds the runs.",
-        "f:3: model.id is missing; write a local folder, a hub id such as org/name, a safetensors "
-        "file with all of the model's weights, or bundled:shapes.",
+        "f:1: output is missing; add it.",
+        "f:3: model.id is missing; add it.",
     ]

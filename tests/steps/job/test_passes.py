@@ -53,9 +53,9 @@ def test_the_order_of_passes_counts_where_a_run_is_resumed() -> None:
         ({"x": REFINE | {"steps": 3, "strength": 0.3}}, r"leaves nothing to draw; raise one"),
         ({"x": UPSCALE | {"id": "s3://key:secret@bucket"}}, r"contains credentials"),
         ({"x": UPSCALE | {"trust_remote_code": True}}, r"passes\.x"),
-        ({"blank": REFINE}, r"passes\.blank has the name of a column, score, gate or status"),
-        ({"prompt": CAPTION}, r"passes\.prompt has the name of a column"),
-        ({"words": CAPTION, "x": REFINE}, r'passes\.x comes after the caption "words"'),
+        ({"blank": REFINE}, r"passes\.blank, the name of a column, score, gate or status"),
+        ({"prompt": CAPTION}, r"passes\.prompt, the name of a column"),
+        ({"words": CAPTION, "x": REFINE}, r"passes\.x after the caption words"),
         ({f"x{number}": REFINE for number in range(9)}, r"passes"),
     ],
 )

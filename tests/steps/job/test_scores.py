@@ -41,18 +41,18 @@ def test_a_job_without_scores_says_nothing_of_them() -> None:
     [
         (
             {"keep": "best 1 of 4 by clip"},
-            'keep chooses by "clip", and the scores are none; name one of them',
+            'has keep by "clip", and the scores are none; name one of them',
         ),
         (
             {"scores": {"a": CLIP}, "keep": "best 1 of 4 by b"},
-            'keep chooses by "b", and the scores are a; name one of them',
+            'has keep by "b", and the scores are a; name one of them',
         ),
         ({"scores": {"a": CLIP}, "keep": "the best"}, "write it as: best 1 of 4"),
         (
             {"scores": {"a": CLIP}, "keep": "best 1 of 99 by a"},
             "should be less than or equal to 16",
         ),
-        ({"scores": {"ok": CLIP}}, "scores.ok has the name of a column"),
+        ({"scores": {"ok": CLIP}}, "scores.ok, the name of a column"),
         (
             {"scores": {"a": {"id": "org/clip"}}},
             "scores.a.kind is missing; add it",
@@ -69,4 +69,4 @@ def test_mistakes_are_sentences(settings: dict[str, object], sentence: str) -> N
 
 @pytest.mark.parametrize("name", ["contrast", "prompt", "near_duplicate_of", "image"])
 def test_a_score_may_not_be_called_as_a_column_of_a_dataset(name: str) -> None:
-    assert f"scores.{name} has the name of a column" in _message(scores={name: CLIP})
+    assert f"scores.{name}, the name of a column" in _message(scores={name: CLIP})

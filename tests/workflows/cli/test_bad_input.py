@@ -161,7 +161,7 @@ def test_columns_are_named_that_are_guessed_and_that_are_not_used(command: str) 
     assert done.exit_code == 0
     assert [line for line in done.stdout.splitlines() if "olumn" in line] == [
         "Read: 'Caption' as prompt. `columns` sets others, or null for one that is not meant.",
-        "Not used: uid. Map ids and settings in `columns`; `carry` keeps others.",
+        "Not used: uid. Map settings in `columns`; `carry` keeps others.",
     ]
     done = CliRunner().invoke(main, [command, name, "--format", "json"])
     found = json.loads(done.stdout)
