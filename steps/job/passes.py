@@ -109,14 +109,6 @@ def caption_names(passes: Mapping[str, AnyPass]) -> tuple[str, ...]:
     return tuple(name for name, settings in passes.items() if not alters_pixels(settings))
 
 
-def describe_pass(settings: AnyPass) -> str:
-    """The kind of a pass and what does it."""
-    if isinstance(settings, RefinePass):
-        model = "" if settings.model is None else f", {settings.model.id}"
-        return f"refine, strength {settings.strength:g}{model}"
-    return f"{settings.kind}, {settings.id}"
-
-
 def check_passes(
     passes: Mapping[str, AnyPass], taken_names: Collection[str], taken_columns: Collection[str]
 ) -> None:

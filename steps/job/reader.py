@@ -1,10 +1,6 @@
-"""Reading a job: the YAML file, then environment variables, then `--set`.
+"""Reading a job: the YAML file, then `--set`. Messages name where a wrong setting came from."""
 
-Messages name where a wrong setting came from.
-"""
-
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from imagekiln.steps.errors import BadInput
@@ -21,7 +17,6 @@ from imagekiln.steps.job.settings_file import (
 )
 from imagekiln.steps.storage.uri import is_remote_uri, read_text, resolve_path
 
-ENVIRONMENT_PREFIX = "IMAGEKILN__"  # IMAGEKILN__MODEL__DTYPE=float32 sets model.dtype
 REQUIRED_SETTINGS = "name, prompts, output and model, each as `key: value`"
 YAML_STARTS = ("[", "{", "'", '"')  # of a list, a group and quotes
 
@@ -29,7 +24,6 @@ YAML_STARTS = ("[", "{", "'", '"')  # of a list, a group and quotes
 def read_job(
     name: str,
     changes: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
     text: str | None = None,
 ) -> Job:
     """The job in the file or at the URI `name`, with the `key=value` changes applied.
@@ -44,15 +38,11 @@ def read_job(
         text = read_local_text(name, "a job file")
         folder = Path(resolve_path(name)).absolute().parent
     values, locations = parse_settings(text, name, REQUIRED_SETTINGS)
-    for variable, value in sorted((os.environ if environment is None else environment).items()):
-        if variable.startswith(ENVIRONMENT_PREFIX):
-            path = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-            _set_value(values, path, value, variable, locations)
     for change in changes:
         key, equals_sign, value = change.partition("=")
         if not equals_sign:
             raise BadInput(f"--set {change}: has no value. Write --set key=value.")
-        _set_value(values, key.strip().split("."), value, f"--set {key}", locations)
+        _set_value(values, key.strip().split("."), value, locations)
     return validate_job(values, name, locations).with_origin(JobOrigin(folder, locations))
 
 
@@ -65,10 +55,10 @@ def _set_value(
     values: dict[str, object],
     path: Sequence[str],
     text: str,
-    source: str,
     locations: dict[SettingPath, str],
 ) -> None:
-    """Set a value that `source` names, making groups on the way. Raises BadInput."""
+    """Set a value of the command line, making groups on the way. Raises BadInput."""
+    source = f"--set {'.'.join(path)}"
     if not all(path):
         raise BadInput(f"{source}: names no setting. Choose one, such as defaults.steps.")
     group = values

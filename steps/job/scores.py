@@ -22,12 +22,17 @@ from imagekiln.steps.job.fields import (
     Settings,
     is_unset,
 )
-from imagekiln.steps.job.gates import GATE_NAMES, STATUS_NAMES, Gate, require_own_function
+from imagekiln.steps.job.gates import (
+    ENTRY_PATTERN,
+    GATE_NAMES,
+    STATUS_NAMES,
+    Gate,
+    require_own_function,
+)
 
 SCORE_NAME_PATTERN = r"[a-z][a-z0-9_]{0,39}"
 RANK_COLUMN = "candidate_rank"
 RESERVED_NAMES = {*RESERVED_COLUMNS, *GATE_NAMES, *STATUS_NAMES, RANK_COLUMN}
-SCORER_GROUP = "imagekiln.scorers"  # of entry points, in the metadata of installed packages
 MAX_SCORES = 16
 MAX_CANDIDATES = 16
 KEEP_PATTERN = rf"best 1 of ([0-9]{{1,4}}) by ({SCORE_NAME_PATTERN})"
@@ -124,11 +129,9 @@ class OwnScore(Score):
 
     kind: Literal["own"] = "own"
     entry: str = Field(
-        pattern=r"^([A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*"
-        r"|[a-z][a-z0-9_-]{0,63})$",
+        pattern=ENTRY_PATTERN,
         max_length=200,
-        description="The function or class, as package.module:name, or the name of an entry point "
-        f"of the group {SCORER_GROUP}.",
+        description="The function or class, as package.module:name.",
     )
 
     @field_validator("entry")
@@ -139,14 +142,6 @@ class OwnScore(Score):
 
 AnyModelScore = ClipScore | RewardScore | AestheticScore | ClassifierScore
 AnyScore = Annotated[AnyModelScore | SharpnessScore | OwnScore, Field(discriminator="kind")]
-
-
-def describe_score(score: AnyScore) -> str:
-    """The kind of a score and what computes it."""
-    if isinstance(score, SharpnessScore):
-        return "measured"
-    source = score.entry if isinstance(score, OwnScore) else score.id
-    return f"{score.kind}, {source}"
 
 
 class KeepSettings(Settings):

@@ -79,13 +79,7 @@ def test_module_beside_the_job_that_has_no_such_function_is_refused_with_the_lin
     assert sentence.replace("MODULE", module) in message
 
 
-def test_name_of_a_file_without_its_function_is_refused_with_how_to_write_it(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "my_score.py").write_text(BRIGHTNESS)
-    assert "for a function in my_score.py, write my_score:FUNCTION" in _refusal(
-        _job(tmp_path, score="my_score")
-    )
+def test_name_of_a_file_is_refused_with_how_to_write_it(tmp_path: Path) -> None:
     message = _refusal(_job(tmp_path, score="my_score.py:brightness"))
     assert message.endswith(" Write my_score:brightness.")
 
