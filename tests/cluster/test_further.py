@@ -10,7 +10,7 @@ from imagekiln.workflows.client.status import has_ended
 from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.child_workflows import NOOP_TEMPLATE, PARENT_LABEL
+from imagekiln.workflows.templates.dag import NOOP_TEMPLATE, PARENT_LABEL
 from imagekiln.workflows.templates.workflow_template import build_workflow_template, template_name
 from tests.cluster import jobs, kube
 from tests.cluster.waiting import wait_for_end

@@ -265,7 +265,7 @@ def render(
 ) -> None:
     """Print the job's Kubernetes objects as YAML for kubectl apply."""
     from imagekiln.steps.job.dates import parse_time_zone
-    from imagekiln.workflows.templates.render import render_manifests
+    from imagekiln.workflows.templates.workflow import render_manifests
 
     parse_time_zone(timezone)
     print_text(render_manifests(request.read(), schedules, timezone, event=event), nl=False)

@@ -30,7 +30,7 @@ from imagekiln.workflows.objects import (
     object_identity,
     object_metadata,
 )
-from imagekiln.workflows.templates.child_workflows import MAX_NAME_CHARS
+from imagekiln.workflows.templates.dag import MAX_NAME_CHARS
 from imagekiln.workflows.templates.workflow import API_VERSION, JOB_LABEL
 
 RESUBMIT_INFIX = "-again-"

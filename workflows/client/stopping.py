@@ -11,7 +11,7 @@ from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect, next_command
 from imagekiln.workflows.client.status import has_ended, has_succeeded
 from imagekiln.workflows.objects import Json, get_mapping, object_metadata, object_name
-from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
+from imagekiln.workflows.templates.dag import PARENT_LABEL
 
 Stopping = Literal["stopping", "terminated", "ended", "succeeded"]
 

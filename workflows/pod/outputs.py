@@ -15,7 +15,7 @@ from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import Store
-from imagekiln.workflows.templates.child_workflows import split_pods
+from imagekiln.workflows.templates.dag import split_pods
 
 COPYING_THREADS = 8
 MAX_LABEL_CHARS = 63

@@ -14,7 +14,6 @@ from hera.workflows import (
     EmptyDirVolume,
     Env,
     Parameter,
-    Resources,
     RetryStrategy,
     SecretEnv,
 )
@@ -118,7 +117,7 @@ def template_defaults(profile: Profile) -> m.Template:
         command=["imagekiln"],
         env=_plain_env(shared),
         env_from=[ConfigMapEnvFrom(name=DEFAULTS_CONFIG_MAP, optional=True).build()],
-        resources=m.ResourceRequirements(requests={"cpu": m.Quantity(_cpu(pod))}),
+        resources=m.ResourceRequirements(requests=_cpu_request(pod)),
         volume_mounts=[m.VolumeMount(name="tmp", mount_path=TMP)],
     )
     return m.Template(
@@ -157,7 +156,7 @@ def finish_container(step: StepCommand, profile: Profile) -> Container:
         }
     )
     container = cpu_container(step, profile.model_copy(update={"steps": small}))
-    container.resources = m.ResourceRequirements(requests={"cpu": m.Quantity(_cpu(small))})
+    container.resources = m.ResourceRequirements(requests=_cpu_request(small))
     container.pod_spec_patch = _pod_patch(small, CPU_IMAGE_PARAMETER)
     return container
 
@@ -206,16 +205,11 @@ def node_affinity(pod: PodSettings) -> m.Affinity | None:
 
 def pod_tolerations(pod: PodSettings) -> list[m.Toleration] | None:
     """The taints that the pod tolerates."""
-    tolerations = [
-        m.Toleration(key=taint.key, operator=taint.operator, value=taint.value, effect=taint.effect)
-        for taint in pod.tolerations
-    ]
-    return tolerations or None
+    return [m.Toleration(**taint.model_dump()) for taint in pod.tolerations] or None
 
 
 def _requirement(label: NodeLabel) -> m.NodeSelectorRequirement:
-    values = list(label.values) if label.values else None
-    return m.NodeSelectorRequirement(key=label.key, operator=label.operator, values=values)
+    return m.NodeSelectorRequirement(**label.model_dump() | {"values": [*label.values] or None})
 
 
 def _container(
@@ -294,14 +288,11 @@ def _node_env() -> m.EnvVar:
     return m.EnvVar(name="IMAGEKILN_NODE", value_from=m.EnvVarSource(field_ref=field))
 
 
-def _gpu_resources(profile: Profile) -> m.ResourceRequirements | Resources:
-    cpu = _cpu(profile.generate)
-    gpu = profile.gpu
-    if gpu.claim:
-        return Resources(cpu_request=cpu)
+def _gpu_resources(profile: Profile) -> m.ResourceRequirements:
     # Kubernetes requests what it limits. Hera's `gpus` would write both.
-    limits = {gpu.resource: m.Quantity(str(gpu.count))}
-    return m.ResourceRequirements(requests={"cpu": m.Quantity(cpu)}, limits=limits)
+    gpu = profile.gpu
+    limits = None if gpu.claim else {gpu.resource: m.Quantity(str(gpu.count))}
+    return m.ResourceRequirements(requests=_cpu_request(profile.generate), limits=limits)
 
 
 def _volumes(pod: PodSettings, models: ModelVolume | None) -> list[EmptyDirVolume | m.Volume]:
@@ -352,8 +343,8 @@ def _deadline(pod: PodSettings) -> int:
     return round(pod.hours * 3600)
 
 
-def _cpu(pod: PodSettings) -> str:
-    return f"{round(pod.cpu * 1000)}m"
+def _cpu_request(pod: PodSettings) -> dict[str, m.Quantity]:
+    return {"cpu": m.Quantity(f"{round(pod.cpu * 1000)}m")}
 
 
 def _mib(gib: float) -> int:

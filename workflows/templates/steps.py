@@ -8,9 +8,8 @@ No parameter passes through a shell.
 from hera.workflows import Container, NoneArchiveStrategy, Parameter, S3Artifact
 from hera.workflows import models as m
 
-from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
-from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
-from imagekiln.workflows.templates.dag import gpu_lock
+from imagekiln.workflows.profiles.profile import ModelCache, Profile
+from imagekiln.workflows.templates.dag import SCHEDULING_PARAMETERS, gpu_synchronization
 from imagekiln.workflows.templates.metrics import (
     UNKNOWN_JOB,
     outcome_metrics,
@@ -88,7 +87,7 @@ def rewrite_step(profile: Profile) -> Container:
         GPU_IMAGE_PARAMETER,
         env=_job_environment() | _offline_environment(cache),
         secrets=MODEL_SECRETS,
-        synchronization=_lock_and_semaphore(profile.sharing),
+        synchronization=gpu_synchronization(profile.sharing, mutex=True, semaphore=True),
     )
     one_gpu = profile.model_copy(update={"gpu": profile.gpu.model_copy(update={"count": 1})})
     return gpu_container(step, one_gpu, _model_volume(cache, read_only=offline))
@@ -150,9 +149,9 @@ def generate_step(profile: Profile) -> Container:
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
         inputs=("run", "shard", "judge", *LABELS),
-        env=_generate_environment(profile),
+        env=_offline_environment(cache) | _metrics_environment(profile),
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
-        synchronization=_semaphore(profile.sharing),
+        synchronization=gpu_synchronization(profile.sharing, semaphore=True),
     )
     container = gpu_container(step, profile, _model_volume(cache, read_only=offline))
     container.labels = {**(container.labels or {}), **POD_LABELS}
@@ -160,10 +159,6 @@ def generate_step(profile: Profile) -> Container:
     if profile.metrics_port:
         container.ports = [m.ContainerPort(name="metrics", container_port=profile.metrics_port)]
     return container
-
-
-def _generate_environment(profile: Profile) -> dict[str, str]:
-    return _offline_environment(profile.cache) | _metrics_environment(profile)
 
 
 def aggregate_step(profile: Profile) -> Container:
@@ -290,22 +285,6 @@ def _workers_option(profile: Profile) -> list[str]:
     # A shard on each GPU: `--shard` then counts groups of as many shards as the pod has GPUs, in
     # plan and generate alike.
     return ["--workers", str(profile.gpu.count)] if profile.gpu.count > 1 else []
-
-
-def _semaphore(sharing: GpuSharing) -> m.Synchronization | None:
-    if sharing.semaphore is None:
-        return None
-    source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=sharing.semaphore)
-    semaphore = m.SemaphoreRef(config_map_key_ref=source, namespace=sharing.namespace)
-    return m.Synchronization(semaphores=[semaphore])
-
-
-def _lock_and_semaphore(sharing: GpuSharing) -> m.Synchronization | None:
-    """The synchronization of a GPU pod that no DAG with a lock is around."""
-    semaphore, lock = _semaphore(sharing), gpu_lock(sharing)
-    if semaphore is None or lock is None:
-        return semaphore or lock
-    return m.Synchronization(semaphores=semaphore.semaphores, mutexes=lock.mutexes)
 
 
 def _is_offline(cache: ModelCache | None) -> bool:

@@ -1,8 +1,7 @@
-"""A job as Kubernetes objects that run it: once, or on a schedule."""
+"""A job as Kubernetes objects that run it: once, on a schedule, or when it is posted."""
 
 import hashlib
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 
 import yaml
@@ -13,20 +12,21 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import moment_in_utc, needs_date
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptList
-from imagekiln.steps.job.scores import AestheticScore
-from imagekiln.steps.models.hub import is_hub_id
-from imagekiln.steps.models.passes import iter_pass_jobs, pass_references, pass_setting
-from imagekiln.steps.models.resolve import adapter_references
-from imagekiln.steps.models.scorers import score_references
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX, is_remote_uri
+from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.cron import check_cron
 from imagekiln.workflows.templates.pod import CPU_IMAGE_PARAMETER, GPU_IMAGE_PARAMETER
 from imagekiln.workflows.templates.workflow_template import (
     TITLE_ANNOTATION,
+    WORKFLOW_PARAMETERS,
     as_object,
+    build_job_template,
     job_template_name,
+    template_labels,
+    template_name,
 )
+from imagekiln.workflows.templates.yaml import to_yaml_documents
 
 API_VERSION = "argoproj.io/v1alpha1"
 JOB_LABEL = "imagekiln.dev/job"  # on a workflow: the name of its job
@@ -167,41 +167,66 @@ def shares_new_rows(job: Job) -> bool:
 
 
 def require_reachable_paths(job: Job) -> None:
-    """Raise BadInput if the job names a path of this machine, which no pod can read."""
-    tuning = () if job.batch.tuning is None else (job.batch.tuning,)
-    paths = {"prompts": job.prompt_patterns, "output": (job.output,), "batch.tuning": tuning}
-    paths |= {f"export[{number}].to": (copy.to,) for number, copy in enumerate(job.export)}
-    for setting, names in paths.items():
-        for name in names:
-            if not is_remote_uri(name) and not name.startswith(BUNDLED_PREFIX):
-                raise BadInput(
-                    f"{setting} is {name!r}, a path on this machine. "
-                    "Write a URI, such as s3://bucket/folder."
-                )
-    for setting, place in _model_places(job):
-        if not (is_hub_id(place) or place.startswith((BUNDLED_PREFIX, "/"))):
+    """Raise BadInput if a pod would read or write a path of this machine."""
+    paths = [("prompts", place) for place in job.prompt_patterns]
+    paths += [("output", job.output), ("batch.tuning", job.batch.tuning or BUNDLED_PREFIX)]
+    paths += [("export", copy.to) for copy in job.export]
+    for setting, place in paths:
+        if not is_remote_uri(place) and not place.startswith(BUNDLED_PREFIX):
             raise BadInput(
-                f"{setting} is {place!r}, a path on this machine. Write a hub id, or a path in the "
-                "pods' image or in a volume that they mount."
+                f"{setting} is {place!r}, a path on this machine. "
+                "Write a URI, such as s3://bucket/folder."
             )
 
 
-def _model_places(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the places of the job's models, each with the path of its setting."""
-    pass_models = {
-        pass_setting(name, job.passes[name]): pass_job.model
-        for name, pass_job in iter_pass_jobs(job)
-    }
-    for setting, model in {"model": job.model, **pass_models}.items():
-        yield f"{setting}.id", model.id
-        if model.config is not None:
-            yield f"{setting}.config", model.config
+def render_manifests(
+    job: Job, schedules: tuple[str, ...] = (), zone: str = "UTC", *, event: bool = False
+) -> str:
+    """The template of the job's profile, and what runs the job.
 
-    references = (*adapter_references(job.model), *score_references(job), *pass_references(job))
-    for setting, reference in references:
-        yield f"{setting}.id", reference.id
-    for name, score in job.scores.items():
-        if isinstance(score, AestheticScore):
-            yield f"scores.{name}.head", score.head
-    if job.rewrite is not None:
-        yield "rewrite.model.id", job.rewrite.model.id
+    That is a schedule, with `event` a binding that waits for a job, or both. With neither, it is
+    one workflow. Raises BadInput.
+    """
+    profile = load_profile(job.cluster.profile)
+    manifests = [build_job_template(job, profile)]
+    if schedules:
+        manifests.append(build_cron_workflow(job, profile, schedules, zone))
+    if event:
+        manifests.append(
+            build_event_binding(profile, job.cluster.namespace, job_template_name(job, profile))
+        )
+    if not schedules and not event:
+        manifests.append(build_workflow(job, profile))
+    return to_yaml_documents(manifests)
+
+
+def build_event_binding(profile: Profile, namespace: str, template: str = "") -> dict[str, object]:
+    """Build the binding that starts a job posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
+
+    The body is JSON: job (an object, since Argo would hand on a text of several lines as one line)
+    or job-uri, and optionally run-id, logical-date, timezone, settings (a list, for the same
+    reason) and retry. Jobs that rewrite their prompts are posted to the name of their own template.
+    With `request`, an id of the sender's, a body that comes twice starts one workflow.
+    """
+    name = template or template_name(profile)
+    parameters = [
+        m.Parameter(name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""'))
+        for key in WORKFLOW_PARAMETERS
+    ]
+    workflow_name = f'payload["request"] == nil ? "" : "{name}-" + payload["request"]'
+    submit = m.Submit(
+        workflow_template_ref=m.WorkflowTemplateRef(name=name),
+        metadata=m.ObjectMeta(name=workflow_name),
+        arguments=m.Arguments(parameters=parameters),
+    )
+
+    # Hera has no class of its own for an event binding.
+    binding = m.WorkflowEventBinding(
+        api_version=API_VERSION,
+        kind="WorkflowEventBinding",
+        metadata=m.ObjectMeta(name=name, namespace=namespace, labels=template_labels(profile)),
+        spec=m.WorkflowEventBindingSpec(
+            event=m.Event(selector=f'discriminator == "{name}"'), submit=submit
+        ),
+    )
+    return as_object(binding)

@@ -12,16 +12,14 @@ from imagekiln.steps.job.job import Job
 from imagekiln.workflows.objects import Json, get_texts
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates import steps
-from imagekiln.workflows.templates.child_workflows import (
+from imagekiln.workflows.templates.dag import (
     MAX_PODS,
     child_workflow_template,
-    noop_template,
-)
-from imagekiln.workflows.templates.dag import (
     children_dag,
     finish_dag,
     group_dag,
     main_dag,
+    noop_template,
     rewrite_tasks,
     shards_dag,
 )

@@ -16,7 +16,7 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.templates.child_workflows import MAX_PODS
+from imagekiln.workflows.templates.dag import MAX_PODS
 from tests.language_models import language_model
 from tests.runs import fill, not_ok
 

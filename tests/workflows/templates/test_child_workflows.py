@@ -10,7 +10,7 @@ import yaml
 from imagekiln.steps.job.fields import OBJECT_NAME_PATTERN
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile, Toleration
-from imagekiln.workflows.templates.child_workflows import MAX_PODS
+from imagekiln.workflows.templates.dag import MAX_PODS
 from imagekiln.workflows.templates.workflow import cron_workflow_name
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from tests.workflows.argo_variables import fill_in
