@@ -268,8 +268,8 @@ def noop_template() -> Suspend:
     return Suspend(name=NOOP_TEMPLATE, duration="0")
 
 
-def child_workflow_template(profile: Profile, template: str, max_pods: int = MAX_PODS) -> Resource:
-    """A workflow of this same `template` that generates up to `max_pods` of the shards."""
+def child_workflow_template(profile: Profile, template: str) -> Resource:
+    """A workflow of this same `template` that generates up to `MAX_PODS` of the shards."""
     return Resource(
         name=CHILD_TEMPLATE,
         inputs=declare_inputs("run", "number", "pods", *SCHEDULING_PARAMETERS, *LABELS),
@@ -277,11 +277,10 @@ def child_workflow_template(profile: Profile, template: str, max_pods: int = MAX
         set_owner_reference=True,
         success_condition="status.phase == Succeeded",
         failure_condition="status.phase in (Failed, Error)",
-        manifest=to_yaml(_workflow(template, max_pods)),
+        manifest=to_yaml(_workflow(template)),
         service_account_name="imagekiln-further",
-        active_deadline_seconds=round(
-            profile.days * 86400
-        ),  # it waits as long as a workflow may run
+        # It waits as long as a workflow may run.
+        active_deadline_seconds=round(profile.days * 86400),
         node_selector=profile.steps.node_selector or None,
         tolerations=pod_tolerations(profile.steps),
         priority_class_name=profile.steps.priority_class,
@@ -290,13 +289,13 @@ def child_workflow_template(profile: Profile, template: str, max_pods: int = MAX
     )
 
 
-def _workflow(template: str, max_pods: int) -> dict[str, object]:
+def _workflow(template: str) -> dict[str, object]:
     """The manifest. Argo fills it in as text: users' texts by toJson, which escapes and quotes."""
-    first = f"sprig.mul(inputs.parameters.number, {max_pods})"
+    first = f"sprig.mul(inputs.parameters.number, {MAX_PODS})"
     parameters = {
         "run": Unquoted("{{=toJson(inputs.parameters.run)}}"),
         "first": f"{{{{={first}}}}}",
-        "count": f"{{{{=sprig.min({max_pods}, sprig.sub(inputs.parameters.pods, {first}))}}}}",
+        "count": f"{{{{=sprig.min({MAX_PODS}, sprig.sub(inputs.parameters.pods, {first}))}}}}",
         **{name: f"{{{{inputs.parameters.{name}}}}}" for name in LABELS},
         "gpu-image": Unquoted("{{=toJson(workflow.parameters['gpu-image'])}}"),
     }

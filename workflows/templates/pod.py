@@ -5,7 +5,7 @@ to be let in, in its patch (`security`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hera.workflows import (
     Artifact,
@@ -27,6 +27,7 @@ from imagekiln.workflows.profiles.profile import (
     Profile,
     Retries,
 )
+from imagekiln.workflows.templates.metrics import Metric
 from imagekiln.workflows.templates.pod_retries import memory_expression, retry_strategy
 from imagekiln.workflows.templates.security import step_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
@@ -41,10 +42,8 @@ GPU_IMAGE_PARAMETER = "gpu-image"
 IMAGE_LINE = "OVERRIDE"  # stands for the line of a patch that Argo fills in
 POD_OVERHEAD_GIB = 1  # of a node's disk, beside /tmp: a pod's log, and the program of Argo's
 # Of a pod that sends a message or copies a report: 180 MiB, and a report of some megabytes.
-FINISH_CPU = 0.1  # cores
-FINISH_MEMORY = 0.5  # GiB
-FINISH_MOST_MEMORY = 2  # GiB, after OOMKilled
-FINISH_DISK = 1  # GiB
+# In cores and GiB; `most_memory` after OOMKilled.
+FINISH_RESOURCES = {"cpu": 0.1, "memory": 0.5, "most_memory": 2, "disk": 1}
 DEFAULTS_CONFIG_MAP = "imagekiln-defaults"
 # What each step has in its environment, unless the profile or its cache of models sets it.
 COMMON_VARIABLES = {"HOME": TMP, "HF_HOME": f"{TMP}/models", LOG_VARIABLE: "json"}
@@ -88,7 +87,10 @@ class StepCommand:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     outputs: Sequence[Parameter | Artifact] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+    metrics: Sequence[Metric] | None = None
     synchronization: m.Synchronization | None = None
+    timeout: str | None = None
     is_retried: bool = True
 
 
@@ -146,15 +148,7 @@ def finish_container(step: StepCommand, profile: Profile) -> Container:
 
     What planning asks of a node may be the very reason why the workflow failed, or was stopped.
     """
-    steps = profile.steps
-    small = steps.model_copy(
-        update={
-            "cpu": min(steps.cpu, FINISH_CPU),
-            "memory": min(steps.memory, FINISH_MEMORY),
-            "most_memory": FINISH_MOST_MEMORY,
-            "disk": None if steps.disk is None else min(steps.disk, FINISH_DISK),
-        }
-    )
+    small = profile.steps.model_copy(update=FINISH_RESOURCES)
     container = cpu_container(step, profile.model_copy(update={"steps": small}))
     container.resources = m.ResourceRequirements(requests=_cpu_request(small))
     container.pod_spec_patch = _pod_patch(small, CPU_IMAGE_PARAMETER)
@@ -166,9 +160,9 @@ def gpu_container(
 ) -> Container:
     """The template of a pod that runs `step` on the profile's GPU, apart from the CPU steps."""
     pod = profile.generate
+    step = replace(step, labels=_queue_labels(profile.queue) | step.labels)
     environment = [_node_env(), *_environment(step, profile, pod, models)]
     container = _container(step, pod, environment, profile.retries, models)
-    container.labels = (container.labels or {}) | _queue_labels(profile.queue)
     container.resources = _gpu_resources(profile)
     container.pod_spec_patch = _pod_patch(pod, step.image_parameter, profile.gpu.claim)
     container.affinity = node_affinity(pod)
@@ -183,21 +177,14 @@ def node_affinity(pod: PodSettings) -> m.Affinity | None:
     """The labels that a node must have, and those that are preferred."""
     if not pod.labels and not pod.preferred:
         return None
-
-    required = None
-    if pod.labels:
-        term = m.NodeSelectorTerm(match_expressions=[_requirement(label) for label in pod.labels])
-        required = m.NodeSelector(node_selector_terms=[term])
-
+    required = m.NodeSelector(node_selector_terms=[_selector_term(pod.labels)])
     preferred = [
-        m.PreferredSchedulingTerm(
-            weight=100, preference=m.NodeSelectorTerm(match_expressions=[_requirement(label)])
-        )
+        m.PreferredSchedulingTerm(weight=100, preference=_selector_term([label]))
         for label in pod.preferred
     ]
     return m.Affinity(
         node_affinity=m.NodeAffinity(
-            required_during_scheduling_ignored_during_execution=required,
+            required_during_scheduling_ignored_during_execution=required if pod.labels else None,
             preferred_during_scheduling_ignored_during_execution=preferred or None,
         )
     )
@@ -208,8 +195,12 @@ def pod_tolerations(pod: PodSettings) -> list[m.Toleration] | None:
     return [m.Toleration(**taint.model_dump()) for taint in pod.tolerations] or None
 
 
-def _requirement(label: NodeLabel) -> m.NodeSelectorRequirement:
-    return m.NodeSelectorRequirement(**label.model_dump() | {"values": [*label.values] or None})
+def _selector_term(labels: Sequence[NodeLabel]) -> m.NodeSelectorTerm:
+    requirements = [
+        m.NodeSelectorRequirement(**label.model_dump() | {"values": [*label.values] or None})
+        for label in labels
+    ]
+    return m.NodeSelectorTerm(match_expressions=requirements)
 
 
 def _container(
@@ -221,7 +212,7 @@ def _container(
 ) -> Container:
     return Container(
         name=step.name,
-        labels={"imagekiln.dev/step": step.name},
+        labels={"imagekiln.dev/step": step.name, **step.labels},
         annotations=pod.annotations or None,
         inputs=declare_inputs(*step.inputs),
         outputs=list(step.outputs),
@@ -236,6 +227,8 @@ def _container(
         # Never without one: the patch that sets memory refers to the number of retries.
         retry_strategy=retry_strategy(retries) if step.is_retried else RetryStrategy(limit=0),
         synchronization=step.synchronization,
+        metrics=None if step.metrics is None else [*step.metrics],
+        timeout=step.timeout,
     )
 
 

@@ -118,10 +118,9 @@ def plan_step(profile: Profile) -> Container:
         env=_job_environment(),
         outputs=[_output_parameter(name) for name in PLAN_OUTPUTS],
         secrets=MODEL_SECRETS,
+        metrics=plan_metrics(),
     )
-    container = cpu_container(step, profile)
-    container.metrics = plan_metrics()
-    return container
+    return cpu_container(step, profile)
 
 
 def fetch_step(profile: Profile) -> Container:
@@ -151,11 +150,11 @@ def generate_step(profile: Profile) -> Container:
         inputs=("run", "shard", "judge", *LABELS),
         env=_offline_environment(cache) | _metrics_environment(profile),
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
+        labels=POD_LABELS,
+        metrics=shard_metrics(),
         synchronization=gpu_synchronization(profile.sharing, semaphore=True),
     )
     container = gpu_container(step, profile, _model_volume(cache, read_only=offline))
-    container.labels = {**(container.labels or {}), **POD_LABELS}
-    container.metrics = shard_metrics()
     if profile.metrics_port:
         container.ports = [m.ContainerPort(name="metrics", container_port=profile.metrics_port)]
     return container
@@ -209,11 +208,10 @@ def publish_step(profile: Profile) -> Container:
         env={"IMAGEKILN_RUN": ENDED_RUN},
         outputs=[report],
         secrets=STORAGE_SECRETS,
+        timeout=PUBLISH_TIMEOUT,
         is_retried=False,
     )
-    container = finish_container(step, profile)
-    container.timeout = PUBLISH_TIMEOUT
-    return container
+    return finish_container(step, profile)
 
 
 def report_step(profile: Profile) -> Container:
@@ -242,11 +240,10 @@ def report_step(profile: Profile) -> Container:
         },
         outputs=[_local_parameter(name) for name in run_outputs()],
         secrets=WEBHOOK_SECRETS,
+        metrics=outcome_metrics(),
+        timeout=REPORT_TIMEOUT,  # also of a pod that finds no node
     )
-    container = finish_container(step, profile)
-    container.metrics = outcome_metrics()
-    container.timeout = REPORT_TIMEOUT  # also of a pod that finds no node
-    return container
+    return finish_container(step, profile)
 
 
 def _job_environment() -> dict[str, str]:

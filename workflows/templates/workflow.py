@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from contextlib import suppress
 
 import yaml
 from hera.workflows import CronWorkflow, Workflow
@@ -99,10 +98,7 @@ def build_workflow(
 def _work_digest(job: Job, dates: dict[str, str]) -> str:
     """A hash of a job and of the moment that it runs for, however that is written."""
     if dates:
-        with suppress(BadInput):  # a date that cannot be read fails in the workflow itself
-            dates = dates | {
-                "logical-date": moment_in_utc(dates["logical-date"], dates["timezone"])
-            }
+        dates = dates | {"logical-date": moment_in_utc(dates["logical-date"], dates["timezone"])}
     text = json.dumps([job.model_dump(mode="json"), dates])
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 

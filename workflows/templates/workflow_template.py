@@ -13,7 +13,6 @@ from imagekiln.workflows.objects import Json, get_texts
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates import steps
 from imagekiln.workflows.templates.dag import (
-    MAX_PODS,
     child_workflow_template,
     children_dag,
     finish_dag,
@@ -80,14 +79,12 @@ def build_workflow_template(
     namespace: str,
     *,
     rewrites: bool = False,
-    max_pods: int = MAX_PODS,
 ) -> dict[str, object]:
     """Build the template as a Kubernetes object. Its digest tells profiles and versions apart.
 
     With `rewrites`, it is the one of jobs whose prompts are rewritten before they are planned.
-    `max_pods` is how many pods a child workflow has. (The plan step decides when there are any.)
     """
-    template = _workflow_template(profile, namespace, max_pods, rewrites=rewrites).build()
+    template = _workflow_template(profile, namespace, rewrites=rewrites).build()
     spec = cast("m.WorkflowSpec", template.spec)
     for part in spec.templates or []:
         if part.dag is not None:
@@ -112,9 +109,7 @@ def as_object(model: BaseModel) -> dict[str, object]:
     )
 
 
-def _workflow_template(
-    profile: Profile, namespace: str, max_pods: int, *, rewrites: bool
-) -> WorkflowTemplate:
+def _workflow_template(profile: Profile, namespace: str, *, rewrites: bool) -> WorkflowTemplate:
     name = template_name(profile, rewrites=rewrites)
     order = f"{'Rewrite, plan' if rewrites else 'Plan'}, generate, aggregate, export"
     return WorkflowTemplate(
@@ -141,7 +136,7 @@ def _workflow_template(
         ttl_strategy=m.TTLStrategy(seconds_after_completion=TTL_DAYS * DAY_SECONDS),
         archive_logs=profile.archive_logs,
         pod_disruption_budget=_disruption_budget(profile),
-        templates=_templates(profile, name, max_pods, rewrites=rewrites),
+        templates=_templates(profile, name, rewrites=rewrites),
     )
 
 
@@ -157,9 +152,7 @@ def _parameters() -> list[Parameter]:
     return [Parameter(name=name, value="", description=text) for name, text in descriptions.items()]
 
 
-def _templates(
-    profile: Profile, name: str, max_pods: int, *, rewrites: bool
-) -> list[m.Template | Templatable]:
+def _templates(profile: Profile, name: str, *, rewrites: bool) -> list[m.Template | Templatable]:
     """The DAGs, the entry point first, and then the steps."""
     plan = steps.plan_step(profile)
     generate = steps.generate_step(profile)
@@ -169,7 +162,7 @@ def _templates(
 
     group = group_dag(generate)
     shards = shards_dag(group, profile.sharing)
-    child = child_workflow_template(profile, name, max_pods)
+    child = child_workflow_template(profile, name)
     children = children_dag(child)
     before_plan, rewriting = _rewriting(profile, needs_fetch=needs_fetch) if rewrites else ([], [])
     export = steps.export_step(profile)
