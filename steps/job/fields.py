@@ -13,7 +13,6 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     model_serializer,
 )
-from pydantic.config import JsonDict
 from pydantic_core import PydanticKnownError
 
 from imagekiln.steps.job.columns import GUIDANCE, STEPS
@@ -100,16 +99,6 @@ _REVISION_PART = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}"
 REVISION_PATTERN = rf"^{_REVISION_PART}(/{_REVISION_PART}){{0,9}}$"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-
-
-def _require_kind(schema: JsonDict) -> None:
-    """Have editors ask for `kind`, which has a default in each class."""
-    required = schema.get("required", [])
-    if isinstance(required, list):
-        schema["required"] = ["kind", *required]
-
-
-KIND_REQUIRED = ConfigDict(json_schema_extra=_require_kind)
 
 
 class Settings(BaseModel):

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from imagekiln.steps.job.fields import KIND_REQUIRED, Integer, Location, NonEmptyText, Settings
+from imagekiln.steps.job.fields import Integer, Location, NonEmptyText, Settings
 
 
 def _read_digits(value: object) -> object:
@@ -32,8 +32,6 @@ class Png(Settings):
 class Jpeg(Settings):
     """Small, fast and read everywhere; close to what was drawn."""
 
-    model_config = KIND_REQUIRED  # in the JSON schema, only PNG is valid without it
-
     kind: Literal["jpeg"] = "jpeg"
     quality: QualityLevel = Field(
         default=92, description="1 is smallest, 100 is closest to what was drawn."
@@ -45,8 +43,6 @@ class Jpeg(Settings):
 
 class Webp(Settings):
     """Smaller than JPEG, and slower to write."""
-
-    model_config = KIND_REQUIRED
 
     kind: Literal["webp"] = "webp"
     quality: QualityLevel = Field(

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from imagekiln.steps.job.fields import (
-    KIND_REQUIRED,
     Guidance,
     HubReference,
     Integer,
@@ -40,15 +39,11 @@ PassName = Annotated[
 class UpscalePass(HubReference):
     """A super-resolution model of transformers enlarges the image by its own factor."""
 
-    model_config = KIND_REQUIRED
-
     kind: Literal["upscale"] = "upscale"
 
 
 class RefinePass(Settings):
     """A second diffusion pass: a model draws over the image, at another size or not."""
-
-    model_config = KIND_REQUIRED
 
     kind: Literal["refine"] = "refine"
     strength: Annotated[Number, Field(gt=0, le=1)] = Field(
@@ -86,8 +81,6 @@ class RefinePass(Settings):
 
 class CaptionPass(HubReference):
     """An image-to-text model of transformers describes the image, in a column by this name."""
-
-    model_config = KIND_REQUIRED
 
     kind: Literal["caption"] = "caption"
     max_tokens: Annotated[Integer, Field(ge=1, le=MAX_CAPTION_TOKENS)] = Field(

@@ -7,7 +7,6 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.settings_file import (
     YAML_ERRORS,
-    JobOrigin,
     Locations,
     SettingPath,
     load_yaml,
@@ -15,6 +14,7 @@ from imagekiln.steps.job.settings_file import (
     read_local_text,
     validate_settings,
 )
+from imagekiln.steps.job.user_checks import search_modules_in
 from imagekiln.steps.storage.uri import is_remote_uri, read_text, resolve_path
 
 REQUIRED_SETTINGS = "name, prompts, output and model, each as `key: value`"
@@ -31,19 +31,18 @@ def read_job(
     With `text`, that is the job, and `name` is only for messages. Raises BadInput with a sentence
     for each mistake.
     """
-    folder = None
     if text is None and is_remote_uri(name):
         text = read_text(name)
     elif text is None:
         text = read_local_text(name, "a job file")
-        folder = Path(resolve_path(name)).absolute().parent
+        search_modules_in(str(Path(resolve_path(name)).absolute().parent))
     values, locations = parse_settings(text, name, REQUIRED_SETTINGS)
     for change in changes:
         key, equals_sign, value = change.partition("=")
         if not equals_sign:
             raise BadInput(f"--set {change}: has no value. Write --set key=value.")
         _set_value(values, key.strip().split("."), value, locations)
-    return validate_job(values, name, locations).with_origin(JobOrigin(folder, locations))
+    return validate_job(values, name, locations)
 
 
 def validate_job(values: object, name: str = "job", locations: Locations | None = None) -> Job:

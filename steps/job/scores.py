@@ -13,7 +13,6 @@ from pydantic.config import JsonDict
 
 from imagekiln.steps.job.columns import RESERVED_COLUMNS
 from imagekiln.steps.job.fields import (
-    KIND_REQUIRED,
     HubReference,
     Integer,
     Location,
@@ -54,8 +53,6 @@ def _allow_text(schema: JsonDict) -> None:
 
 class Score(Gate):
     """A number for each image, and between which bounds it has to be, or else it is marked."""
-
-    model_config = KIND_REQUIRED
 
     min: Number | None = Field(default=None, description="Marks an image with a lower score.")
     max: Number | None = Field(default=None, description="Marks an image with a higher score.")

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar, cast, get_args
@@ -133,21 +132,6 @@ def locate(path: SettingPath, locations: Locations) -> str | None:
     """The place of the setting, or else of the innermost group around it, as job.yaml:12."""
     inner_first = (path[:depth] for depth in range(len(path), -1, -1))
     return next((locations[each] for each in inner_first if each in locations), None)
-
-
-@dataclass(frozen=True, slots=True)
-class JobOrigin:
-    """The folder of a job's file on this machine, if it has one, and the place of each setting.
-
-    All origins are equal, so that equal jobs are.
-    """
-
-    folder: Path | None = field(default=None, compare=False)
-    locations: Locations = field(default_factory=dict, compare=False)
-
-    def locate(self, path: SettingPath) -> str | None:
-        """The place of a setting."""
-        return locate(path, self.locations)
 
 
 def _describe_mistakes(

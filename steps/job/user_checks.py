@@ -41,17 +41,14 @@ def find_untried_entries(job: Job) -> tuple[str, ...]:
 
     Raises BadInput if a module is importable and has no such function.
     """
-    if job.origin.folder is not None:
-        _search_in(str(job.origin.folder))
     untried: list[str] = []
     mistakes: list[str] = []
-    for path, find in _entries(job):
-        place = job.origin.locate(path)
+    for _, find in _entries(job):
         try:
             find()
         except BadInput as error:
             sentences = untried if isinstance(error, NotImported) else mistakes
-            sentences.append(f"{place}: {error}" if place else str(error))
+            sentences.append(str(error))
     if mistakes:
         raise BadInput(*mistakes)
     return tuple(untried)
@@ -113,7 +110,7 @@ def _import_entry(setting: str, entry: str, arguments: tuple[str, ...]) -> UserC
 
 
 def _import_module(subject: str, name: str) -> ModuleType:
-    _search_in(CURRENT_FOLDER)
+    search_modules_in(CURRENT_FOLDER)
     try:
         with redirect_stdout(sys.stderr):  # what it prints is no result of ours
             return importlib.import_module(name)
@@ -131,7 +128,7 @@ def _import_module(subject: str, name: str) -> ModuleType:
         ) from error
 
 
-def _search_in(folder: str) -> None:
+def search_modules_in(folder: str) -> None:
     """Let Python find modules in a folder, last: a file there hides no installed module."""
     if folder not in sys.path:
         sys.path.append(folder)

@@ -33,8 +33,6 @@ def test_passes_keep_their_order_and_their_defaults() -> None:
 def test_a_job_without_passes_is_written_as_before() -> None:
     plain = validate_job(settings(Path("prompts.parquet"), "out"))
     assert "passes" not in plain.model_dump_json()
-    assert not plain.alters_images
-    assert not job_with({"words": CAPTION}).alters_images
 
 
 def test_the_order_of_passes_counts_where_a_run_is_resumed() -> None:

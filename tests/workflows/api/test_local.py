@@ -2,7 +2,6 @@
 
 import json
 import traceback
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,6 @@ from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.storage import open_store
 from tests.faults import manifests
 from tests.runs import PROMPTS, fill, finished, not_ok, planned, settings, write_prompts
-from tests.workflows.cli.commands import kiln
-
-
-class Printer:
-    """That of IPython, as far as it is used."""
-
-    printed = ""
-
-    def text(self, text: str) -> None:
-        """Print."""
-        self.printed += text
 
 
 @pytest.fixture
@@ -50,28 +38,6 @@ def test_a_job_runs_from_its_file_and_again_has_nothing_to_do(job_file: Path) ->
     assert open_store(result.uri).exists(SUCCESS_KEY)
     again = imagekiln.run(imagekiln.read_job(job_file))
     assert (again.uri, again.before) == (result.uri, True)
-
-
-def test_results_are_shown_as_the_commands_print_them(job_file: Path, tmp_path: Path) -> None:
-    estimated = imagekiln.estimate(job_file)
-    assert repr(estimated).startswith("Estimate(")
-    assert str(estimated) == kiln("estimate", str(job_file)).stdout.strip()
-    result = imagekiln.run(job_file)
-    exported = imagekiln.export(result.uri, tmp_path / "exported")
-    shown = {
-        ("verify", result.uri): imagekiln.verify(result.uri),
-        ("runs", str(tmp_path / "out")): imagekiln.runs(tmp_path / "out")[0],
-        ("export", result.uri, str(tmp_path / "other")): replace(
-            exported, uri=str(tmp_path / "other")
-        ),
-        ("forget", result.uri, "--id", "row-2"): imagekiln.forget(result.uri, ids=["row-2"]),
-    }
-    for command, value in shown.items():
-        printed = kiln(*command).stdout.strip()
-        assert str(value) == printed
-        printer = Printer()
-        value._repr_pretty_(printer, False)  # type: ignore[attr-defined]  # as IPython does
-        assert printer.printed == str(value)
 
 
 def test_progress_is_shown_where_it_is_asked_for(

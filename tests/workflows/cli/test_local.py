@@ -135,7 +135,7 @@ def test_score_that_is_missing_is_noted_by_estimate_and_refused_before_planning(
 ) -> None:
     estimated = kiln("estimate", job, "--set", OWN_SCORE)
     assert estimated.exit_code == 0
-    assert "--set scores: scores.warm: score_beside:red does not import" in estimated.stderr
+    assert "scores.warm: score_beside:red does not import" in estimated.stderr
     for command in ("preview", "run"):
         refused = kiln(command, job, "--set", OWN_SCORE)
         assert refused.exit_code == 2
