@@ -228,7 +228,8 @@ def tune(
 
     job = request.read()
     require_libraries(job)
-    path = file or job.batch.tuning or _default_tuning_file(request.job)
+    folder, slash, _ = request.job.rpartition("/")
+    path = file or job.batch.tuning or f"{folder}{slash}{TUNING_FILE}"
     try:
         # Imported only now: torch takes seconds.
         from imagekiln.steps.generate.tune import tune as tune_job
@@ -240,16 +241,6 @@ def tune(
             f"{sanitize_line(path)}."
         ) from stopped
     print_result(result, text.format_tuning)
-
-
-def _default_tuning_file(job: str) -> str:
-    """The tuning file next to a job file; for a bundled job, in the current folder."""
-    from imagekiln.steps.storage.uri import BUNDLED_PREFIX
-
-    if job.startswith(BUNDLED_PREFIX):
-        return TUNING_FILE
-    folder, slash, _ = job.rpartition("/")
-    return f"{folder}{slash}{TUNING_FILE}"
 
 
 @cloup.command(epilog=examples("imagekiln schema > job.schema.json"))

@@ -45,9 +45,9 @@ ENDED = (
 
 
 def main_dag(
-    before_plan: Sequence[Task],
+    steps_before_plan: Sequence[Container],
     plan_step: Container,
-    fetch_step: Container | None,
+    fetch_steps: Sequence[Container],
     shards: DAG,
     children: DAG,
     aggregate_step: Container,
@@ -57,17 +57,21 @@ def main_dag(
 
         (rewrite) -> plan -> (fetch) -> canary -> generate, generate-further -> aggregate -> export
 
-    `rewrite` is a task of `before_plan`, if prompts are rewritten first. `fetch` is there if one
-    pod fills a cache of models for all. `canary` and `export` are skipped unless the job asks for
-    them. If the canary's images are not as the job asks, the workflow ends with its sentence.
+    `rewrite` is a step before planning, if prompts are rewritten first: a workflow that retries a
+    run has its plan, and rewrites nothing. `fetch` is there if one pod fills a cache of models for
+    all. `canary` and `export` are skipped unless the job asks for them. If the canary's images are
+    not as the job asks, the workflow ends with its sentence.
     """
+    before_plan = [
+        Task(name=str(step.name), template=step, when=IS_NO_RETRY) for step in steps_before_plan
+    ]
     plan = Task(name="plan", template=plan_step)
     for earlier, later in pairwise([*before_plan, plan]):
         earlier.next(later, on=TaskResult.succeeded | TaskResult.skipped)
     run = plan.get_parameter("run")
     before = [plan]
-    if fetch_step is not None:
-        fetch = Task(name="fetch", template=fetch_step, arguments=[run])
+    for step in fetch_steps:
+        fetch = Task(name=str(step.name), template=step, arguments=[run])
         plan >> fetch
         before.append(fetch)
 
@@ -123,15 +127,6 @@ def _fan_out(plan: Task, shards: DAG, children: DAG) -> tuple[Task, Task]:
         name="generate-further", template=children, arguments=[run, *_outputs(plan, *names)]
     )
     return here, further
-
-
-def rewrite_tasks(fetch_step: Container | None, rewrite_step: Container) -> list[Task]:
-    """Return the tasks before planning, in order: `fetch_step` fills a cache, if there is one.
-
-    A workflow that retries a run has its plan, and rewrites nothing.
-    """
-    steps = [rewrite_step] if fetch_step is None else [fetch_step, rewrite_step]
-    return [Task(name=str(step.name), template=step, when=IS_NO_RETRY) for step in steps]
 
 
 def finish_dag(steps: Sequence[Container]) -> DAG:

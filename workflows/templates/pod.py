@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from hera.workflows import (
     Artifact,
-    ConfigMapEnvFrom,
     Container,
     EmptyDirVolume,
     Env,
@@ -114,13 +113,15 @@ def template_defaults(profile: Profile) -> m.Template:
     replaced = _replaced_variables(profile)
     shared = {name: value for name, value in COMMON_VARIABLES.items() if name not in replaced}
     # Hera's Container cannot be without an image, and each step names its own.
-    container = m.Container(
-        image_pull_policy="IfNotPresent",
-        command=["imagekiln"],
-        env=_plain_env(shared),
-        env_from=[ConfigMapEnvFrom(name=DEFAULTS_CONFIG_MAP, optional=True).build()],
-        resources=m.ResourceRequirements(requests=_cpu_request(pod)),
-        volume_mounts=[m.VolumeMount(name="tmp", mount_path=TMP)],
+    container = m.Container.model_validate(
+        {
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["imagekiln"],
+            "env": _plain_env(shared),
+            "envFrom": [{"configMapRef": {"name": DEFAULTS_CONFIG_MAP, "optional": True}}],
+            "resources": {"requests": _cpu_request(pod)},
+            "volumeMounts": [{"name": "tmp", "mountPath": TMP}],
+        }
     )
     return m.Template(
         active_deadline_seconds=m.IntOrString(_deadline(pod)),
@@ -177,17 +178,16 @@ def node_affinity(pod: PodSettings) -> m.Affinity | None:
     """The labels that a node must have, and those that are preferred."""
     if not pod.labels and not pod.preferred:
         return None
-    required = m.NodeSelector(node_selector_terms=[_selector_term(pod.labels)])
-    preferred = [
-        m.PreferredSchedulingTerm(weight=100, preference=_selector_term([label]))
-        for label in pod.preferred
-    ]
-    return m.Affinity(
-        node_affinity=m.NodeAffinity(
-            required_during_scheduling_ignored_during_execution=required if pod.labels else None,
-            preferred_during_scheduling_ignored_during_execution=preferred or None,
-        )
-    )
+    affinity: dict[str, object] = {}
+    if pod.labels:
+        term = {"matchExpressions": [_match(label) for label in pod.labels]}
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [term]}
+    if pod.preferred:
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [
+            {"weight": 100, "preference": {"matchExpressions": [_match(label)]}}
+            for label in pod.preferred
+        ]
+    return m.Affinity.model_validate({"nodeAffinity": affinity})
 
 
 def pod_tolerations(pod: PodSettings) -> list[m.Toleration] | None:
@@ -195,12 +195,8 @@ def pod_tolerations(pod: PodSettings) -> list[m.Toleration] | None:
     return [m.Toleration(**taint.model_dump()) for taint in pod.tolerations] or None
 
 
-def _selector_term(labels: Sequence[NodeLabel]) -> m.NodeSelectorTerm:
-    requirements = [
-        m.NodeSelectorRequirement(**label.model_dump() | {"values": [*label.values] or None})
-        for label in labels
-    ]
-    return m.NodeSelectorTerm(match_expressions=requirements)
+def _match(label: NodeLabel) -> dict[str, object]:
+    return label.model_dump() | {"values": [*label.values] or None}
 
 
 def _container(

@@ -5,6 +5,8 @@ taken for variables. An expression that encodes them is evaluated once and leave
 No parameter passes through a shell.
 """
 
+from collections.abc import Mapping, Sequence
+
 from hera.workflows import Container, NoneArchiveStrategy, Parameter, S3Artifact
 from hera.workflows import models as m
 
@@ -93,19 +95,6 @@ def rewrite_step(profile: Profile) -> Container:
     return gpu_container(step, one_gpu, _model_volume(cache, read_only=offline))
 
 
-def fetch_language_model_step(profile: Profile) -> Container:
-    """Fill the model cache before `rewrite`, as `fetch` does before `generate`."""
-    step = StepCommand(
-        "fetch-language-model",
-        ["rewrite", "--argo", "--fetch"],
-        profile.generate.image,
-        GPU_IMAGE_PARAMETER,
-        env=_job_environment(),
-        secrets=MODEL_SECRETS,
-    )
-    return cpu_container(step, profile, _model_volume(profile.cache, read_only=False))
-
-
 def plan_step(profile: Profile) -> Container:
     """Read the job, plan the run, and hand out how many pods it takes."""
     arguments = ["plan", "--argo", "--device", profile.gpu.device, *_workers_option(profile)]
@@ -123,14 +112,35 @@ def plan_step(profile: Profile) -> Container:
     return cpu_container(step, profile)
 
 
+def fetch_language_model_step(profile: Profile) -> Container:
+    """Fill the model cache before `rewrite`, as `fetch` does before `generate`."""
+    return _fetch_step(
+        profile,
+        "fetch-language-model",
+        ["rewrite", "--argo", "--fetch"],
+        env=_job_environment(),
+    )
+
+
 def fetch_step(profile: Profile) -> Container:
     """Fill the model cache: the GPU image, which knows a pipeline's files, on a CPU node."""
+    return _fetch_step(profile, "fetch", ["fetch", "--", RUN_INPUT], inputs=("run",))
+
+
+def _fetch_step(
+    profile: Profile,
+    name: str,
+    arguments: Sequence[str],
+    inputs: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> Container:
     step = StepCommand(
-        "fetch",
-        ["fetch", "--", RUN_INPUT],
+        name,
+        arguments,
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
-        inputs=("run",),
+        inputs=inputs,
+        env=env or {},
         secrets=MODEL_SECRETS,
     )
     return cpu_container(step, profile, _model_volume(profile.cache, read_only=False))
@@ -297,13 +307,12 @@ def _model_volume(cache: ModelCache | None, *, read_only: bool) -> ModelVolume |
     if cache is None:
         return None
     # Hera's volumes know no image, and would make a claim itself read-only, not only its mount.
-    volume = m.Volume(name="models")
+    source: dict[str, object] = {"image": {"reference": cache.image, "pullPolicy": "IfNotPresent"}}
     if cache.claim:
-        volume.persistent_volume_claim = m.PersistentVolumeClaimVolumeSource(claim_name=cache.claim)
+        source = {"persistentVolumeClaim": {"claimName": cache.claim}}
     elif cache.host_path:
-        volume.host_path = m.HostPathVolumeSource(path=cache.host_path, type="Directory")
-    else:
-        volume.image = m.ImageVolumeSource(reference=cache.image, pull_policy="IfNotPresent")
+        source = {"hostPath": {"path": cache.host_path, "type": "Directory"}}
+    volume = m.Volume.model_validate({"name": "models", **source})
     mount = m.VolumeMount(name="models", mount_path=MODELS_FOLDER, read_only=read_only or None)
     mounts = [mount]
     if cache.claim and read_only:

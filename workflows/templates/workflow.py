@@ -206,23 +206,20 @@ def build_event_binding(profile: Profile, namespace: str, template: str = "") ->
     """
     name = template or template_name(profile)
     parameters = [
-        m.Parameter(name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""'))
+        {"name": key, "valueFrom": {"event": f'payload["{key}"] ?? ""'}}
         for key in WORKFLOW_PARAMETERS
     ]
     workflow_name = f'payload["request"] == nil ? "" : "{name}-" + payload["request"]'
-    submit = m.Submit(
-        workflow_template_ref=m.WorkflowTemplateRef(name=name),
-        metadata=m.ObjectMeta(name=workflow_name),
-        arguments=m.Arguments(parameters=parameters),
-    )
-
-    # Hera has no class of its own for an event binding.
-    binding = m.WorkflowEventBinding(
-        api_version=API_VERSION,
-        kind="WorkflowEventBinding",
-        metadata=m.ObjectMeta(name=name, namespace=namespace, labels=template_labels(profile)),
-        spec=m.WorkflowEventBindingSpec(
-            event=m.Event(selector=f'discriminator == "{name}"'), submit=submit
-        ),
-    )
-    return as_object(binding)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "WorkflowEventBinding",
+        "metadata": {"name": name, "namespace": namespace, "labels": template_labels(profile)},
+        "spec": {
+            "event": {"selector": f'discriminator == "{name}"'},
+            "submit": {
+                "arguments": {"parameters": parameters},
+                "metadata": {"name": workflow_name},
+                "workflowTemplateRef": {"name": name},
+            },
+        },
+    }

@@ -3,7 +3,7 @@
 import hashlib
 from typing import cast
 
-from hera.workflows import Parameter, Task, WorkflowTemplate
+from hera.workflows import Container, Parameter, WorkflowTemplate
 from hera.workflows import models as m
 from hera.workflows.protocol import Templatable
 from pydantic import BaseModel
@@ -19,7 +19,6 @@ from imagekiln.workflows.templates.dag import (
     group_dag,
     main_dag,
     noop_template,
-    rewrite_tasks,
     shards_dag,
 )
 from imagekiln.workflows.templates.pod import (
@@ -157,22 +156,24 @@ def _templates(profile: Profile, name: str, *, rewrites: bool) -> list[m.Templat
     plan = steps.plan_step(profile)
     generate = steps.generate_step(profile)
     aggregate = steps.aggregate_step(profile)
-    needs_fetch = profile.cache is not None and profile.cache.claim is not None
-    fetch = steps.fetch_step(profile) if needs_fetch else None
+    export = steps.export_step(profile)
+    has_claim = profile.cache is not None and profile.cache.claim is not None
+    fetch = [steps.fetch_step(profile)] if has_claim else []
+    before_plan: list[Container] = []
+    if rewrites and has_claim:
+        before_plan.append(steps.fetch_language_model_step(profile))
+    if rewrites:
+        before_plan.append(steps.rewrite_step(profile))
+    finish = [steps.report_step(profile)]
+    if profile.report_artifact:
+        finish.append(steps.publish_step(profile))
 
     group = group_dag(generate)
     shards = shards_dag(group, profile.sharing)
     child = child_workflow_template(profile, name)
     children = children_dag(child)
-    before_plan, rewriting = _rewriting(profile, needs_fetch=needs_fetch) if rewrites else ([], [])
-    export = steps.export_step(profile)
-    main = main_dag(before_plan, plan, fetch, shards, children, aggregate, export)
-    finish_steps = [steps.report_step(profile)]
-    if profile.report_artifact:
-        finish_steps.append(steps.publish_step(profile))
-
     return [
-        main,
+        main_dag(before_plan, plan, fetch, shards, children, aggregate, export),
         shards,
         group,
         children,
@@ -182,17 +183,8 @@ def _templates(profile: Profile, name: str, *, rewrites: bool) -> list[m.Templat
         generate,
         aggregate,
         export,
-        finish_dag(finish_steps),
-        *finish_steps,
-        *([fetch] if fetch else []),
-        *rewriting,
+        finish_dag(finish),
+        *finish,
+        *fetch,
+        *reversed(before_plan),
     ]
-
-
-def _rewriting(
-    profile: Profile, *, needs_fetch: bool
-) -> tuple[list[Task], list[m.Template | Templatable]]:
-    """The tasks that rewrite prompts before they are planned, and their templates."""
-    rewrite = steps.rewrite_step(profile)
-    fetch = steps.fetch_language_model_step(profile) if needs_fetch else None
-    return rewrite_tasks(fetch, rewrite), [rewrite, *([fetch] if fetch else [])]
