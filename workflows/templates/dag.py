@@ -250,9 +250,8 @@ class PodSplit:
 def split_pods(shards: int, workers: int = 1) -> PodSplit:
     """Split the shards into pods, each of which makes one shard per worker."""
     pods = ceil(shards / workers)
-    if pods <= MAX_PODS:
-        return PodSplit(pods, pods_here=pods, child_workflows=0)
-    return PodSplit(pods, pods_here=0, child_workflows=ceil(pods / MAX_PODS))
+    children = 0 if pods <= MAX_PODS else ceil(pods / MAX_PODS)
+    return PodSplit(pods, pods_here=0 if children else pods, child_workflows=children)
 
 
 def noop_template() -> Suspend:

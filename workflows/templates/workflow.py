@@ -131,7 +131,8 @@ def build_cron_workflow(
         annotations={TITLE_ANNOTATION: f"{job.name}, scheduled"},
         schedules=list(schedules),
         timezone=zone,
-        concurrency_policy=_concurrency_policy(job),
+        # A skipped firing loses nothing: the next one finds what it would have found.
+        concurrency_policy="Forbid" if shares_new_rows(job) else "Allow",
         starting_deadline_seconds=6 * 3600,  # how late a missed firing is caught up with
         successful_jobs_history_limit=7,
         failed_jobs_history_limit=7,
@@ -148,13 +149,6 @@ def build_cron_workflow(
 
 def _labels(job: Job) -> dict[str, str]:
     return COMMON_LABELS | {JOB_LABEL: job.name}
-
-
-def _concurrency_policy(job: Job) -> str:
-    """Return whether runs may overlap. `parallelism` and quotas share the GPUs."""
-    # Two that look for what is new in the same table would both make it. A skipped firing loses
-    # nothing: the next one finds what it would have found.
-    return "Forbid" if shares_new_rows(job) else "Allow"
 
 
 def shares_new_rows(job: Job) -> bool:
@@ -191,7 +185,7 @@ def render_manifests(
         manifests.append(
             build_event_binding(profile, job.cluster.namespace, job_template_name(job, profile))
         )
-    if not schedules and not event:
+    if len(manifests) == 1:
         manifests.append(build_workflow(job, profile))
     return to_yaml_documents(manifests)
 

@@ -121,7 +121,10 @@ def _workflow_template(profile: Profile, namespace: str, *, rewrites: bool) -> W
         },
         entrypoint="main",
         on_exit="finish",
-        arguments=_parameters(),
+        arguments=[
+            Parameter(name=parameter, value="", description=text)
+            for parameter, text in (WORKFLOW_PARAMETERS | IMAGE_PARAMETERS).items()
+        ],
         service_account_name="imagekiln",
         affinity=node_affinity(profile.steps),
         security_context=pod_security_context(),
@@ -144,11 +147,6 @@ def _disruption_budget(profile: Profile) -> m.PodDisruptionBudgetSpec | None:
         return None
     # More than there can be pods: no node is drained while a pod runs on it.
     return m.PodDisruptionBudgetSpec(min_available=m.IntOrString(9999))
-
-
-def _parameters() -> list[Parameter]:
-    descriptions = WORKFLOW_PARAMETERS | IMAGE_PARAMETERS
-    return [Parameter(name=name, value="", description=text) for name, text in descriptions.items()]
 
 
 def _templates(profile: Profile, name: str, *, rewrites: bool) -> list[m.Template | Templatable]:

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import chain
+from math import inf
 from typing import Any
 
 import yaml
@@ -95,8 +97,7 @@ def _fold(node: yaml.Node, indent: int, column: int) -> None:
     """Write each group in one line if it fits into the line, of which `column` is used."""
     if not isinstance(node, yaml.CollectionNode):
         return
-    length = _length(node)
-    node.flow_style = length is not None and column + length <= MAX_LINE
+    node.flow_style = column + _length(node) <= MAX_LINE
     if node.flow_style:
         return
 
@@ -108,19 +109,13 @@ def _fold(node: yaml.Node, indent: int, column: int) -> None:
             _fold(item, indent + 2, indent + 2)
 
 
-def _length(node: yaml.Node) -> int | None:
-    """Return about how long the node is in one line; None if it cannot be in one."""
+def _length(node: yaml.Node) -> float:
+    """Return about how long the node is in one line; infinite if it cannot be in one."""
     if isinstance(node, yaml.ScalarNode):
         if node.style in ("|", UNQUOTED):
-            return None
+            return inf
         is_plain = node.style is None and PLAIN_TEXT.fullmatch(node.value)
         return len(node.value) + (0 if is_plain else 2)
-
-    total = 0
-    for item in node.value:
-        for part in item if isinstance(node, yaml.MappingNode) else (item,):
-            length = _length(part)
-            if length is None:
-                return None
-            total += length + 2  # a comma or a colon, and a space
-    return total
+    is_mapping = isinstance(node, yaml.MappingNode)
+    parts = chain.from_iterable(node.value) if is_mapping else node.value
+    return sum(_length(part) + 2 for part in parts)  # a comma or a colon, and a space

@@ -97,15 +97,6 @@ def _sentence(code: int, output: str, errors: str, wanted: int) -> str:
 # The job file.
 
 
-def test_unknown_job_field() -> None:
-    _job(PROMPTS)
-    with Path("job.yaml").open("a", encoding="utf-8") as file:
-        file.write("defaults:\n  stepss: 3\n")
-    assert _refused("plan", "job.yaml") == (
-        "job.yaml:7: defaults.stepss is not a setting; write defaults.steps."
-    )
-
-
 @pytest.mark.parametrize("command", ["plan", "run", "estimate"])
 def test_every_command_that_takes_a_job_refuses_it_alike(command: str) -> None:
     assert _refused(command, _job()) == (
@@ -136,13 +127,6 @@ def test_commands_that_generate_say_what_to_install_before_anything_is_written(
         "torch: not installed, and needed to generate images. "
         "Type: pip install 'imagekiln[generate]'."
     )
-
-
-def test_plan_without_a_job_asks_for_it() -> None:
-    done = CliRunner().invoke(main, ["plan"])
-    assert done.exit_code == 2
-    assert done.stderr.endswith("Error: Missing argument 'JOB'.\n")
-    assert "argo" not in done.stderr + CliRunner().invoke(main, ["plan", "--help"]).stdout
 
 
 # The prompts.

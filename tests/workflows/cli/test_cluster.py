@@ -144,14 +144,6 @@ def test_no_text_of_a_schedule_forges_the_line_of_another(argo: Memory) -> None:
     assert "\x1b" not in output
 
 
-def test_name_may_be_written_as_it_is_printed(argo: Memory, name: str) -> None:
-    argo.end(name, "Succeeded")
-    listed, _, _ = kiln("workflows").stdout.partition(": ")
-    assert listed == f"images/{name}"
-    assert CliRunner().invoke(main, ["watch", listed]).stdout == f"{listed}: Succeeded\n"
-    assert kiln("watch", listed).stdout == f"{listed}: Succeeded\n"
-
-
 @pytest.mark.usefixtures("argo")
 def test_backfill_without_a_schedule_names_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)

@@ -70,13 +70,6 @@ def test_sizes_and_the_file_are_as_asked(job: str, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("size", ["64", "64x", "x64", "-64x64", "64x64x64", "0x40000000", "axb"])
-def test_what_is_no_size_is_refused(size: str, job: str) -> None:
-    done = _kiln("tune", job, f"--size={size}")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "is not a size. Write WIDTHxHEIGHT, such as 1024x768." in done.stderr
-
-
 def test_a_plan_says_where_nothing_is_known_of_the_gpu(job: str, tmp_path: Path) -> None:
     file = tuned_file(tmp_path, entry(digest="sha256:0"))
     done = _kiln("plan", job, "--set", f"batch.tuning={file}", "--set", f"output={tmp_path}/out")

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.local import run as run_job
 from imagekiln.steps.plan.step import PlanResult
@@ -103,18 +102,6 @@ def test_gc_lists_and_removes_only_when_told(tmp_path: Path) -> None:
     )
     assert found["removed"] is True
     assert not [*(tmp_path / "out").rglob("*.parquet")]
-
-
-def test_verify_as_json_counts_what_was_read(store: Store) -> None:
-    size = load_summary(store).bytes
-    found = parse_json(kiln("verify", store.uri, "--format", "json"))
-    assert found == {
-        "run": store.uri,
-        "images": 20,
-        "ok": 20,
-        "bytes": size,
-        "statuses": {"ok": 20},
-    }
 
 
 def test_runs_says_when_each_run_was_planned_and_how_it_ended(
