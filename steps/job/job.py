@@ -11,7 +11,7 @@ from imagekiln.steps.job.adapters import (
     IpAdapterSettings,
     LoraSettings,
 )
-from imagekiln.steps.job.columns import IMAGES_PER_ROW, MAX_SEED, dataset_name
+from imagekiln.steps.job.columns import IMAGES_PER_ROW, MAX_SEED, Sampler, dataset_name
 from imagekiln.steps.job.execution import (
     BatchSettings,
     BudgetSettings,
@@ -61,7 +61,6 @@ from imagekiln.steps.job.prompts import (
     PromptTemplate,
     RewriteSettings,
 )
-from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
 
 MAX_SAMPLE_IMAGES = 1000  # of a preview, or a canary

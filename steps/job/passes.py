@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from imagekiln.steps.job.columns import Sampler
 from imagekiln.steps.job.fields import (
     Guidance,
     HubReference,
@@ -19,7 +20,6 @@ from imagekiln.steps.job.fields import (
     StepCount,
     is_unset,
 )
-from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import RESERVED_NAMES, SCORE_NAME_PATTERN
 
 MAX_PASSES = 8

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from imagekiln.steps.job.columns import MAX_SEED, SEED
+from imagekiln.steps.job.columns import MAX_SEED, SEED, Sampler
 from imagekiln.steps.job.fields import (
     Dtype,
     Guidance,
@@ -16,7 +16,6 @@ from imagekiln.steps.job.fields import (
     Settings,
     StepCount,
 )
-from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.prompts.parser import parse_template
 from imagekiln.steps.prompts.template import TemplateMistake
 

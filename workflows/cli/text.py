@@ -10,7 +10,6 @@ from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_device_hours,
     format_duration,
-    format_estimate_error,
     format_money,
     format_number,
     format_time,
@@ -291,14 +290,12 @@ def format_run(result: "RunResult") -> str:
 
 
 def _format_costs(result: "Summary") -> str:
-    """The time and the price of a run, and how far its estimate was off; empty if unknown."""
+    """The time and the price of a run; empty if unknown."""
     if not result.device_seconds:
         return ""
     parts = [f"{format_duration(result.device_seconds)} of device time"]
     if result.cost is not None:
         parts.append(f"cost {format_money(result.cost)}")
-    if result.estimate_error is not None:
-        parts.append(format_estimate_error(result.estimate_error))
     return ", ".join(parts)
 
 
