@@ -161,15 +161,6 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
         {"title": ["a"], "seed": [1]},
         "prompts.parquet: has no column 'prompt' (it has title, seed). Set columns.prompt.",
     ),
-    "prompts of another type": (
-        {"prompt": [[1, 2]]},
-        "prompts.parquet: column 'prompt' is list<element: int64>, not text. Write it as strings.",
-    ),
-    "seeds of another type": (
-        {"prompt": ["a"], "seed": [b"1"]},
-        "prompts.parquet: column 'seed' is binary, not integers. Write it as integers. "
-        "To leave seed unread, set `columns: {seed: null}`.",
-    ),
     "no good row": (
         {"prompt": [None, "", " ", "x" * 5000]},
         "prompts.parquet: 4 of 4 rows were rejected:\n"
@@ -178,15 +169,6 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
         f"  prompt is over 4000 characters (1 row; the first is row 3, value '{'x' * 40}…')\n"
         "Rows are counted from 0, without a header. "
         "100 % of the rows are rejected, and the limit is 1 %. "
-        "Correct the input, or raise limits.rejected_share.",
-    ),
-    "a bad row too many": (
-        {"prompt": ["a"] * 90 + ["b"] * 10, "steps": [1] * 98 + [0] * 2},
-        "prompts.parquet: 2 of 100 rows were rejected: "
-        "steps is not between 1 and 1000 (2 rows; the first is row 98, value '0'). "
-        "Rows are counted from 0, without a header. "
-        "To leave steps unread, set `columns: {steps: null}`. "
-        "2 % of the rows are rejected, and the limit is 1 %. "
         "Correct the input, or raise limits.rejected_share.",
     ),
 }

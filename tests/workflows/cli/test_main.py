@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from imagekiln.steps.maintain import verify as verification
 from imagekiln.steps.runs.keys import commit_key, part_key
@@ -73,26 +72,6 @@ def test_every_parameter_of_a_command_has_help_and_every_command_an_example(comm
         found = found.commands[action]
     for parameter in found.params:
         assert getattr(parameter, "help", None), parameter.name
-
-
-@pytest.mark.parametrize(
-    ("words", "completions"),
-    [
-        ("imagekiln wo", {"plain,workflows"}),
-        ("imagekiln schedule p", {"plain,pause"}),
-        ("imagekiln run --da", {"plain,--date"}),
-        ("imagekiln plan --device c", {"plain,cpu", "plain,cuda"}),
-        ("imagekiln run jo", {"file,jo"}),
-    ],
-)
-def test_shell_completion_knows_commands_options_and_files(
-    words: str, completions: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("_IMAGEKILN_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
-    done = CliRunner().invoke(main, prog_name="imagekiln")
-    assert set(done.output.split()) == completions
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from tests.workflows.argo_pods import (
     Object,
     containers,
     pods,
-    read_patch,
     with_defaults,
 )
 from tests.workflows.argo_schemas import mistakes
@@ -122,19 +121,6 @@ def test_every_variable_has_one_value_and_that_of_the_profile(
         assert by_name.items() >= expected.items()
 
 
-@pytest.mark.quick_cases(6)
-@EVERY_PROFILE
-def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -> None:
-    # Argo evaluates them in the text of the patch, and reads that as YAML afterwards.
-    spec = _template(name)["spec"]
-    for template in spec["templates"]:
-        patch = with_defaults(template, spec).get("podSpecPatch", "")
-        if "container" not in template or "{{" not in patch:
-            continue
-        by_name = {item["name"]: item for item in read_patch(patch, {})["containers"]}
-        assert f"'{by_name['main']['resources']['limits']['memory']}'" in patch
-
-
 def test_run_may_name_images_of_its_own() -> None:
     template = build_workflow_template(load_profile("cached-claim"), NAMESPACE)
     images = {"cpu-image": "r.io/cpu@sha256:" + "a" * 64, "gpu-image": "r.io/gpu:2"}
@@ -173,22 +159,6 @@ def test_only_pods_are_retried_never_a_whole_dag(name: str) -> None:
         is_pod = "container" in template or "resource" in template
         # Without a strategy, `retries` in a pod's patch and environment would mean nothing.
         assert ("retryStrategy" in with_defaults(template, spec)) == is_pod
-
-
-def test_cpu_steps_keep_off_gpu_nodes_and_ask_for_no_gpu() -> None:
-    for step, pod in _pods("cached-claim").items():
-        if step == "generate":
-            continue
-        terms = pod["affinity"]["nodeAffinity"][NODE_LABELS]["nodeSelectorTerms"]
-        gpu_label = {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"}
-        assert gpu_label in terms[0]["matchExpressions"]
-        resources = containers(pod)["main"]["resources"]
-        assert {*resources["requests"], *resources["limits"]} <= {
-            "cpu",
-            "memory",
-            "ephemeral-storage",
-        }
-        assert "tolerations" not in pod
 
 
 def test_settings_of_the_cpu_steps_stay_theirs() -> None:
@@ -241,28 +211,6 @@ def test_notification_links_to_the_node_that_has_the_report() -> None:
     assert [artifact["name"] for artifact in artifacts] == ["report"]
 
 
-NAMES_AND_NUMBERS = {
-    "--workflow={{workflow.namespace}}/{{workflow.name}}",
-    "--status={{workflow.status}}",
-    "--labels={{workflow.labels.json}}",
-    "--created-at={{workflow.creationTimestamp.s}}",
-    "--job={{workflow.outputs.parameters.job_name}}",
-    "--images={{workflow.outputs.parameters.images}}",
-    "--figures={{workflow.outputs.parameters.figures}}",
-}
-
-
-def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
-    inputs = ("run", "shard", "judge")
-    allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs} | NAMES_AND_NUMBERS
-    allowed.add("--run={{inputs.parameters.run}}")
-    for name in ("gpu", "cached-claim", "gpu-4"):
-        rewriting = build_workflow_template(load_profile(name), NAMESPACE, rewrites=True)
-        for template in cast("dict[str, Any]", rewriting)["spec"]["templates"]:
-            arguments = template.get("container", {}).get("args", [])
-            assert {argument for argument in arguments if "{{" in argument} <= allowed
-
-
 def _secrets(pod: Object) -> set[str]:
     """The Secrets that a pod has, by whatever container, way and key."""
     names: set[str] = set()
@@ -291,17 +239,6 @@ def _all_pods(profile: str) -> dict[str, Object]:
 
 def _template(profile: str) -> dict[str, Any]:
     return build_workflow_template(load_profile(profile), NAMESPACE)
-
-
-def test_artifact_store_decides_about_the_exit_handler_alone() -> None:
-    """Argo fails a pod whose artifact cannot be stored, and mounts the store's Secret into it."""
-    template = cast("dict[str, Any]", build_workflow_template(load_profile("gpu"), "images"))
-    parts = template["spec"]["templates"]
-    storing = [part["name"] for part in parts if part.get("outputs", {}).get("artifacts")]
-    assert storing == ["publish-report"]
-    publishing = next(part for part in parts if part["name"] == "publish-report")
-    assert publishing["retryStrategy"] == {"limit": 0}
-    assert publishing["timeout"] == "2m"
 
 
 def test_exit_handler_cannot_fail_the_workflow() -> None:
@@ -345,17 +282,6 @@ def test_teams_share_a_semaphore_or_a_mutex_of_another_namespace(tmp_path: Path)
     (semaphore,) = parts["generate"]["synchronization"]["semaphores"]
     (mutex,) = parts["shards"]["synchronization"]["mutexes"]
     assert semaphore["namespace"] == mutex["namespace"] == "platform"
-
-
-def test_nothing_else_starts_before_a_canary_is_good() -> None:
-    (main,) = (item for item in _template("gpu")["spec"]["templates"] if item["name"] == "main")
-    tasks = {task["name"]: task for task in main["dag"]["tasks"]}
-    assert tasks["canary"]["when"] == "{{tasks.plan.outputs.parameters.canary}} == 1"
-    for name in ("generate", "generate-further"):
-        assert tasks[name]["depends"] == "(canary.Succeeded || canary.Skipped)"
-    # Where it failed, its own sentence is the workflow's: nobody counts what is missing.
-    assert "canary.Failed" not in tasks["aggregate"]["depends"]
-    assert "(canary.Succeeded || canary.Skipped || canary.Omitted)" in tasks["aggregate"]["depends"]
 
 
 def test_switches_of_a_profile_reach_the_template() -> None:
