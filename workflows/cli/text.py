@@ -97,22 +97,13 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
         listed = rejected_key(plan.rejected)
         lines.append(f"Rejected rows are listed in {result.uri}/{listed}.")
     lines += _describe_input(result)
-    lines += [
-        f"Revision {named.name} of {named.id} is commit {named.commit}; frozen in the plan."
-        for named in plan.revisions
-    ]
-    lines += [
-        f"Revision {moved.name} of {moved.id} has moved to {moved.commit} since. For images of "
-        "that, set another run_id."
-        for moved in result.moved_revisions
-    ]
+    lines += _describe_revisions(result)
     if plan.job.batch.tuning and not plan.job.batch.images and not plan.batch_sizes:
         lines.append("No tuning entry fits this model, dtype, speed and GPU: run `imagekiln tune`.")
-    if result.time is not None and cluster_gpus is not None:
-        lines.append(result.time.describe_both(cluster_gpus))
-    elif result.time is not None and counts.images:
+    if result.time is not None and counts.images:
         # Here, devices share the parts of a shard.
-        lines.append(replace(result.time, shards=gpus).describe(gpus))
+        here = replace(result.time, shards=gpus).describe(gpus)
+        lines.append(here if cluster_gpus is None else result.time.describe_both(cluster_gpus))
     if result.over_budget is not None:
         lines.append(f"Budget exceeded by the estimate: {result.over_budget}.")
     lines += [*filter(None, [result.input_change]), *find_untried_entries(plan.job)]
@@ -137,6 +128,20 @@ def _count_images(result: "PlanResult") -> str:
     )
     phrases = [images, *(phrase for count, phrase in extras if count)]
     return f"{verb} {', '.join(phrases)}: {result.uri}"
+
+
+def _describe_revisions(result: "PlanResult") -> list[str]:
+    """The commits of branches and tags, and those that have moved since."""
+    frozen = [
+        f"Revision {named.name} of {named.id} is commit {named.commit}; frozen in the plan."
+        for named in result.plan.revisions
+    ]
+    moved = [
+        f"Revision {moved.name} of {moved.id} has moved to {moved.commit} since. For images of "
+        "that, set another run_id."
+        for moved in result.moved_revisions
+    ]
+    return [*frozen, *moved]
 
 
 def _describe_input(result: "PlanResult | Estimate") -> list[str]:
