@@ -11,8 +11,9 @@ SQL (-0.0 becomes 0.0), or one image has two ids. `tests/steps/job/test_columns.
 `tests/steps/plan/test_rules.py` find most of what was forgotten.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 ColumnKind = Literal["text", "integer", "number", "image"]
 # Whether a column is part of an image's id: always, only if it has a value, or not at all.
@@ -98,3 +99,49 @@ INPUT_IMAGE_COLUMNS = tuple(column.name for column in PROMPT_COLUMNS if column.k
 def dataset_name(column: str) -> str:
     """The name of a carried column in the dataset."""
     return f"{CARRIED_PREFIX}{column}" if column.lower() in RESERVED_COLUMNS else column
+
+
+# Samplers that a row may name.
+Sampler = Literal[
+    "default", "ddim", "ddpm", "deis", "dpmpp_2m", "dpmpp_2m_karras", "dpmpp_2m_sde", "dpmpp_sde",
+    "euler", "euler_a", "flow_euler", "heun", "lcm", "pndm", "unipc",
+]  # fmt: skip
+SAMPLERS: tuple[str, ...] = get_args(Sampler)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSpec:
+    """The class in diffusers and its settings beyond the model's own; the name in web UIs."""
+
+    class_name: str
+    webui_sampler: str
+    webui_schedule: str | None = None
+    config: Mapping[str, bool | str] = field(default_factory=dict)
+
+
+# "default" has no entry: it is the scheduler that the model comes with.
+SCHEDULERS: Mapping[str, SchedulerSpec] = {
+    "ddim": SchedulerSpec("DDIMScheduler", "DDIM"),
+    "ddpm": SchedulerSpec("DDPMScheduler", "DDPM"),
+    "deis": SchedulerSpec("DEISMultistepScheduler", "DEIS"),
+    "dpmpp_2m": SchedulerSpec("DPMSolverMultistepScheduler", "DPM++ 2M"),
+    "dpmpp_2m_karras": SchedulerSpec(
+        "DPMSolverMultistepScheduler",
+        "DPM++ 2M",
+        webui_schedule="Karras",
+        config={"use_karras_sigmas": True},
+    ),
+    "dpmpp_2m_sde": SchedulerSpec(
+        "DPMSolverMultistepScheduler",
+        "DPM++ 2M SDE",
+        config={"algorithm_type": "sde-dpmsolver++"},
+    ),
+    "dpmpp_sde": SchedulerSpec("DPMSolverSinglestepScheduler", "DPM++ SDE"),
+    "euler": SchedulerSpec("EulerDiscreteScheduler", "Euler"),
+    "euler_a": SchedulerSpec("EulerAncestralDiscreteScheduler", "Euler a"),
+    "flow_euler": SchedulerSpec("FlowMatchEulerDiscreteScheduler", "Euler"),
+    "heun": SchedulerSpec("HeunDiscreteScheduler", "Heun"),
+    "lcm": SchedulerSpec("LCMScheduler", "LCM"),
+    "pndm": SchedulerSpec("PNDMScheduler", "PLMS"),
+    "unipc": SchedulerSpec("UniPCMultistepScheduler", "UniPC"),
+}

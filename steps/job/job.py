@@ -3,7 +3,7 @@
 import operator
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from imagekiln.steps.job.adapters import (
     AdapterName,
@@ -11,7 +11,7 @@ from imagekiln.steps.job.adapters import (
     IpAdapterSettings,
     LoraSettings,
 )
-from imagekiln.steps.job.columns import IMAGES_PER_ROW, MAX_SEED, dataset_name
+from imagekiln.steps.job.columns import IMAGES_PER_ROW, MAX_SEED, Sampler, dataset_name
 from imagekiln.steps.job.execution import (
     BatchSettings,
     BudgetSettings,
@@ -52,7 +52,6 @@ from imagekiln.steps.job.passes import (
     AnyPass,
     PassName,
     RefinePass,
-    alters_pixels,
     check_passes,
 )
 from imagekiln.steps.job.prompts import (
@@ -62,9 +61,7 @@ from imagekiln.steps.job.prompts import (
     PromptTemplate,
     RewriteSettings,
 )
-from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
-from imagekiln.steps.job.settings_file import JobOrigin
 
 MAX_SAMPLE_IMAGES = 1000  # of a preview, or a canary
 
@@ -279,7 +276,6 @@ class Job(Settings):
         description="accept allows a store without conditional PUT: two writers can collide.",
     )
     cluster: ClusterSettings = ClusterSettings()
-    _origin: JobOrigin = PrivateAttr(default=JobOrigin())
 
     @field_validator("carry")
     @classmethod
@@ -318,11 +314,6 @@ class Job(Settings):
             isinstance(settings, RefinePass) and settings.model is None
             for settings in self.passes.values()
         )
-
-    @property
-    def alters_images(self) -> bool:
-        """Return whether a pass changes the pixels of images after they were drawn."""
-        return any(alters_pixels(settings) for settings in self.passes.values())
 
     @property
     def marking_gates(self) -> dict[str, Gate]:
@@ -373,17 +364,6 @@ class Job(Settings):
         if isinstance(self.prompts, PromptTemplate):
             return (*self.carry, *(name for name in RECIPE_COLUMNS if name not in self.carry))
         return self.carry
-
-    @property
-    def origin(self) -> JobOrigin:
-        """The file of the job; empty for one that was made in Python."""
-        return self._origin
-
-    def with_origin(self, origin: JobOrigin) -> "Job":
-        """The same job, read from there."""
-        job = self.model_copy()
-        job._origin = origin
-        return job
 
     def without_cluster(self) -> "Job":
         """The job as a plan holds it: without settings that change no image of its run."""

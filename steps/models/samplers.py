@@ -7,7 +7,7 @@ classes accept is listed here; a test runs every sampler on every kind of config
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagekiln.steps.job.samplers import SAMPLERS, SCHEDULERS
+from imagekiln.steps.job.columns import SAMPLERS, SCHEDULERS
 from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, read_config
 
 # Schedulers that each take over the configuration of any other one.

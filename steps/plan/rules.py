@@ -17,11 +17,11 @@ from imagekiln.steps.job.columns import (
     MAX_PROMPT_CHARS,
     MAX_SIDE,
     PROMPT_COLUMNS,
+    SAMPLERS,
 )
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import MAX_SIDES
 from imagekiln.steps.job.passes import RefinePass
-from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import UNKNOWN_CALL, Family, family_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS

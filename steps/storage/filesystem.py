@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from importlib.util import find_spec
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
@@ -38,7 +37,6 @@ REFUSED_SCHEMES = {
 }
 # The extras of this package that install a scheme's file system.
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
-EXTRA_MODULES = {"gcs": "gcsfs", "azure": "adlfs"}
 
 
 def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
@@ -87,15 +85,6 @@ def _filesystem_options(scheme: str, endpoint: str | None) -> dict[str, object]:
         )
         options["client_kwargs"] = {"timeout": silence}
     return options
-
-
-def describe_missing_extra(uri: str) -> str | None:
-    """The extra of this package that a URI needs; None if nothing is missing."""
-    scheme = uri.partition("://")[0].lower()
-    extra = EXTRAS.get(scheme)
-    if extra is None or find_spec(EXTRA_MODULES[extra]) is not None:
-        return None
-    return _describe_extra(uri, scheme, extra)
 
 
 def _describe_extra(uri: str, scheme: str, extra: str) -> str:

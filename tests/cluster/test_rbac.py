@@ -13,7 +13,7 @@ from imagekiln.workflows.client.client import apply
 from imagekiln.workflows.doctor.cluster_view import AccessRight
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.render import build_event_binding
+from imagekiln.workflows.templates.workflow import build_event_binding
 from tests.cluster import jobs, kube
 from tests.cluster.rbac import (
     ACCOUNT,

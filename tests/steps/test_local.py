@@ -17,8 +17,7 @@ from imagekiln.steps.runs.keys import SUCCESS_KEY, commit_key, part_key
 from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.cli.plan_text import format_plan
-from imagekiln.workflows.cli.text import format_run
+from imagekiln.workflows.cli.text import format_plan, format_run
 from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, job, manifest_of, write_prompts
 from tests.s3 import S3_AMONG_SLOW
 

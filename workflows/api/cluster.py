@@ -37,10 +37,6 @@ __all__ = [  # noqa: RUF022  # in the order of the API reference
 ]
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
-
 @explain_failures
 def submit(
     job: JobSource,

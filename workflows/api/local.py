@@ -9,7 +9,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagekiln.display import shown
 from imagekiln.steps.errors import explain_failures
 from imagekiln.steps.job.job import Job
 
@@ -103,9 +102,8 @@ def estimate(
     135
     """
     from imagekiln.steps.plan.estimate import estimate as estimate_job
-    from imagekiln.workflows.cli.plan_text import format_estimate
 
-    return shown(estimate_job(_dated_job(job, date, timezone), price), format_estimate)
+    return estimate_job(_dated_job(job, date, timezone), price)
 
 
 @explain_failures
@@ -246,9 +244,8 @@ def runs(output: PathOrUri) -> "list[results.RunOverview]":
     Raises Missing if there is no such folder, BadInput if it is not the output of any job.
     """
     from imagekiln.steps.maintain.run_list import list_runs
-    from imagekiln.workflows.cli.text import format_runs
 
-    return [shown(run, lambda run: format_runs([run])) for run in list_runs(fspath(output))]
+    return list_runs(fspath(output))
 
 
 @explain_failures
@@ -262,9 +259,8 @@ def verify(run: PathOrUri) -> "results.VerifyResult":
     Raises Incomplete with a list if anything is missing, damaged or different.
     """
     from imagekiln.steps.maintain.verify import verify as verify_run
-    from imagekiln.workflows.cli.text import format_fields
 
-    return shown(verify_run(fspath(run)), format_fields)
+    return verify_run(fspath(run))
 
 
 @explain_failures
@@ -277,11 +273,9 @@ def retry(
     Raises Incomplete if too many fail again, TryAgain if storage or the device failed.
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
-    from imagekiln.workflows.cli.text import format_retry
 
     with show_progress(progress) as reporter:
-        result = retry_run(fspath(run), reporter, include_permanent=include_permanent)
-    return shown(result, format_retry)
+        return retry_run(fspath(run), reporter, include_permanent=include_permanent)
 
 
 @explain_failures

@@ -14,7 +14,7 @@ from imagekiln.workflows.cli.options import (
     output_argument,
     run_argument,
 )
-from imagekiln.workflows.cli.terminal import print_note, print_result
+from imagekiln.workflows.cli.terminal import print_note, print_plan, print_result
 
 if TYPE_CHECKING:
     from imagekiln.steps.runtime.signals import Stop
@@ -65,7 +65,6 @@ def retry(stop: "Stop", run: str, *, include_permanent: bool) -> None:
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.plan_text import print_plan
 
     with open_progress() as progress:
         result = retry_run(run, progress, stop, print_plan, include_permanent=include_permanent)

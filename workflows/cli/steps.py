@@ -102,12 +102,10 @@ def plan(
     from imagekiln.steps.plan.step import make_plan
     from imagekiln.steps.rewrite.step import prompt_rewriter
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli import plan_text
     from imagekiln.workflows.pod.outputs import write_plan_outputs
 
     gpus = job.job.cluster.parallelism * workers
-    is_retry = retry or job.retry
-    if is_retry:
+    if retry or job.retry:
         result = plan_retry(job.job)
     else:
         with open_progress() as progress:
@@ -116,9 +114,7 @@ def plan(
     add_log_context("plan", result.uri)
     if outputs:
         write_plan_outputs(outputs, result, job.job, workers)
-    format_plan = partial(plan_text.format_plan, cluster_gpus=gpus)
-    print_result(result, plan_text.format_retry_plan if is_retry else format_plan)
-    plan_text.print_plan_warnings(result)
+    print_result(result, partial(text.format_plan, cluster_gpus=gpus))
 
 
 @cloup.command(

@@ -37,7 +37,7 @@ from imagekiln.workflows.client.status import (
 )
 from imagekiln.workflows.objects import Json, object_identity, object_name
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
+from imagekiln.workflows.templates.dag import PARENT_LABEL
 from imagekiln.workflows.templates.workflow import build_workflow, require_reachable_paths
 from imagekiln.workflows.templates.workflow_template import build_job_template, template_digest
 

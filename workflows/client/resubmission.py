@@ -31,7 +31,7 @@ from imagekiln.workflows.objects import (
     object_name,
     object_namespace,
 )
-from imagekiln.workflows.templates.child_workflows import MAX_NAME_CHARS, PARENT_LABEL
+from imagekiln.workflows.templates.dag import MAX_NAME_CHARS, PARENT_LABEL
 from imagekiln.workflows.templates.workflow import API_VERSION, JOB_LABEL
 
 RESUBMIT_INFIX = "-again-"

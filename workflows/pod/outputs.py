@@ -22,7 +22,7 @@ from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.client.pods import parse_figures
 from imagekiln.workflows.objects import get_texts
-from imagekiln.workflows.templates.child_workflows import split_pods
+from imagekiln.workflows.templates.dag import split_pods
 from imagekiln.workflows.templates.metrics import (
     COST,
     GPU_USES,

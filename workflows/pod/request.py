@@ -83,8 +83,7 @@ def _with_device(job: Job, device: str | None) -> Job:
 def _with_setting(job: Job, name: str, value: str, source: str) -> Job:
     values = job.model_dump()
     values[name] = value
-    changed = validate_job(values, source)
-    return changed.with_origin(job.origin)
+    return validate_job(values, source)
 
 
 def _parse_settings(text: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from imagekiln.steps.generate.diffusion.patches import (
     restored_vae_dtype,
 )
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, PipelineKwargs
-from imagekiln.steps.job.samplers import SCHEDULERS
+from imagekiln.steps.job.columns import SCHEDULERS
 from imagekiln.steps.runs.image import ImageRow, batch_shape
 
 # Named, not imported: each brings all families, half a second that most pods need not spend.

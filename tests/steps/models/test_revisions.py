@@ -8,7 +8,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.models.resolve import NamedRevision
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
-from imagekiln.workflows.cli.plan_text import format_plan
+from imagekiln.workflows.cli.text import format_plan
 from tests.hub import MODEL, REVISION, Hub
 from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan
@@ -70,7 +70,8 @@ def test_a_branch_that_moved_is_named_with_both_commits(server: Hub, tmp_path: P
     _plan(tmp_path)
     server.names["main"] = LATER
     text = format_plan(_plan(tmp_path))
-    assert f"was commit {REVISION} when the run was planned, which stays; it is {LATER} now" in text
+    assert f"is commit {REVISION}; frozen in the plan." in text
+    assert f"has moved to {LATER} since" in text
 
 
 def test_a_run_planned_by_another_name_is_not_reused(server: Hub, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_estimate_does_not_take_what_a_cpu_took_for_a_profile_of_named_gpus(job:
     kiln("run", job)
     anywhere = ("estimate", job, "--set", "device=auto")
     assert ", 6 images, on cpu)" in kiln(*anywhere).stdout
-    assert "GPU-hours:   unknown; " in kiln(*anywhere, "--set", "cluster.profile=h100").stdout
+    assert "GPU-hours:  unknown; " in kiln(*anywhere, "--set", "cluster.profile=h100").stdout
 
 
 def test_run_as_json_keeps_progress_out_of_stdout(job: str) -> None:
@@ -97,19 +97,15 @@ def test_estimate_counts_the_highest_price_of_a_table_where_the_gpu_is_unknown(j
     prices = "price_per_hour={NVIDIA L4: 0.7, NVIDIA H100: 3.5}"
     in_job = (*settings, "--set", prices)
     lines = [
-        "cost:         up to 7.00 (highest price of the table: NVIDIA H100)",
+        "cost:         up to 7.00 (at 3.50 per device-hour: NVIDIA H100)",
         "budget:       exceeded: cost 7.00, where budget.cost is 1.00",
     ]
     assert kiln("estimate", job, *in_job).stdout.splitlines()[-2:] == lines
     assert "cost 7.00, where budget.cost is 1.00" in kiln("plan", job, *in_job).stderr
 
 
-def test_preview_says_whether_the_run_has_other_images_to_make(job: str) -> None:
-    assert "run or submit the job" in kiln("preview", job).stdout
-    kiln("run", job)
-    again = kiln("preview", job).stdout
-    assert "The run has finished already" in again
-    assert "run or submit the job" not in again
+def test_preview_says_that_its_images_are_part_of_the_run(job: str) -> None:
+    assert "run or submit the job, and it makes the others" in kiln("preview", job).stdout
 
 
 def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: str) -> None:
@@ -139,7 +135,7 @@ def test_score_that_is_missing_is_noted_by_estimate_and_refused_before_planning(
 ) -> None:
     estimated = kiln("estimate", job, "--set", OWN_SCORE)
     assert estimated.exit_code == 0
-    assert "--set scores: scores.warm: score_beside:red does not import" in estimated.stderr
+    assert "scores.warm: score_beside:red does not import" in estimated.stderr
     for command in ("preview", "run"):
         refused = kiln(command, job, "--set", OWN_SCORE)
         assert refused.exit_code == 2

@@ -93,7 +93,6 @@ def test_missing_prerequisite_is_printed_with_its_remedy_and_exits_with_2(
         "wrong    gpu-nodes: No node advertises nvidia.com/gpu.\n"
         "         -> Install the device plugin that advertises it, such as "
     ) in done.stdout
-    assert "1 wrong" in done.stdout
 
 
 def test_api_that_does_not_answer_exits_with_75_after_one_request(job: str, kube: Kube) -> None:
@@ -111,12 +110,11 @@ def test_without_kubeconfig_what_needs_no_cluster_is_checked(
     (tmp_path / "kubeconfig").unlink()
     done = _doctor(job)
     assert done.exit_code == 2
-    *checks, reason, remedy, counts = done.stdout.splitlines()
+    *checks, reason, remedy = done.stdout.splitlines()
     names = [line.split(":")[0].split()[1] for line in checks]
     assert names == LOCAL_CHECKS
     assert reason.startswith("wrong    kubernetes: kubeconfig: ")
     assert remedy.startswith("         -> Set KUBECONFIG; for commands other than doctor, --server")
-    assert "1 wrong" in counts
     assert not done.stderr
     kube.argo = "v4.0.7"
     verdicts = _verdicts(_doctor(job, "--server", kube.url, "--format", "json"))

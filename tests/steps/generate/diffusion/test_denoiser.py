@@ -15,7 +15,7 @@ import torch
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.diffusion.variants import make_scheduler
-from imagekiln.steps.job.samplers import SAMPLERS, SCHEDULERS
+from imagekiln.steps.job.columns import SAMPLERS, SCHEDULERS
 from imagekiln.steps.models.samplers import fitting_samplers
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runtime.signals import Stopped

@@ -12,8 +12,8 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion import pipeline
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
 from imagekiln.steps.generate.diffusion.variants import make_scheduler
+from imagekiln.steps.job.columns import SCHEDULERS
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
 from tests import models
