@@ -37,7 +37,7 @@ from imagekiln.steps.runs.keys import (
     reduced_part_key,
 )
 from imagekiln.steps.runs.manifest import NO_IDS, read_forgotten, write_forgotten
-from imagekiln.steps.runs.part_file import bury, reduce_part
+from imagekiln.steps.runs.parts import bury, reduce_part
 from imagekiln.steps.runs.run import Run, iter_named_parts, read_shard_columns
 from imagekiln.steps.runs.shard import read_row_schema, read_shard_rows
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, added_fields, read_column

@@ -137,7 +137,7 @@ def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
     def is_missing(part: Part) -> bool:
         if not store.exists(part.key):
             return True
-        check_part(store, part.key, part.rows)
+        check_part(store, part)
         return False
 
     with ThreadPoolExecutor(CHECK_THREADS) as pool:

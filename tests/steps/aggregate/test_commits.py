@@ -18,7 +18,7 @@ from imagekiln.steps.runs import commits
 from imagekiln.steps.runs.commits import create_commit, read_commit, read_head
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import CARD_KEY, REPORT_KEY, SUCCESS_KEY, commit_key, part_key
-from imagekiln.steps.runs.part_file import pack_part
+from imagekiln.steps.runs.parts import pack_part
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
