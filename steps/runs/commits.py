@@ -19,8 +19,8 @@ from pydantic import AwareDatetime, FailFast, Field, JsonValue, TypeAdapter, Val
 from imagekiln.steps.errors import BadInput, TryAgain, version_error
 from imagekiln.steps.runs.attempts import Terms
 from imagekiln.steps.runs.keys import METADATA_KEY_PATTERN, PART_KEY_PATTERN, commit_key
-from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Count, Plan, PlanCounts, Shard
-from imagekiln.steps.runs.stats import RunRate
+from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Plan, PlanCounts, Shard
+from imagekiln.steps.runs.stats import Count, RunRate
 from imagekiln.steps.storage.store import Store
 
 CommitKind = Literal["aggregate", "terms", "retry", "forget", "forgotten", "removed"]

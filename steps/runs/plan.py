@@ -37,7 +37,7 @@ from imagekiln.steps.runs.keys import (
     commit_key,
     registry_key,
 )
-from imagekiln.steps.runs.stats import Expectation
+from imagekiln.steps.runs.stats import Count, Expectation
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.store import Store
 from imagekiln.steps.storage.uri import is_remote_uri
@@ -45,7 +45,6 @@ from imagekiln.steps.storage.uri import is_remote_uri
 # Of all objects of a run. Raise it if a released Imagekiln would misread them.
 PLAN_SCHEMA_VERSION = 2
 MAX_PART_IMAGES = 16_384  # of the largest `part.images`, rounded up to whole batches
-Count = Annotated[int, Field(ge=0, le=2**62)]
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]  # a part of it is in names of objects
 
