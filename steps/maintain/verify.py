@@ -182,7 +182,6 @@ def _checks(run: Run) -> Iterator[Iterator[str]]:
         rejected_key(run.plan.rejected),
         duplicates_key(run.plan.duplicates),
         *commit.manifests,
-        *commit.image_ids,
     ]
     if commit.forgotten is not None:
         keys.append(commit.forgotten)

@@ -64,18 +64,17 @@ class Takedown:
 class Commit:
     """The state of a run.
 
-    `manifests` are the keys of the manifests by shard, `image_ids` those of the chunks of the index
-    of images; both are empty before the run is first aggregated. `forgotten` is a table of the ids
-    that were taken down. `buried` names hold no images any more, and never will. `is_complete` says
-    that no part is left to make, of the job or of a retry, `is_finished` that the run is as its job
-    asks. `summary` has the counts and times, `rate` what later runs are estimated by.
+    `manifests` are the keys of the manifests by shard, none before the run is first aggregated.
+    `forgotten` is a table of the ids that were taken down. `buried` names hold no images any more,
+    and never will. `is_complete` says that no part is left to make, of the job or of a retry,
+    `is_finished` that the run is as its job asks. `summary` has the counts and times, `rate` what
+    later runs are estimated by.
     """
 
     schema_version: int
     kind: CommitKind
     at: float
     manifests: MetadataKeys = ()
-    image_ids: MetadataKeys = ()
     retries: tuple[Retry, ...] = ()
     forgotten: MetadataKey | None = None
     takedown: Takedown | None = None

@@ -24,7 +24,7 @@ DIGEST_DIGITS = 32  # of the SHA-256 of an object, in its name
 IMAGE_ID_PATTERN = "^[0-9a-f]{32}$"
 SHA256_PATTERN = "^[0-9a-f]{64}$"
 # What plans and commits name, which may be a stranger's.
-METADATA_KEY_PATTERN = r"^(?:(?:manifest|image-ids)/[0-9]{5,9}-|forgotten/)[0-9a-f]{32}\.parquet$"
+METADATA_KEY_PATTERN = r"^(?:manifest/[0-9]{5,9}-|forgotten/)[0-9a-f]{32}\.parquet$"
 PART_KEY_PATTERN = (
     r"^images/(?:r([0-9]{1,9})-)?([0-9]{5,9})-([0-9]{4,9})(?:\.f[0-9]{1,9})?\.parquet$"
 )
@@ -34,7 +34,7 @@ ATTEMPT_KEY_PATTERN = re.compile(r"attempts/(?:r(\d+)-)?(\d{5,})-[0-9a-f]{32}\.j
 RUN_KEY_PATTERN = re.compile(
     r"""(?:
       plan\.json | _SUCCESS | README\.md | empty\.parquet
-      | (?:shards/(?:r\d+-)?|manifest/|image-ids/)\d{5,}-[0-9a-f]{32}\.parquet
+      | (?:shards/(?:r\d+-)?|manifest/)\d{5,}-[0-9a-f]{32}\.parquet
       | (?:rejected-|duplicates-|forgotten/)[0-9a-f]{32}\.parquet
       | images/(?:r\d+-)?\d{5,}-\d{4,}(?:\.f\d+)?\.parquet
       | inputs/[0-9a-f]{64}
@@ -118,11 +118,6 @@ def attempt_key(shard_number: int, attempt: str, retry: int = 0) -> str:
 def manifest_key(shard_number: int, sha256: str) -> str:
     """One row for each planned image of the shard."""
     return f"manifest/{shard_number:05d}-{_digest(sha256)}.parquet"
-
-
-def image_ids_key(number: int, sha256: str) -> str:
-    """A chunk of the index of the run's images that are ok."""
-    return f"image-ids/{number:05d}-{_digest(sha256)}.parquet"
 
 
 def forgotten_key(sha256: str) -> str:

@@ -91,6 +91,17 @@ def _check_manifest(manifest: pa.Table, images: int) -> None:
             raise ValueError("the column image_id has values that no run has")
 
 
+def read_held_ids(store: Store, key: str) -> pa.Table:
+    """The ids in a manifest that no later run is to make: of images that are ok, or taken down.
+
+    Raises Missing, or BadInput if it is damaged.
+    """
+    with open_parquet(store, key) as parquet:
+        rows = read_whole(parquet, ["image_id", "status"])
+    is_held = pc.is_in(rows["status"], pa.array(["ok", FORGOTTEN_STATUS]))
+    return rows.filter(is_held)
+
+
 def read_forgotten(store: Store, commit: Commit) -> pa.Array:
     """The ids of the images that were taken down. Raises BadInput on damage, TryAgain."""
     if commit.forgotten is None:

@@ -25,6 +25,7 @@ COLUMN_TYPES: Mapping[ColumnKind, pa.DataType] = {
     "number": pa.float64(),
     "image": pa.string(),  # the SHA-256 of its file
 }
+ID_COLUMN = "image_id"
 IMAGE_ROW_SCHEMA = pa.schema(
     [
         pa.field("image_id", pa.string()),

@@ -181,7 +181,6 @@ NAMED: dict[str, Callable[[Plan, Commit], str]] = {
     "rejected": lambda plan, _: rejected_key(plan.rejected),
     "duplicates": lambda plan, _: duplicates_key(plan.duplicates),
     "manifest": lambda _, commit: commit.manifests[1],
-    "image ids": lambda _, commit: commit.image_ids[0],
     "part": lambda *_: KEY,
 }
 
