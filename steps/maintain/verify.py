@@ -246,7 +246,7 @@ def _check_shard(run: Run, counts: list[ImageCounts], budget: ByteBudget, number
         planned_parts = read_shard(run.store, run.plan, number)
         manifest = read_shard_manifest(run, number)
         names = manifest["part"].drop_null().unique().to_pylist()
-        parts = [part for _, part in iter_named_parts(run, names)]
+        parts = list(iter_named_parts(run, names))
     except BadInput as error:
         return _damage_of(error)
 

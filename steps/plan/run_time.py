@@ -231,7 +231,8 @@ def require_budget_left(run: Run) -> None:
     if run.is_complete or not terms.budget.is_limited:
         return
     excess = terms.find_excess(sum_charged(read_attempts(run.store)))
-    if excess is not None and has_missing_parts(run.store, run.plan):
+    shards = range(len(run.plan.shards))
+    if excess is not None and has_missing_parts(run.store, run.plan, shards):
         raise budget_error(run.store.uri, excess)
 
 

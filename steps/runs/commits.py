@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AwareDatetime, FailFast, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, FailFast, Field, JsonValue, TypeAdapter
 
 from imagekiln.steps.errors import BadInput, TryAgain, version_error
 from imagekiln.steps.runs.attempts import Terms
 from imagekiln.steps.runs.keys import METADATA_KEY_PATTERN, PART_KEY_PATTERN, commit_key
-from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Plan, PlanCounts, Shard
+from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Plan, PlanCounts, Shard, parse_json
 from imagekiln.steps.runs.stats import Count, RunRate
 from imagekiln.steps.storage.store import Store
 
@@ -130,14 +130,7 @@ def read_commit(store: Store, number: int) -> Commit:
     """The commit of this number. Raises Missing, or BadInput if it is damaged."""
     key = commit_key(number)
     where = store.uri_of(key)
-    content = store.read(key)
-    try:
-        commit = COMMIT_TYPE_ADAPTER.validate_json(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field_name = ".".join(map(str, first["loc"])) or "the whole"
-        reason = f"{field_name}: {first['msg']}"
-        raise BadInput(f"{where}: is not a readable commit ({reason}). Restore it.") from error
+    commit = parse_json(COMMIT_TYPE_ADAPTER, store.read(key), where, "commit")
     if commit.schema_version != PLAN_SCHEMA_VERSION:
         raise version_error(where, commit.schema_version, PLAN_SCHEMA_VERSION)
     return commit

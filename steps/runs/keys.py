@@ -9,7 +9,6 @@ REGISTRY_FOLDER = "_runs"  # of an output, and beside its runs
 REWRITES_FOLDER = "_rewritten"  # likewise
 PROMPT_LISTS_FOLDER = "_prompts"  # likewise
 PLAN_KEY = "plan.json"
-EXPORT_MARK = b'{"export_version":'  # how commits of an export begin, which is no run
 SUCCESS_KEY = "_SUCCESS"  # after the first commit of a run that is as its job asks; never removed
 CARD_KEY = "README.md"  # of a run, and of an output
 EMPTY_DATASET_KEY = "empty.parquet"  # what the card of a run without images names

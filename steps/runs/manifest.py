@@ -119,26 +119,15 @@ def write_forgotten(store: Store, image_ids: pa.Array) -> str:
 
 def forget_rows(manifest: pa.Table, image_ids: pa.Array, added: AddedFields) -> pa.Table:
     """The manifest, with nothing but the status of what became of the images with these ids."""
-    if not len(image_ids):
-        return manifest
     is_forgotten = pc.is_in(manifest["image_id"], image_ids)
-    has_any = pc.any(is_forgotten).as_py()
-    if not has_any:
+    if not pc.any(is_forgotten).as_py():
         return manifest
-    status = pc.if_else(is_forgotten, FORGOTTEN_STATUS, manifest["status"])
-    manifest = _replace_column(manifest, "status", status)
-    added_names = [field.name for field in added]
-    for name in (*EMPTIED_COLUMNS, *added_names):
-        if name in manifest.column_names:
-            column = manifest[name]
-            nulls = pa.nulls(len(column), column.type)
-            values = pc.if_else(is_forgotten, nulls, column)
-            manifest = _replace_column(manifest, name, values)
-    return manifest.combine_chunks()
-
-
-def _replace_column(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
-    schema = table.schema
-    index = schema.get_field_index(name)
-    field = schema.field(index)
-    return table.set_column(index, field, values)
+    emptied = {*EMPTIED_COLUMNS, *(field.name for field in added)}
+    columns = []
+    for name, column in zip(manifest.column_names, manifest.columns, strict=True):
+        if name == "status":
+            column = pc.if_else(is_forgotten, FORGOTTEN_STATUS, column)
+        elif name in emptied:
+            column = pc.if_else(is_forgotten, pa.nulls(len(column), column.type), column)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=manifest.schema).combine_chunks()

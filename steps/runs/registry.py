@@ -12,12 +12,13 @@ from functools import partial
 from itertools import compress
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from imagekiln.steps.errors import BadInput, Incomplete, StorageRefused
+from imagekiln.steps.errors import Incomplete, StorageRefused
 from imagekiln.steps.job.fields import RunId
 from imagekiln.steps.runs.commits import count_entries
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, registry_key
+from imagekiln.steps.runs.plan import parse_json
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -87,10 +88,7 @@ def iter_successful(output: str, entries: Sequence[RunEntry]) -> Iterator[RunEnt
 
 def _read_entry(store: Store, number: int) -> RunEntry:
     key = registry_key(number)
-    try:
-        return RUN_ENTRY_TYPE_ADAPTER.validate_json(store.read(key))
-    except ValidationError as error:
-        raise BadInput(f"{store.uri_of(key)}: is not the entry of a run. Restore it.") from error
+    return parse_json(RUN_ENTRY_TYPE_ADAPTER, store.read(key), store.uri_of(key), "entry of a run")
 
 
 def find_finished_runs(output: str) -> list[RunEntry]:

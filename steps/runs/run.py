@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.attempts import Terms
 from imagekiln.steps.runs.commits import (
     Head,
@@ -24,7 +24,7 @@ from imagekiln.steps.runs.commits import (
 from imagekiln.steps.runs.keys import PLAN_KEY, parse_part_key, planned_part_key
 from imagekiln.steps.runs.manifest import find_manifest, read_manifest
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.plan import Plan, is_export, load_plan
+from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -96,13 +96,7 @@ def open_run(uri: str) -> Run:
     """
     run_uri, retry = split_address(uri)
     store = open_store(run_uri)
-    try:
-        plan = load_plan(store)
-    except Missing:
-        if not is_export(store):
-            read_present_head(store)  # raises if there was a plan
-        raise
-    return Run(store, plan, read_present_head(store), retry)
+    return Run(store, load_plan(store), read_present_head(store), retry)
 
 
 def split_address(uri: str) -> tuple[str, int | None]:
@@ -137,47 +131,30 @@ def set_terms(store: Store, plan: Plan, terms: Terms) -> Run:
 
     Raises BadInput if the run was removed, TryAgain.
     """
+    job = plan.job
+    planned = Terms(job.price_per_hour, failed_share=job.limits.failed_share)
 
     def attempt(head: Head) -> Run | None:
-        job = plan.job
-        planned = Terms(job.price_per_hour, failed_share=job.limits.failed_share)
-        latest = head.commit.terms or planned
-        if latest == terms:
-            return Run(store, plan, head)
-        commit = replace(head.commit, kind="terms", terms=terms)
-        new_head = create_commit(store, head, commit)
-        if new_head is None:
-            return None
-        return Run(store, plan, new_head)
+        new_head: Head | None = head
+        if terms != (head.commit.terms or planned):
+            commit = replace(head.commit, kind="terms", terms=terms)
+            new_head = create_commit(store, head, commit)
+        return None if new_head is None else Run(store, plan, new_head)
 
     return commit_next(store, attempt)
 
 
-def iter_named_parts(run: Run, keys: Iterable[str]) -> Iterator[tuple[str, Part]]:
-    """The parts that have these keys by the manifest, with the rows that were planned of each.
+def iter_named_parts(run: Run, keys: Iterable[str]) -> Iterator[Part]:
+    """The parts with these keys, by the manifest, that the run has planned, with their rows.
 
-    Raises BadInput if one is no part of the run, or a shard has changed.
+    Raises BadInput if a shard has changed.
     """
+    key_of = {planned_part_key(key): key for key in keys}
     plans = {plan.retry: plan for plan in (run.plan, *run.retry_plans)}
-    keys_by_shard: dict[tuple[int, int], list[str]] = {}
-    for key in keys:
-        location = parse_part_key(key)
-        if location is None or location[0] not in plans:
-            raise _unplanned_part(run, key)
-        shard_keys = keys_by_shard.setdefault(location, [])
-        shard_keys.append(key)
-
-    for (retry, number), shard_keys in sorted(keys_by_shard.items()):
-        shard = read_shard(run.store, plans[retry], number)
-        planned_parts = {part.key: part for part in shard}
-        for key in shard_keys:
-            planned_key = planned_part_key(key)
-            part = planned_parts.get(planned_key)
-            if part is None:
-                raise _unplanned_part(run, key)
-            yield key, replace(part, key=key)
-
-
-def _unplanned_part(run: Run, key: str) -> BadInput:
-    where = run.store.uri_of(key)
-    return BadInput(f"{where}: is no part that this run has planned. Restore the commits.")
+    shards = sorted(set(filter(None, map(parse_part_key, key_of))))
+    for retry, number in shards:
+        if retry not in plans:
+            continue
+        for part in read_shard(run.store, plans[retry], number):
+            if part.key in key_of:
+                yield replace(part, key=key_of[part.key])

@@ -1,6 +1,5 @@
 """One shard as the plan lists it: its parts, and which of them are missing."""
 
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,7 +15,6 @@ from imagekiln.steps.models.passes import PassSizes
 from imagekiln.steps.runs.commits import digest_of
 from imagekiln.steps.runs.keys import (
     IMAGES_FOLDER,
-    PART_KEY_PATTERN,
     part_key,
     shard_key,
 )
@@ -56,10 +54,8 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
     added = added_fields(plan.job)
     parts = []
     for number in range(plan.part_count(shard)):
-        first = number * plan.part_images
-        part_rows = rows.slice(first, plan.part_images)
-        key = part_key(shard, number, plan.retry)
-        parts.append(Part(key, part_rows, added))
+        part_rows = rows.slice(number * plan.part_images, plan.part_images)
+        parts.append(Part(part_key(shard, number, plan.retry), part_rows, added))
     return tuple(parts)
 
 
@@ -90,25 +86,14 @@ def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
         plan.created_at.astimezone(UTC).replace(tzinfo=None),
     )
     for field, value in zip(ORIGIN_SCHEMA, values, strict=True):
-        scalar = pa.scalar(value, field.type)
-        column = pa.repeat(scalar, rows.num_rows)
+        column = pa.repeat(pa.scalar(value, field.type), rows.num_rows)
         rows = rows.append_column(field, column)
     return rows
 
 
 def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
-    """The columns of the rows of the plan's parts.
-
-    Without shards, those that all runs have, and those that say where prompts are from, which are
-    texts. What `carry` names has types that only shards tell.
-    """
-    job = plan.job
-    origins = []
-    for name in job.carried_columns:
-        if name not in job.carry:
-            origin = pa.field(name, pa.string())
-            origins.append(origin)
-    schema = pa.schema([*IMAGE_ROW_SCHEMA, *origins])
+    """The columns of the rows of the plan's parts; without shards, those that all runs have."""
+    schema = IMAGE_ROW_SCHEMA
     if plan.shards:
         with open_parquet(store, planned_shard_key(plan, 0)) as parquet:
             schema = parquet.schema_arrow
@@ -147,33 +132,23 @@ def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
 
 def count_committed_images(store: Store, plan: Plan) -> int:
     """The images of the parts that a listing shows; of a very large run, the first of them."""
-    listed = islice(store.list_folder(IMAGES_FOLDER), MAX_LISTED)
-    return sum(_count_images(entry.key, plan) for entry in listed)
+    listed = {entry.key for entry in islice(store.list_folder(IMAGES_FOLDER), MAX_LISTED)}
+    committed = 0
+    for number, shard in enumerate(plan.shards):
+        for part in range(plan.part_count(number)):
+            if part_key(number, part) in listed:
+                committed += min(plan.part_images, shard.images - part * plan.part_images)
+    return committed
 
 
-def _count_images(key: str, plan: Plan) -> int:
-    """The images of the part with this key; 0 if it is none of the plan's."""
-    match = re.fullmatch(PART_KEY_PATTERN, key)
-    if match is None:
-        return 0
-    retry = int(match[1] or 0)
-    shard = int(match[2])
-    if retry != plan.retry or shard >= len(plan.shards):
-        return 0
-    first_image = int(match[3]) * plan.part_images
-    images_from_it = plan.shards[shard].images - first_image
-    return max(0, min(plan.part_images, images_from_it))
+def has_missing_parts(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
+    """Tell if a part of any of these shards is missing. Raises as `missing_parts` does."""
 
+    def is_incomplete(index: int) -> bool:
+        parts = read_shard(store, plan, shards[index])
+        return bool(missing_parts(store, parts))
 
-def has_missing_parts(store: Store, plan: Plan) -> bool:
-    """Tell if a part of any shard is missing. Raises as `missing_parts` does."""
-
-    def is_incomplete(number: int) -> bool:
-        parts = read_shard(store, plan, number)
-        missing = missing_parts(store, parts)
-        return bool(missing)
-
-    with closing(map_ordered(is_incomplete, len(plan.shards))) as results:
+    with closing(map_ordered(is_incomplete, len(shards))) as results:
         return any(results)
 
 
@@ -181,39 +156,24 @@ def with_final_sizes(rows: pa.Table, sizes: PassSizes) -> pa.Table:
     """Planned rows with the sizes in which images are stored, and those in which they are drawn."""
     if not sizes.alters_images:
         return rows
-    widths = rows["width"].to_pylist()
-    heights = rows["height"].to_pylist()
-    drawn = list(zip(widths, heights, strict=True))
-    final_sizes = {size: sizes.final(size) for size in set(drawn)}
-    final = [final_sizes[size] for size in drawn]
-
-    generated_width, generated_height = DRAWN_SIZE_SCHEMA
-    rows = rows.append_column(generated_width, rows["width"])
-    rows = rows.append_column(generated_height, rows["height"])
+    drawn = list(zip(*(rows[name].to_pylist() for name in SIZE_COLUMNS), strict=True))
+    final = {size: sizes.final(size) for size in set(drawn)}
     for axis, name in enumerate(SIZE_COLUMNS):
-        index = rows.column_names.index(name)
+        rows = rows.append_column(DRAWN_SIZE_SCHEMA[axis], rows[name])
         field = rows.schema.field(name)
-        values = [size[axis] for size in final]
-        column = pa.array(values, field.type)
-        rows = rows.set_column(index, field, column)
+        column = pa.array([final[size][axis] for size in drawn], field.type)
+        rows = rows.set_column(rows.schema.get_field_index(name), field, column)
     return rows.combine_chunks()
 
 
 def sum_work(rows: pa.Table, sizes: PassSizes) -> float:
     """The work of images and their passes of diffusion, in pixels times steps."""
     has_drawn = DRAWN_SIZE_COLUMNS[0] in rows.column_names
-    sizes_drawn = DRAWN_SIZE_COLUMNS if has_drawn else SIZE_COLUMNS
-    names = [*sizes_drawn, "steps", "strength"]
-    groups = rows.select(names).group_by(names, use_threads=False)
-    counted = groups.aggregate([([], "count_all")])
+    names = [*(DRAWN_SIZE_COLUMNS if has_drawn else SIZE_COLUMNS), "steps", "strength"]
+    counted = rows.group_by(names, use_threads=False).aggregate([([], "count_all")])
     columns = [column.to_pylist() for column in counted.columns]
-
     work = 0.0
     for width, height, steps, strength, images in zip(*columns, strict=True):
-        drawn = width * height * steps
-        if strength is not None:
-            drawn *= strength
-        size = width, height
-        in_passes = sizes.work(size, steps)
-        work += images * (drawn + in_passes)
+        drawn = width * height * steps * (1.0 if strength is None else strength)
+        work += images * (drawn + sizes.work((width, height), steps))
     return work
