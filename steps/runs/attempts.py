@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import astuple, dataclass, field, replace
-from operator import add, itemgetter
+from operator import add
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -217,10 +217,12 @@ def sum_charged(attempts: Iterable[Attempt]) -> Spent:
 def merge_stats(attempts: Sequence[Attempt]) -> list[ShardStats]:
     """The statistics of each shard over all attempts, those of the run before those of retries."""
     merged: dict[tuple[int, int], ShardStats] = {}
-    for attempt in sorted(attempts, key=lambda attempt: attempt.at):
+    in_order = sorted(attempts, key=lambda attempt: attempt.at)
+    for attempt in in_order:
         for stats in attempt.stats:
             _add_stats(merged, (attempt.retry, stats.shard), stats)
-    return [stats for _, stats in sorted(merged.items(), key=itemgetter(0))]
+    shards = sorted(merged)
+    return [merged[shard] for shard in shards]
 
 
 def _add_stats(merged: dict[K, ShardStats], key: K, stats: ShardStats) -> None:

@@ -112,8 +112,10 @@ COMMIT_TYPE_ADAPTER: TypeAdapter[Commit] = TypeAdapter(Commit)
 
 def read_head(store: Store) -> Head:
     """The highest commit of the run in `store`. Raises BadInput on damage, TryAgain."""
-    count = count_entries(store, commit_key)
-    return Head(count - 1, read_commit(store, count - 1)) if count else Head()
+    number = count_entries(store, commit_key) - 1
+    if number < 0:
+        return Head()
+    return Head(number, read_commit(store, number))
 
 
 def read_present_head(store: Store) -> Head:
@@ -146,7 +148,10 @@ def create_commit(store: Store, head: Head, commit: Commit) -> Head | None:
     commit = replace(commit, at=time.time())
     number = head.number + 1
     content = COMMIT_TYPE_ADAPTER.dump_json(commit) + b"\n"
-    return Head(number, commit) if store.create(commit_key(number), content) else None
+    key = commit_key(number)
+    if store.create(key, content):
+        return Head(number, commit)
+    return None
 
 
 def commit_next(store: Store, attempt: Callable[[Head], T | None]) -> T:

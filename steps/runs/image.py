@@ -144,10 +144,16 @@ def image_rows(table: pa.Table) -> list[ImageRow]:
         drawn = dict(zip(("width", "height"), DRAWN_SIZE_COLUMNS, strict=True))
         names = [drawn.get(name, name) for name in names]
     columns = [table[name].to_pylist() for name in names]
-    rows = []
+    rows: list[ImageRow] = []
     for image_id, row_id, image_index, *values in zip(*columns, strict=True):
-        parameters = ImageParameters(*values)
-        rows.append(ImageRow(len(rows), image_id, parameters, row_id, image_index))
+        row = ImageRow(
+            index_in_part=len(rows),
+            image_id=image_id,
+            parameters=ImageParameters(*values),
+            id=row_id,
+            image_index=image_index,
+        )
+        rows.append(row)
     return rows
 
 
@@ -206,4 +212,6 @@ def describe_setting(name: str, value: object) -> str:
     """A setting with its value, such as `guidance 2.5`."""
     if value is None or value == "":
         return f"no {name}"
-    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+    if isinstance(value, float):
+        return f"{name} {value:g}"
+    return f"{name} {value}"

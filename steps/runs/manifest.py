@@ -122,12 +122,15 @@ def forget_rows(manifest: pa.Table, image_ids: pa.Array, added: AddedFields) -> 
     is_forgotten = pc.is_in(manifest["image_id"], image_ids)
     if not pc.any(is_forgotten).as_py():
         return manifest
-    emptied = {*EMPTIED_COLUMNS, *(field.name for field in added)}
+    added_names = [field.name for field in added]
+    emptied = {*EMPTIED_COLUMNS, *added_names}
     columns = []
     for name, column in zip(manifest.column_names, manifest.columns, strict=True):
         if name == "status":
             column = pc.if_else(is_forgotten, FORGOTTEN_STATUS, column)
         elif name in emptied:
-            column = pc.if_else(is_forgotten, pa.nulls(len(column), column.type), column)
+            nulls = pa.nulls(len(column), column.type)
+            column = pc.if_else(is_forgotten, nulls, column)
         columns.append(column)
-    return pa.Table.from_arrays(columns, schema=manifest.schema).combine_chunks()
+    forgotten = pa.Table.from_arrays(columns, schema=manifest.schema)
+    return forgotten.combine_chunks()

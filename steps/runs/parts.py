@@ -92,11 +92,19 @@ def part_to_parquet(
 ) -> bytes:
     """A part with its images, in any order. The same rows and images give the same bytes."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
+    image_ids = rows["image_id"].to_pylist()
     files = []
-    for image_id, image in zip(rows["image_id"].to_pylist(), ordered, strict=True):
+    for image_id, image in zip(image_ids, ordered, strict=True):
         name = f"{image_id}{image.suffix}"
-        files.append(None if image.content is None else {"bytes": image.content, "path": name})
-    outcome = pa.Table.from_pylist(list(map(_outcome, ordered)), schema=outcome_schema(added))
+        if image.content is None:
+            files.append(None)
+        else:
+            files.append({"bytes": image.content, "path": name})
+    outcomes = [_outcome(image) for image in ordered]
+    outcome = pa.Table.from_pylist(
+        outcomes,
+        schema=outcome_schema(added),
+    )
     return _write_part(rows, outcome, pa.array(files, IMAGE_FIELD.type))
 
 
@@ -130,20 +138,26 @@ def _write_part(rows: pa.Table, outcome: pa.Table, files: pa.StructArray) -> byt
     is_stored = files.is_valid()
     outcomes = join_outcome(rows, outcome)
     stored = outcomes.filter(is_stored)
-    lost = outcomes.filter(pc.invert(is_stored)).select(["image_id", *outcome.column_names])
+    lost = outcomes.filter(pc.invert(is_stored))
+    lost = lost.select(["image_id", *outcome.column_names])
     images = files.drop_null()
     schema = image_table_schema(stored.schema)
     table = pa.Table.from_arrays([images, *stored.columns], schema=schema)
+    options = image_table_options(schema)
+    one_row_group = table.num_rows
     sink = io.BytesIO()
-    with pq.ParquetWriter(sink, schema, **image_table_options(schema)) as writer:
+    with pq.ParquetWriter(sink, schema, **options) as writer:
         if table.num_rows:  # some readers fail at a row group without rows
-            writer.write_table(table, row_group_size=table.num_rows)
-        offsets = _find_offsets(sink.getvalue(), images.field("bytes").to_pylist())
-        outcomes_lost = iter(lost.to_pylist())
-        entries = [
-            next(offsets if has_file else outcomes_lost) for has_file in is_stored.to_pylist()
-        ]
-        writer.add_key_value_metadata({IMAGES_METADATA: json.dumps(entries)})
+            writer.write_table(table, row_group_size=one_row_group)
+        contents = images.field("bytes").to_pylist()
+        offsets = _find_offsets(sink.getvalue(), contents)
+        losses = iter(lost.to_pylist())
+        entries = []
+        for has_file in is_stored.to_pylist():
+            entry = next(offsets if has_file else losses)
+            entries.append(entry)
+        metadata = {IMAGES_METADATA: json.dumps(entries)}
+        writer.add_key_value_metadata(metadata)
     return sink.getvalue()
 
 
@@ -158,19 +172,30 @@ def _find_offsets(written: bytes, contents: Iterable[bytes]) -> Iterator[int]:
 
 def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
     """Image rows side by side with their outcomes."""
-    schema = pa.schema([*rows.schema, *outcome.schema])
-    return pa.Table.from_arrays([*rows.columns, *outcome.columns], schema=schema)
+    fields = [*rows.schema, *outcome.schema]
+    columns = [*rows.columns, *outcome.columns]
+    schema = pa.schema(fields)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def image_column(contents: Sequence[bytes], names: Sequence[str]) -> pa.Array:
     """Images as a column: the bytes of each file, and its name."""
-    columns = [pa.array(contents, pa.binary()), pa.array(names, pa.string())]
-    return pa.StructArray.from_arrays(columns, fields=list(IMAGE_FIELD.type))
+    columns = [
+        pa.array(contents, pa.binary()),
+        pa.array(names, pa.string()),
+    ]
+    return pa.StructArray.from_arrays(
+        columns,
+        fields=list(IMAGE_FIELD.type),
+    )
 
 
 def image_table_schema(rows: pa.Schema) -> pa.Schema:
     """The schema of a table with an image beside each of these rows."""
-    return pa.schema([IMAGE_FIELD, *rows], metadata={"huggingface": HUGGINGFACE_METADATA})
+    return pa.schema(
+        [IMAGE_FIELD, *rows],
+        metadata={"huggingface": HUGGINGFACE_METADATA},
+    )
 
 
 def image_table_options(schema: pa.Schema) -> dict[str, object]:
@@ -194,15 +219,22 @@ def reduce_part(store: Store, part: Part, key: str, image_ids: pa.Array) -> bool
     schema = outcome_schema(part.added)
     with parse_parquet(store.read(part.key), where) as parquet:
         outcomes = read_part(parquet, ["image_id", *schema.names], part.added)
-        images = read_whole(parquet, [IMAGE_FIELD.name])[IMAGE_FIELD.name].combine_chunks()
+        files = read_whole(parquet, [IMAGE_FIELD.name])
     if not len(outcomes.offsets):
         return False
     require_same_images(where, outcomes, part.rows)
-    left = forget_rows(outcomes.table, image_ids, part.added).select(schema.names).cast(schema)
+
+    left = forget_rows(outcomes.table, image_ids, part.added)
+    left = left.select(schema.names).cast(schema)
+    is_forgotten = pc.is_in(outcomes.table["image_id"], image_ids)
     has_file = outcomes.offsets.is_valid().to_numpy(zero_copy_only=False)
-    is_forgotten = pc.is_in(outcomes.table["image_id"], image_ids).to_numpy()
-    places = pa.array(has_file.cumsum() - 1, mask=~has_file | is_forgotten)
-    store.create(key, _write_part(part.rows, left, images.take(places)))
+    places = pa.array(
+        has_file.cumsum() - 1,
+        mask=~has_file | is_forgotten.to_numpy(),
+    )
+    images = files[IMAGE_FIELD.name].combine_chunks()
+    content = _write_part(part.rows, left, images.take(places))
+    store.create(key, content)
     return True
 
 
@@ -224,32 +256,50 @@ def read_part(
     A part may have no columns but ids and outcomes of those that are no rows of the object: no
     others may be named then. Raises one of DAMAGE_ERRORS.
     """
-    table = read_whole(parquet, columns).replace_schema_metadata(None)
-    entries = json.loads(parquet.metadata.metadata[IMAGES_METADATA.encode()])
-    lost = [entry for entry in entries if isinstance(entry, dict)]
-    is_lost = np.array([isinstance(entry, dict) for entry in entries], bool)
+    table = read_whole(parquet, columns)
+    table = table.replace_schema_metadata(None)
+    metadata = parquet.metadata.metadata
+    lost = []
+    is_lost = []
+    offsets = []
+    for entry in json.loads(metadata[IMAGES_METADATA.encode()]):
+        has_image = isinstance(entry, int)
+        if not has_image:
+            lost.append(entry)
+        is_lost.append(not has_image)
+        offsets.append(entry if has_image else 0)
+
     if lost:
         schema = pa.schema([IMAGE_ROW_SCHEMA.field("image_id"), *outcome_schema(added)])
-        others = pa.Table.from_pylist(lost, schema).select(table.column_names)
+        others = pa.Table.from_pylist(lost, schema)
+        others = others.select(table.column_names)
+        both = pa.concat_tables([table, others])
         # Both have their rows in order, one after the other.
-        places = np.argsort(np.argsort(is_lost, kind="stable"))
-        table = pa.concat_tables([table, others]).take(pa.array(places)).combine_chunks()
+        order = np.argsort(is_lost, kind="stable")
+        places = pa.array(np.argsort(order))
+        table = both.take(places).combine_chunks()
+
     # `pa.array` of a list with a None looks for pandas first, which takes milliseconds.
-    offsets = np.array([-1 if isinstance(entry, dict) else entry for entry in entries], np.int64)
-    return PartOutcomes(table, pa.array(offsets, mask=is_lost))
+    numbers = np.array(offsets, np.int64)
+    return PartOutcomes(
+        table,
+        offsets=pa.array(numbers, mask=np.array(is_lost, bool)),
+    )
 
 
 def matches_rows(parquet: pq.ParquetFile, part: Part) -> bool:
     """Tell if an object has the columns that were planned of a part, and its rows in them."""
     rows = part.rows
-    planned = pa.schema([IMAGE_FIELD, *rows.schema, *outcome_schema(part.added)])
+    outcome = outcome_schema(part.added)
+    planned = pa.schema([IMAGE_FIELD, *rows.schema, *outcome])
     if not parquet.schema_arrow.equals(planned):
         return False
     outcomes = read_part(parquet, ["image_id"])
     if not outcomes.table["image_id"].equals(rows["image_id"]):
         return False
     stored = read_whole(parquet, rows.column_names)
-    return have_same_rows(stored, rows.filter(outcomes.offsets.is_valid()))
+    is_stored = outcomes.offsets.is_valid()
+    return have_same_rows(stored, rows.filter(is_stored))
 
 
 def read_outcomes(

@@ -68,13 +68,17 @@ def read_images(store: Store, rows: pa.Table, pool: Executor) -> list[bytes]:
     Raises Missing, TryAgain, or BadInput if they are not those that the manifest describes.
     """
     columns = [rows[name].to_pylist() for name in LOCATION_COLUMNS]
-    locations = enumerate(zip(*columns, strict=True))
-    places = [ImageLocation(index, *location) for index, location in locations]
+    places = []
+    for index, location in enumerate(zip(*columns, strict=True)):
+        place = ImageLocation(index, *location)
+        places.append(place)
     places.sort(key=lambda place: (place.part, place.offset))
+    groups = _group_neighbors(places)
     contents: dict[int, bytes] = {}
-    for images in pool.map(partial(_read_range, store), _group_neighbors(places)):
+    for images in pool.map(partial(_read_range, store), groups):
         contents |= images
-    return [contents[index] for index in range(len(places))]
+    indices = range(len(places))
+    return [contents[index] for index in indices]
 
 
 def _group_neighbors(places: Sequence[ImageLocation]) -> Iterator[list[ImageLocation]]:
@@ -92,8 +96,10 @@ def _group_neighbors(places: Sequence[ImageLocation]) -> Iterator[list[ImageLoca
 def _is_neighbor(group: Sequence[ImageLocation], place: ImageLocation) -> bool:
     first = group[0]
     last = group[-1]
-    is_near = place.offset - last.end <= MAX_GAP_BYTES
-    is_small = place.end - first.offset <= MAX_RANGE_BYTES
+    gap = place.offset - last.end
+    size = place.end - first.offset
+    is_near = gap <= MAX_GAP_BYTES
+    is_small = size <= MAX_RANGE_BYTES
     return place.part == first.part and is_near and is_small
 
 

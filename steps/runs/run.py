@@ -136,10 +136,13 @@ def set_terms(store: Store, plan: Plan, terms: Terms) -> Run:
 
     def attempt(head: Head) -> Run | None:
         new_head: Head | None = head
-        if terms != (head.commit.terms or planned):
+        latest = head.commit.terms or planned
+        if terms != latest:
             commit = replace(head.commit, kind="terms", terms=terms)
             new_head = create_commit(store, head, commit)
-        return None if new_head is None else Run(store, plan, new_head)
+        if new_head is None:
+            return None
+        return Run(store, plan, new_head)
 
     return commit_next(store, attempt)
 
@@ -151,10 +154,13 @@ def iter_named_parts(run: Run, keys: Iterable[str]) -> Iterator[Part]:
     """
     key_of = {planned_part_key(key): key for key in keys}
     plans = {plan.retry: plan for plan in (run.plan, *run.retry_plans)}
-    shards = sorted(set(filter(None, map(parse_part_key, key_of))))
-    for retry, number in shards:
+    locations = filter(None, map(parse_part_key, key_of))
+    for retry, number in sorted(set(locations)):
         if retry not in plans:
             continue
-        for part in read_shard(run.store, plans[retry], number):
-            if part.key in key_of:
-                yield replace(part, key=key_of[part.key])
+        plan = plans[retry]
+        for part in read_shard(run.store, plan, number):
+            if part.key not in key_of:
+                continue
+            key = key_of[part.key]
+            yield replace(part, key=key)

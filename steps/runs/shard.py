@@ -54,8 +54,10 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
     added = added_fields(plan.job)
     parts = []
     for number in range(plan.part_count(shard)):
-        part_rows = rows.slice(number * plan.part_images, plan.part_images)
-        parts.append(Part(part_key(shard, number, plan.retry), part_rows, added))
+        first = number * plan.part_images
+        part_rows = rows.slice(first, plan.part_images)
+        key = part_key(shard, number, plan.retry)
+        parts.append(Part(key, part_rows, added))
     return tuple(parts)
 
 
@@ -136,8 +138,9 @@ def count_committed_images(store: Store, plan: Plan) -> int:
     committed = 0
     for number, shard in enumerate(plan.shards):
         for part in range(plan.part_count(number)):
+            images_from_it = shard.images - part * plan.part_images
             if part_key(number, part) in listed:
-                committed += min(plan.part_images, shard.images - part * plan.part_images)
+                committed += min(plan.part_images, images_from_it)
     return committed
 
 
@@ -156,24 +159,32 @@ def with_final_sizes(rows: pa.Table, sizes: PassSizes) -> pa.Table:
     """Planned rows with the sizes in which images are stored, and those in which they are drawn."""
     if not sizes.alters_images:
         return rows
-    drawn = list(zip(*(rows[name].to_pylist() for name in SIZE_COLUMNS), strict=True))
+    widths = rows["width"].to_pylist()
+    heights = rows["height"].to_pylist()
+    drawn = list(zip(widths, heights, strict=True))
     final = {size: sizes.final(size) for size in set(drawn)}
     for axis, name in enumerate(SIZE_COLUMNS):
         rows = rows.append_column(DRAWN_SIZE_SCHEMA[axis], rows[name])
         field = rows.schema.field(name)
-        column = pa.array([final[size][axis] for size in drawn], field.type)
-        rows = rows.set_column(rows.schema.get_field_index(name), field, column)
+        sides = [final[size][axis] for size in drawn]
+        index = rows.schema.get_field_index(name)
+        column = pa.array(sides, field.type)
+        rows = rows.set_column(index, field, column)
     return rows.combine_chunks()
 
 
 def sum_work(rows: pa.Table, sizes: PassSizes) -> float:
     """The work of images and their passes of diffusion, in pixels times steps."""
     has_drawn = DRAWN_SIZE_COLUMNS[0] in rows.column_names
-    names = [*(DRAWN_SIZE_COLUMNS if has_drawn else SIZE_COLUMNS), "steps", "strength"]
-    counted = rows.group_by(names, use_threads=False).aggregate([([], "count_all")])
+    drawn_sizes = DRAWN_SIZE_COLUMNS if has_drawn else SIZE_COLUMNS
+    groups = rows.group_by([*drawn_sizes, "steps", "strength"], use_threads=False)
+    counted = groups.aggregate([([], "count_all")])
     columns = [column.to_pylist() for column in counted.columns]
     work = 0.0
     for width, height, steps, strength, images in zip(*columns, strict=True):
-        drawn = width * height * steps * (1.0 if strength is None else strength)
-        work += images * (drawn + sizes.work((width, height), steps))
+        drawn = width * height * steps
+        if strength is not None:
+            drawn *= strength
+        in_passes = sizes.work((width, height), steps)
+        work += images * (drawn + in_passes)
     return work
