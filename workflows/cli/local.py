@@ -59,15 +59,12 @@ def init(prompts: str, to: Path, model: str) -> None:
     If the prompts are a local file or folder, their columns are written into it.
     """
     from imagekiln.steps.runtime.sanitize import sanitize_line
-    from imagekiln.steps.storage.filesystem import describe_missing_extra
     from imagekiln.steps.storage.uri import is_remote_uri
     from imagekiln.workflows.cli.starter import read_columns, write_starter_job
 
     columns = read_columns(prompts)
     if columns is None and not is_remote_uri(prompts):
         print_note(f"{sanitize_line(prompts)}: no such file yet.")
-    if missing_extra := describe_missing_extra(prompts):
-        print_note(sanitize_line(missing_extra))
     write_starter_job(to, prompts, model, columns)
     if columns is not None and "prompt" not in columns.ours:
         sentence = f"No column of {prompts} seems to hold prompts."

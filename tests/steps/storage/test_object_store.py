@@ -12,9 +12,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from imagekiln.steps.errors import BadInput, KilnError, StorageRefused, TryAgain
 from imagekiln.steps.runtime.metrics import STORAGE_ERRORS, STORAGE_RETRIES
-from imagekiln.steps.storage import filesystem, object_store, open_store
-from imagekiln.steps.storage.filesystem import S3_OPTIONS
-from imagekiln.steps.storage.object_store import CONFLICT_ATTEMPTS, ObjectStore
+from imagekiln.steps.storage import filesystem, open_store
+from imagekiln.steps.storage.filesystem import CONFLICT_ATTEMPTS, S3_OPTIONS, ObjectStore
 from imagekiln.steps.storage.store import ObjectInfo, Store
 from tests.s3 import READER, WRITER, S3Server, forget_connections, log_in
 from tests.stub_s3 import CONFLICT, EXPIRED, SLOW_DOWN, StubS3, stub_s3
@@ -198,7 +197,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         "retries": {"mode": "standard", "total_max_attempts": 1},
     }
     monkeypatch.setitem(S3_OPTIONS, "config_kwargs", settings)
-    monkeypatch.setattr(object_store, "CALL_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(filesystem, "CALL_TIMEOUT_SECONDS", 1.0)
     monkeypatch.setattr(filesystem, "S3FS_ATTEMPTS", 1)
 
 
@@ -237,7 +236,7 @@ def test_write_meeting_a_conflict_is_repeated(stub: StubS3) -> None:
 
 
 def test_lasting_conflict_means_try_again(stub: StubS3, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "CONFLICT_ATTEMPTS", 2)
+    monkeypatch.setattr(filesystem, "CONFLICT_ATTEMPTS", 2)
     stub.faults.extend([CONFLICT] * CONFLICT_ATTEMPTS)
     assert type(failure(open_store("s3://bucket/run").create, "a", b"x")) is TryAgain
     assert stub.objects == {}

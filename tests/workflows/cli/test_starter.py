@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from imagekiln.steps.job.reader import read_job
-from imagekiln.steps.storage import filesystem
 from tests.mounts import small_disk
 from tests.workflows.cli.commands import kiln
 
@@ -36,15 +35,6 @@ def test_init_writes_a_job_that_can_be_read(prompts: str, name: str, tmp_path: P
     assert done.exit_code == 0, done.output
     job = read_job(str(file))
     assert (job.name, job.prompts, job.model.id) == (name, prompts, "bundled:shapes")
-
-
-def test_init_says_which_extra_the_prompts_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(filesystem.EXTRA_MODULES, "gcs", "no_such_module")
-    done = kiln("init", "gs://bucket/p.csv", "--to", str(tmp_path / "job.yaml"))
-    assert done.exit_code == 0
-    assert "gs://bucket/p.csv: gs:// needs an extra: pip install 'imagekiln[gcs]'" in done.stderr
 
 
 @pytest.mark.quick_cases(2)
