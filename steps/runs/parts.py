@@ -93,7 +93,7 @@ def part_to_parquet(
     """A part with its images, in any order. The same rows and images give the same bytes."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
     image_ids = rows["image_id"].to_pylist()
-    files = []
+    files: list[dict[str, object] | None] = []
     for image_id, image in zip(image_ids, ordered, strict=True):
         name = f"{image_id}{image.suffix}"
         if image.content is None:

@@ -3,13 +3,12 @@
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from operator import not_
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -107,7 +106,7 @@ class StartClock:
     def __init__(self, age: float = 0.0) -> None:
         """Begin. The process is `age` seconds old, which passed with importing."""
         self.seconds: StartSeconds | None = None
-        self._phases: Counter[str] = Counter()
+        self._phases = dict.fromkeys(get_args(Phase), 0.0)
         self._phases["imports"] += age
         self._began = time.perf_counter() - age
         self._began_drawing = 0.0

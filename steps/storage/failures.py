@@ -54,9 +54,8 @@ KNOWN_ERRORS: dict[str, tuple[type[KilnError], str]] = {
     "MemoryError": (TryAgain, "memory ran out. Run the command where there is more."),
     "PermissionError": (
         StorageRefused,
-        "access was refused ({reason}). Check credentials and permissions, or choose another path.",
+        "access was refused ({reason}). Check credentials and permissions.",
     ),
-    "InvalidURL": (BadInput, "is no URL ({reason}). Write https://host/file."),
     "NoSuchBucket": (StorageRefused, "no such bucket. Create it, or correct the name."),
     "NoSuchUpload": (TryAgain, f"the store lost a multipart upload. {AGAIN}"),
     "RequestTimeTooSkewed": (

@@ -52,6 +52,7 @@ REFUSED_SCHEMES = {
     *("local", "pyscript", "reference", "simplecache", "tar", "webhdfs", "zip"),
 }
 S3_SCHEMES = ("s3", "s3a")
+WEB_SCHEMES = ("http", "https")
 # The extras of this package that install a scheme's file system.
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 
@@ -86,7 +87,7 @@ def _filesystem_options(scheme: str, endpoint: str | None) -> dict[str, object]:
     options: dict[str, object] = dict(S3_OPTIONS) if scheme in S3_SCHEMES else {}
     if endpoint is not None:
         options["endpoint_url"] = endpoint
-    if scheme in ("http", "https"):
+    if scheme in WEB_SCHEMES:
         from aiohttp import ClientTimeout
 
         # By default, an answer may take five minutes in all, which ends any large table.
@@ -105,8 +106,9 @@ def _refuse_unsafe_uri(uri: str, scheme: str) -> None:
         )
     if "::" in uri or scheme in REFUSED_SCHEMES:
         raise BadInput(f"{uri}: is not read from. Use a path, s3:// or https://.")
-    if scheme in S3_SCHEMES and uri.partition("://")[2][:1] in ("", "/"):
-        raise BadInput(f"{uri}: names no bucket. Write s3://bucket/folder.")
+    place = uri.partition("://")[2]
+    if scheme in (*S3_SCHEMES, *WEB_SCHEMES) and place[:1] in ("", "/"):
+        raise BadInput(f"{uri}: names no bucket or host. Write s3://bucket/a or https://host/a.")
 
 
 def _watch_requests(files: Any) -> None:

@@ -239,8 +239,7 @@ def _failing(number: int) -> Callable[..., object]:
         (
             errno.EACCES,
             StorageRefused,
-            "access was refused (Permission denied). Check credentials and permissions, or choose "
-            "another path.",
+            "access was refused (Permission denied). Check credentials and permissions.",
         ),
         (errno.ENOENT, Missing, "no such file. Check the name."),
     ],

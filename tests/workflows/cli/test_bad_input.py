@@ -220,7 +220,9 @@ def test_names_of_nothing_are_refused_with_what_to_write() -> None:
         "out: holds no plan. Name the folder of a run, such as OUTPUT/RUN_ID: "
         "`imagekiln runs OUTPUT` lists them."
     )
-    assert _refused("gallery", "s3://") == "s3://: names no bucket. Write s3://bucket/folder."
+    assert _refused("gallery", "s3://") == (
+        "s3://: names no bucket or host. Write s3://bucket/a or https://host/a."
+    )
     assert _refused("plan", _job(PROMPTS, model={"id": "bundled:shape"})) == (
         "bundled:shape: no such bundled model. Write bundled:shapes."
     )
