@@ -242,25 +242,21 @@ def iter_pass_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
 
     Batches have the sizes that the plan gives those of the job's own model.
     """
-    drawn_size = (plan.width, plan.height)
-    sizes = dict(zip(plan.job.passes, plan.pass_sizes.sizes_by_pass(drawn_size), strict=True))
+    sizes = plan.pass_sizes.sizes_by_pass((plan.width, plan.height))
+    size_of = dict(zip(plan.job.passes, sizes, strict=True))
+    bare = replace(plan, adapters={}, loras={}, fused_loras=None, scores={}, passes={})
     for name, job in iter_pass_jobs(plan.job):
         facts = plan.passes[name].model
         if facts is None:
-            raise ValueError(f"the plan of {plan.run_id} has no model of the pass {name}")
-        width, height = sizes[name]
+            continue
+        width, height = size_of[name]
         yield (
             name,
             replace(
-                plan,
+                bare,
                 job=job,
                 model=facts,
                 width=width,
                 height=height,
-                adapters={},
-                loras={},
-                fused_loras=None,
-                scores={},
-                passes={},
             ),
         )

@@ -5,7 +5,6 @@ such folder.
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -118,12 +117,11 @@ def retry_address(uri: str, retry: int) -> str:
     return f"{uri.rstrip('/')}/retry-{retry}"
 
 
-def shards_covering(plan: Plan, number: int) -> range:
+def shards_covering(plan: Plan, number: int) -> list[int]:
     """The shards of a retry's plan that have images of one shard of the run."""
-    source_shards = plan.source_shards
-    start = bisect_left(source_shards, number, key=lambda first_last: first_last[1])
-    stop = bisect_left(source_shards, number + 1, lo=start, key=lambda first_last: first_last[0])
-    return range(start, stop)
+    return [
+        shard for shard, (first, last) in enumerate(plan.source_shards) if first <= number <= last
+    ]
 
 
 def set_terms(store: Store, plan: Plan, terms: Terms) -> Run:

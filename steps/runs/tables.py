@@ -3,7 +3,7 @@
 The same rows always give the same bytes, and every page has a checksum that is verified on reading.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -181,7 +181,9 @@ def read_whole(parquet: pq.ParquetFile, columns: Sequence[str] | None = None) ->
 
     Arrow would leave it out.
     """
-    require_columns(parquet.schema_arrow, columns or ())
+    missing = set(columns or ()) - set(parquet.schema_arrow.names)
+    if missing:
+        raise ValueError(f"the column {min(missing)} is missing")
     return parquet.read(columns=columns)
 
 
@@ -212,13 +214,6 @@ def can_be_carried(kind: pa.DataType) -> bool:
         has_names = not pa.types.is_struct(kind) or all(child.name for child in children)
         return has_names and all(can_be_carried(child.type) for child in children)
     return True
-
-
-def require_columns(schema: pa.Schema, names: Iterable[str]) -> None:
-    """Raise ValueError if one of these columns is missing."""
-    missing = [name for name in names if name not in schema.names]
-    if missing:
-        raise ValueError(f"the column {missing[0]} is missing")
 
 
 @contextmanager
