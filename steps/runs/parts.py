@@ -224,7 +224,11 @@ def reduce_part(store: Store, part: Part, key: str, image_ids: pa.Array) -> bool
         return False
     require_same_images(where, outcomes, part.rows)
 
-    left = forget_rows(outcomes.table, image_ids, part.added)
+    left = forget_rows(
+        outcomes.table,
+        image_ids,
+        part.added,
+    )
     left = left.select(schema.names).cast(schema)
     is_forgotten = pc.is_in(outcomes.table["image_id"], image_ids)
     has_file = outcomes.offsets.is_valid().to_numpy(zero_copy_only=False)

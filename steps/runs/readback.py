@@ -72,7 +72,9 @@ def read_images(store: Store, rows: pa.Table, pool: Executor) -> list[bytes]:
     for index, location in enumerate(zip(*columns, strict=True)):
         place = ImageLocation(index, *location)
         places.append(place)
-    places.sort(key=lambda place: (place.part, place.offset))
+    places.sort(
+        key=lambda place: (place.part, place.offset),
+    )
     groups = _group_neighbors(places)
     contents: dict[int, bytes] = {}
     for images in pool.map(partial(_read_range, store), groups):

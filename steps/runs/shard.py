@@ -162,7 +162,9 @@ def with_final_sizes(rows: pa.Table, sizes: PassSizes) -> pa.Table:
     widths = rows["width"].to_pylist()
     heights = rows["height"].to_pylist()
     drawn = list(zip(widths, heights, strict=True))
-    final = {size: sizes.final(size) for size in set(drawn)}
+    final = {}
+    for size in set(drawn):
+        final[size] = sizes.final(size)
     for axis, name in enumerate(SIZE_COLUMNS):
         rows = rows.append_column(DRAWN_SIZE_SCHEMA[axis], rows[name])
         field = rows.schema.field(name)
@@ -177,7 +179,10 @@ def sum_work(rows: pa.Table, sizes: PassSizes) -> float:
     """The work of images and their passes of diffusion, in pixels times steps."""
     has_drawn = DRAWN_SIZE_COLUMNS[0] in rows.column_names
     drawn_sizes = DRAWN_SIZE_COLUMNS if has_drawn else SIZE_COLUMNS
-    groups = rows.group_by([*drawn_sizes, "steps", "strength"], use_threads=False)
+    groups = rows.group_by(
+        [*drawn_sizes, "steps", "strength"],
+        use_threads=False,
+    )
     counted = groups.aggregate([([], "count_all")])
     columns = [column.to_pylist() for column in counted.columns]
     work = 0.0
