@@ -94,8 +94,18 @@ def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
 
 
 def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
-    """The columns of the rows of the plan's parts; without shards, those that all runs have."""
-    schema = IMAGE_ROW_SCHEMA
+    """The columns of the rows of the plan's parts.
+
+    Without shards, those that all runs have, and those that say where prompts are from, which are
+    texts. What `carry` names has types that only shards tell.
+    """
+    job = plan.job
+    origins = []
+    for name in job.carried_columns:
+        if name not in job.carry:
+            origin = pa.field(name, pa.string())
+            origins.append(origin)
+    schema = pa.schema([*IMAGE_ROW_SCHEMA, *origins])
     if plan.shards:
         with open_parquet(store, planned_shard_key(plan, 0)) as parquet:
             schema = parquet.schema_arrow
