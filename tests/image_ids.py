@@ -1,4 +1,4 @@
-"""Image ids, and the index of a run that holds them."""
+"""Image ids, and a run that holds them."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from imagekiln.steps.runs.commits import create_commit, read_head
-from imagekiln.steps.runs.image_id_index import collect_image_ids, read_index_chunk
+from imagekiln.steps.runs.manifest import write_manifest
 from imagekiln.steps.storage.store import Store
 
 EDGES = ("00" * 16, "ff" * 16, "00" * 15 + "01", "ab" + "00" * 15, "7f" * 16, "80" + "00" * 15)
@@ -19,23 +19,14 @@ def hexadecimal(count: int, seed: int = 7) -> list[str]:
     return [*EDGES, *ids][:count]
 
 
-def write(store: Store, ids: list[str], failed: int = 0) -> None:
-    """Commit an index of these images as two shards; the last `failed` of them are not ok."""
-    status = ["ok"] * (len(ids) - failed) + ["failed"] * failed
-    manifest = pa.table(
-        {"image_id": pa.array(ids, pa.string()), "status": pa.array(status, pa.string())}
-    )
-    half = len(ids) // 2
-    with collect_image_ids(len(ids)) as image_ids:
-        image_ids.add(manifest.slice(0, half))
-        image_ids.add(manifest.slice(half))
-        keys = image_ids.write(store)
+def write(store: Store, statuses: dict[str, str]) -> None:
+    """Commit manifests of two shards with the statuses of these images."""
+    rows = [{"image_id": image_id, "status": status} for image_id, status in statuses.items()]
+    schema = pa.schema([pa.field("image_id", pa.string()), pa.field("status", pa.string())])
+    shards = (rows[::2], rows[1::2])
+    keys = [
+        write_manifest(store, number, pa.Table.from_pylist(shard, schema))
+        for number, shard in enumerate(shards)
+    ]
     head = read_head(store)
-    create_commit(store, head, replace(head.commit, image_ids=keys))
-
-
-def read_index(store: Store) -> list[str]:
-    """Every id of a run's index, as digits, in order."""
-    keys = read_head(store).commit.image_ids
-    chunks = (read_index_chunk(store, key)["image_id"].to_pylist() for key in keys)
-    return [image_id.hex() for chunk in chunks for image_id in chunk]
+    create_commit(store, head, replace(head.commit, manifests=tuple(keys)))

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.runs.keys import CARD_KEY, EMPTY_DATASET_KEY, IMAGES_FOLDER
-from imagekiln.steps.runs.part_file import part_to_parquet
+from imagekiln.steps.runs.parts import part_to_parquet
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.tables import added_fields

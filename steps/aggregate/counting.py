@@ -1,4 +1,4 @@
-"""Counts a run anew for its next commit: manifests, the index of images, and the summary."""
+"""Counts a run anew for its next commit: manifests and summary."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +19,6 @@ from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.runs.attempts import merge_stats, read_attempts, sum_spent
 from imagekiln.steps.runs.commits import Commit, CommitKind, create_commit
-from imagekiln.steps.runs.image_id_index import collect_image_ids
 from imagekiln.steps.runs.manifest import write_manifest
 from imagekiln.steps.runs.run import Run
 from imagekiln.steps.runs.stats import RunRate, describe_passes
@@ -71,15 +70,12 @@ def count_run(run: Run, policy: AcceptancePolicy, reconciler: RunReconciler) -> 
     marker = NearDuplicateMarker(job.gates.near_duplicate)
     manifests: list[str] = []
 
-    with collect_image_ids(plan.counts.images) as image_ids:
-        for key, shard in _write_manifests(run, reconciler):
-            manifests.append(key)
-            builder.add(shard)
-            sheet.add(shard)
-            sweep.add(shard)
-            marker.add(shard.manifest)
-            image_ids.add(shard.manifest)
-        index = image_ids.write(run.store)
+    for key, shard in _write_manifests(run, reconciler):
+        manifests.append(key)
+        builder.add(shard)
+        sheet.add(shard)
+        sweep.add(shard)
+        marker.add(shard.manifest)
     for rows in marker.mark_manifests(run.store, manifests):
         builder.add_marks(NEAR_DUPLICATE, rows.num_rows)
         sheet.add_marked(NEAR_DUPLICATE, rows)
@@ -92,7 +88,6 @@ def count_run(run: Run, policy: AcceptancePolicy, reconciler: RunReconciler) -> 
     commit = replace(
         run.head.commit,
         manifests=tuple(manifests),
-        image_ids=index,
         retries=tuple(
             retry if retry.is_counted else replace(retry, is_counted=not missing)
             for retry in retries

@@ -27,7 +27,7 @@ from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runs.plan import Plan, load_plan
-from imagekiln.steps.runs.registry import iter_successful, read_entries
+from imagekiln.steps.runs.registry import find_finished_runs
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.tables import added_fields
 from imagekiln.steps.runs.webui_text import model_label
@@ -103,7 +103,7 @@ def update_output_card(output: str) -> None:
         with suppress(Missing):
             if MARK.encode() not in store.read(CARD_KEY):
                 return
-        names = [entry.run_id for entry in iter_successful(output, read_entries(output))]
+        names = [entry.run_id for entry in find_finished_runs(output)]
         with ThreadPoolExecutor(READERS) as pool:
             runs = list(pool.map(partial(_read_run, output), names))
         card = render_output_card(runs)

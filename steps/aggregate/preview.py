@@ -23,7 +23,7 @@ from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
-from imagekiln.steps.storage import open_folder
+from imagekiln.steps.storage import open_store
 
 MAX_CAUSES = 3
 
@@ -57,7 +57,7 @@ def judge_first_shard(uri: str) -> Preview:
     builder.add(shard)
     summary = builder.build(stats, resolve_policy(run))
 
-    target = open_folder(run.store, PREVIEW_FOLDER)
+    target = open_store(run.store.uri_of(PREVIEW_FOLDER))
     page = target.uri_of(REPORT_KEY)
     preview = Preview(run.store.uri, page, run.plan.counts.images, summary)
     verdict = judge_preview(preview, job)

@@ -28,7 +28,7 @@ from imagekiln.steps.dataset.runs import (
 )
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.manifest import read_manifest
-from imagekiln.steps.runs.part_file import image_column
+from imagekiln.steps.runs.parts import image_column
 from imagekiln.steps.runs.readback import read_images
 from imagekiln.steps.runs.tables import IMAGE_FIELD
 from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool

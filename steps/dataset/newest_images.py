@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.dataset.runs import RunSource
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.runs.image_id_index import ID_COLUMN
 from imagekiln.steps.runs.manifest import read_manifest
+from imagekiln.steps.runs.tables import ID_COLUMN
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import temporary_folder

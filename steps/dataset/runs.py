@@ -12,7 +12,7 @@ from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.runs.commits import read_head
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.manifest import find_manifest
-from imagekiln.steps.runs.registry import find_finished_runs, refuse_unfinished
+from imagekiln.steps.runs.registry import find_finished_runs
 from imagekiln.steps.runs.run import Run, open_run, split_address
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.tables import (
@@ -71,10 +71,9 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
         return (open_source(run_uri),)
     entries = find_finished_runs(run_uri)
     if not entries:
-        refuse_unfinished(run_uri)
         raise Missing(
             f"{uri}: is neither a run nor a folder with finished runs. "
-            "Check its name, or run the job first."
+            "Check its name, or run the job to the end."
         )
     uris = [f"{run_uri.rstrip('/')}/{entry.run_id}" for entry in entries]
     with ThreadPoolExecutor(READERS) as pool:

@@ -28,7 +28,7 @@ from imagekiln.steps.job.fields import RunId
 from imagekiln.steps.job.output import FILE_SUFFIXES
 from imagekiln.steps.runs.commits import count_entries, digest_of
 from imagekiln.steps.runs.keys import SHA256_PATTERN, commit_key
-from imagekiln.steps.runs.plan import Count
+from imagekiln.steps.runs.stats import Count
 from imagekiln.steps.runs.tables import parse_parquet, read_whole
 from imagekiln.steps.storage.store import Store, require_conditional_writes
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from imagekiln.steps.export.commits import ExportCommit, ExportFile, read_file_rows
-from imagekiln.steps.runs.image_id_index import ID_COLUMN
+from imagekiln.steps.runs.tables import ID_COLUMN
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.scratch import Database

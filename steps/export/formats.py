@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.export.commits import ExportCommit, ExportFile, read_file_rows
 from imagekiln.steps.export.rows import cut_rows
-from imagekiln.steps.runs.part_file import (
+from imagekiln.steps.runs.parts import (
     image_column,
     image_table_options,
     image_table_schema,

@@ -36,7 +36,6 @@ from imagekiln.steps.runs.manifest import read_forgotten
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import count_images, used_lora_names
-from imagekiln.steps.runs.start_times import format_start
 from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
@@ -61,8 +60,7 @@ def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Prog
         start = startup.clock.end_first_step(
             denoiser.compiled_pipeline.clock.seconds, startup.hash_seconds
         )
-        if start is not None:
-            progress.show_event(Event("start", asdict(start), format_start(start)))
+        progress.show_event(Event("start", asdict(start), str(start)))
     stop.raise_if_due()
 
 

@@ -19,12 +19,11 @@ from imagekiln.steps.runs.attempts import (
 )
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.run import Run
-from imagekiln.steps.runs.shard import missing_parts, read_shard
+from imagekiln.steps.runs.shard import has_missing_parts
 from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.metrics import SHARD_IMAGES_DONE, SHARD_IMAGES_PLANNED
 from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.runtime.signals import Stop
-from imagekiln.steps.storage.store import Store
 
 WRITES_PER_LOOK = 5  # between two looks at what others have spent
 ON_CPU = Event("cpu", {}, "No GPU here: drawing on the CPU.")  # if the job leaves it open
@@ -52,7 +51,7 @@ def meter_attempt(
     attempt = AttemptFile(run.store, plan, next(iter(shards), 0), devices)
     meter = Meter(attempt, AttemptReader(run.store), run.terms, progress, stop, plan.job.device)
     excess = meter.look_at_budget()
-    if excess is not None and _lacks_parts(run.store, plan, shards):
+    if excess is not None and has_missing_parts(run.store, plan, shards):
         raise budget_error(run.store.uri, excess)
     meter.start(devices, age)
     end: AttemptEnd | None = None
@@ -62,15 +61,11 @@ def meter_attempt(
     except TryAgain as error:
         if meter.excess is None:
             raise
-        if _lacks_parts(run.store, plan, shards):
+        if has_missing_parts(run.store, plan, shards):
             raise budget_error(run.store.uri, meter.excess) from error
         end = "complete"
     finally:
         meter.close(end or ("failed" if stop.requested_at is None else "stopped"))
-
-
-def _lacks_parts(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
-    return any(missing_parts(store, read_shard(store, plan, number)) for number in shards)
 
 
 class Meter:

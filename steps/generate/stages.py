@@ -16,8 +16,7 @@ from imagekiln.steps.runs.image import (
     group_by_shape,
     image_rows,
 )
-from imagekiln.steps.runs.part_file import PackedPart, pack_part
-from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.parts import PackedPart, Part, pack_part
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.concurrency import thread_pool
 from imagekiln.steps.runtime.metrics import count_images, observe_stages

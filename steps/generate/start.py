@@ -11,8 +11,7 @@ from imagekiln.steps.generate.metrics_server import serve_metrics
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import require_shard
-from imagekiln.steps.runs.start_times import StartClock
-from imagekiln.steps.runs.stats import ShardStats
+from imagekiln.steps.runs.stats import ShardStats, StartClock
 from imagekiln.steps.runtime.machine import limit_spinning
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop

@@ -18,7 +18,7 @@ from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.metrics_server import count_in_worker
 from imagekiln.steps.runs.run import open_run
-from imagekiln.steps.runs.start_times import StartClock
+from imagekiln.steps.runs.stats import StartClock
 from imagekiln.steps.runtime.machine import silence_libraries
 from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop, Stopped, stop_on_signals

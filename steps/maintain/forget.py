@@ -37,7 +37,7 @@ from imagekiln.steps.runs.keys import (
     reduced_part_key,
 )
 from imagekiln.steps.runs.manifest import NO_IDS, read_forgotten, write_forgotten
-from imagekiln.steps.runs.part_file import bury, reduce_part
+from imagekiln.steps.runs.parts import bury, reduce_part
 from imagekiln.steps.runs.run import Run, iter_named_parts, read_shard_columns
 from imagekiln.steps.runs.shard import read_row_schema, read_shard_rows
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, added_fields, read_column
@@ -286,8 +286,8 @@ def _parts_with(run: Run, image_ids: pa.Array) -> set[str]:
 def _take_down(run: Run, takedown: Takedown) -> None:
     """Write the parts without the images, and count them, unless another process was faster."""
     image_ids = read_column(run.store, takedown.ids, "image_id")
-    for key, part in iter_named_parts(run, takedown.parts):
-        new_key = reduced_part_key(key, takedown.number)
+    for part in iter_named_parts(run, takedown.parts):
+        new_key = reduced_part_key(part.key, takedown.number)
         if not reduce_part(run.store, part, new_key, image_ids):
             return  # buried: another process has counted the new part
 

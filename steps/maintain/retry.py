@@ -28,7 +28,7 @@ from imagekiln.steps.runs.commits import (
 )
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import shard_key
-from imagekiln.steps.runs.part_file import part_to_parquet
+from imagekiln.steps.runs.parts import part_to_parquet
 from imagekiln.steps.runs.plan import Plan, Shard, creation_time
 from imagekiln.steps.runs.run import Run, open_run, read_shard_columns, retry_address
 from imagekiln.steps.runs.shard import planned_shard_key, read_shard, read_shard_rows

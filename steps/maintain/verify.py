@@ -182,7 +182,6 @@ def _checks(run: Run) -> Iterator[Iterator[str]]:
         rejected_key(run.plan.rejected),
         duplicates_key(run.plan.duplicates),
         *commit.manifests,
-        *commit.image_ids,
     ]
     if commit.forgotten is not None:
         keys.append(commit.forgotten)
@@ -247,7 +246,7 @@ def _check_shard(run: Run, counts: list[ImageCounts], budget: ByteBudget, number
         planned_parts = read_shard(run.store, run.plan, number)
         manifest = read_shard_manifest(run, number)
         names = manifest["part"].drop_null().unique().to_pylist()
-        parts = [part for _, part in iter_named_parts(run, names)]
+        parts = list(iter_named_parts(run, names))
     except BadInput as error:
         return _damage_of(error)
 

@@ -18,7 +18,7 @@ from imagekiln.steps.runs.run import Run
 from imagekiln.steps.runs.shard import has_missing_parts
 from imagekiln.steps.runs.stats import Expectation, RunRate, describe_passes
 from imagekiln.steps.runtime.figures import format_device_hours, format_duration, pluralize
-from imagekiln.steps.storage import open_folder, open_store
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 MAX_EARLIER_RUNS = 40  # a schedule may have made few images in each, or none
@@ -190,7 +190,7 @@ def _read_alike(job: Job, digest: str) -> list[RunRate]:
     newest_first = read_entries(job.output)[::-1]
     latest = list(islice(iter_successful(job.output, newest_first), MAX_EARLIER_RUNS))
     with ThreadPoolExecutor(READERS) as pool:
-        folders = [open_folder(store, entry.run_id) for entry in latest]
+        folders = [open_store(store.uri_of(entry.run_id)) for entry in latest]
         rates = [*pool.map(_read_rate, folders)]
     settings = (digest, job.model.dtype, describe_passes(job), job.speed)
     return [
@@ -231,7 +231,8 @@ def require_budget_left(run: Run) -> None:
     if run.is_complete or not terms.budget.is_limited:
         return
     excess = terms.find_excess(sum_charged(read_attempts(run.store)))
-    if excess is not None and has_missing_parts(run.store, run.plan):
+    shards = range(len(run.plan.shards))
+    if excess is not None and has_missing_parts(run.store, run.plan, shards):
         raise budget_error(run.store.uri, excess)
 
 

@@ -1,22 +1,28 @@
-"""The statistics of a shard: seconds by stage and what the device did, over all attempts."""
+"""The statistics of a shard over all attempts, and the time that a process takes to start."""
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from operator import not_
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.fields import Dtype
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runs.start_times import StartSeconds
+from imagekiln.steps.runtime.figures import format_duration
 
 # Bounds of what is read: figures beyond them are damage, and would break sums.
 Seconds = Annotated[float, Field(ge=0, le=1e10)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 MAX_AMOUNT = 1e18
+START_TIME_FIELD = 22  # of /proc/self/stat, in clock ticks since the machine started
+Phase = Literal["imports", "load", "device", "hash_wait"]
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
 
 
@@ -53,16 +59,103 @@ class StageSeconds:
 
     def __add__(self, other: "StageSeconds") -> "StageSeconds":
         """The time of both."""
-        names = {**self.passes, **other.passes}
-        passes = {}
-        for name in names:
-            own = self.passes.get(name, 0.0)
-            passes[name] = own + other.passes.get(name, 0.0)
-        both = StageSeconds(passes=passes)
+        both = StageSeconds(passes=_add_times(self.passes, other.passes))
         for stage in StageSeconds.__slots__:
             if stage != "passes":
                 setattr(both, stage, getattr(self, stage) + getattr(other, stage))
         return both
+
+
+def _add_times(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    names = {**first, **second}
+    return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class StartSeconds:
+    """Wall time from the start of a process to the end of its first denoising step.
+
+    The phases came one after another: `imports` of libraries, `load` of the model's files into
+    memory, `device` for its context and the weights on their way to it, `hash_wait` until the files
+    were known to be the planned ones, `compile` for compiling or loading compiled code, and
+    `first_step`, with the texts before it. Beside them ran `hash`, reading and hashing the model's
+    files.
+    """
+
+    total: float = 0.0
+    imports: float = 0.0
+    load: float = 0.0
+    device: float = 0.0
+    hash_wait: float = 0.0
+    compile: float = 0.0
+    first_step: float = 0.0
+    hash: float = 0.0
+
+    def __str__(self) -> str:
+        """The seconds that are worth a look."""
+        phases = []
+        for name, seconds in asdict(self).items():
+            if seconds >= 0.05:
+                phases.append(f"{name} {format_duration(seconds)}")
+        return f"Time to the first step: {', '.join(phases)}."
+
+
+class StartClock:
+    """Times the phases of a start, all in one thread. `seconds` is None before its end."""
+
+    def __init__(self, age: float = 0.0) -> None:
+        """Begin. The process is `age` seconds old, which passed with importing."""
+        self.seconds: StartSeconds | None = None
+        self._phases = dict.fromkeys(get_args(Phase), 0.0)
+        self._phases["imports"] += age
+        self._began = time.perf_counter() - age
+        self._began_drawing = 0.0
+
+    @classmethod
+    def of_process(cls) -> "StartClock":
+        """Begin with the start of the process; without /proc, now."""
+        return cls(_process_age())
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self._began
+
+    @contextmanager
+    def phase(self, name: Phase) -> Iterator[None]:
+        """Count the block as a part of this phase."""
+        started = time.perf_counter()
+        yield
+        self._phases[name] += time.perf_counter() - started
+
+    def begin_drawing(self) -> None:
+        """Count what follows as the first step, but for compiling."""
+        self._began_drawing = time.perf_counter()
+
+    def end_first_step(self, compile_seconds: float, hash_seconds: float) -> StartSeconds:
+        """End with the first of all steps. Since drawing began, compiling took so many seconds."""
+        drawing = time.perf_counter() - self._began_drawing
+        self.seconds = StartSeconds(
+            **self._phases,
+            total=self.elapsed,
+            compile=compile_seconds,
+            first_step=max(0.0, drawing - compile_seconds),
+            hash=hash_seconds,
+        )
+        return self.seconds
+
+
+def _process_age() -> float:
+    """Seconds since this process started; 0 if the system does not say."""
+    try:
+        content = Path("/proc/self/stat").read_text()
+    except OSError:
+        return 0.0
+    # The name of the program comes second, in parentheses, and may hold anything.
+    _, _, after_name = content.rpartition(")")
+    ticks = int(after_name.split()[START_TIME_FIELD - 3])
+    started = ticks / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,82 +207,67 @@ class ShardStats:
         """Seconds after loading."""
         return max(0.0, self.seconds.total - self.seconds.load)
 
+    def __add__(self, later: "ShardStats") -> "ShardStats":
+        """The statistics of a later attempt at the same shard, added to these."""
+        return replace(
+            later,
+            attempts=self.attempts + later.attempts,
+            images=self.images + later.images,
+            parts=self.parts + later.parts,
+            helped_images=self.helped_images + later.helped_images,
+            repeated_images=self.repeated_images + later.repeated_images,
+            seconds=self.seconds + later.seconds,
+            busy_share=mean_busy_share([self, later]),
+            peak_memory=max_peak_memory([self, later]),
+            started_at=first_start([self, later]),
+        )
+
 
 def time_share(seconds: float, whole: float) -> float | None:
     """The share of these seconds in the whole, at most 1; None if the whole is nothing."""
     return min(1.0, seconds / whole) if whole > 0 else None
 
 
-def mean_busy_share(stats: Sequence[ShardStats]) -> float | None:
+def mean_busy_share(stats: Iterable[ShardStats]) -> float | None:
     """The mean of known shares, weighted by the time after loading; None if none is known."""
-    known = [shard for shard in stats if shard.busy_share is not None]
-    whole = sum(shard.working_seconds for shard in known)
-    if not whole:
-        return None
+    whole = 0.0
     busy = 0.0
-    for shard in known:
-        share = shard.busy_share or 0.0
-        busy += share * shard.working_seconds
-    return busy / whole
+    for shard in stats:
+        if shard.busy_share is not None:
+            whole += shard.working_seconds
+            busy += shard.busy_share * shard.working_seconds
+    return busy / whole if whole else None
 
 
 def largest_by_number(stats: Iterable[ShardStats]) -> list[ShardStats]:
     """One entry for each shard number, which a retry's shard has too: that with the most images."""
-    largest: dict[int, ShardStats] = {}
-    for shard in sorted(stats, key=lambda shard: shard.images):
-        largest[shard.shard] = shard
-    return list(largest.values())
+    by_size = sorted(stats, key=lambda shard: shard.images)
+    return list({shard.shard: shard for shard in by_size}.values())
 
 
 def elapsed_seconds(stats: Iterable[ShardStats]) -> float | None:
     """The time by the clock in which any shard was being generated; None if it is unknown."""
-    intervals = sorted(
-        (shard.started_at, shard.ended_at)
-        for shard in stats
-        if shard.started_at is not None and shard.ended_at is not None
-    )
-    elapsed = counted_until = 0.0
-    for start, end in intervals:
+    elapsed = 0.0
+    counted_until = 0.0
+    for start, end in sorted((shard.started_at or 0.0, shard.ended_at or 0.0) for shard in stats):
         elapsed += max(0.0, end - max(start, counted_until))
         counted_until = max(counted_until, end)
-    return elapsed if intervals else None
+    return elapsed or None
 
 
 def first_start(stats: Iterable[ShardStats]) -> float | None:
     """The start of the first attempt at any shard; None if it is unknown."""
-    starts = (shard.started_at for shard in stats if shard.started_at is not None)
-    return min(starts, default=None)
+    return min(filter(None, (shard.started_at for shard in stats)), default=None)
 
 
 def last_end(stats: Iterable[ShardStats]) -> float | None:
     """The end of the last attempt at any shard; None if it is unknown."""
-    ends = (shard.ended_at for shard in stats if shard.ended_at is not None)
-    return max(ends, default=None)
+    return max(filter(None, (shard.ended_at for shard in stats)), default=None)
 
 
-def max_peak_memory(stats: Sequence[ShardStats]) -> int | None:
+def max_peak_memory(stats: Iterable[ShardStats]) -> int | None:
     """The most memory in use, in bytes; None if it is unknown for all."""
-    return max(
-        (shard.peak_memory for shard in stats if shard.peak_memory is not None), default=None
-    )
-
-
-def add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
-    """The statistics of an attempt, added to those of earlier ones, if there are any."""
-    if earlier is None:
-        return attempt
-    return replace(
-        attempt,
-        attempts=earlier.attempts + attempt.attempts,
-        images=earlier.images + attempt.images,
-        parts=earlier.parts + attempt.parts,
-        helped_images=earlier.helped_images + attempt.helped_images,
-        repeated_images=earlier.repeated_images + attempt.repeated_images,
-        seconds=earlier.seconds + attempt.seconds,
-        busy_share=mean_busy_share([earlier, attempt]),
-        peak_memory=max_peak_memory([earlier, attempt]),
-        started_at=attempt.started_at if earlier.started_at is None else earlier.started_at,
-    )
+    return max(filter(None, (shard.peak_memory for shard in stats)), default=None)
 
 
 @dataclass(frozen=True, slots=True)

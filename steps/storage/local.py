@@ -229,11 +229,5 @@ def _make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_folder(folder.parent)
-    try:
-        folder.mkdir(exist_ok=True)  # another writer may be faster
-    except FileNotFoundError as error:
-        if not folder.parent.is_dir():  # it was removed meanwhile
-            raise
-        # A file system that makes no folders, such as /proc.
-        raise BadInput(f"{folder}: cannot create this folder. Choose another path.") from error
+    folder.mkdir(exist_ok=True)  # another writer may be faster
     sync_folder(folder.parent)

@@ -28,7 +28,7 @@ from imagekiln.steps.job.output import ExportFormat
 from imagekiln.steps.runs.commits import NO_COMMIT, Head, create_commit
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key
 from imagekiln.steps.runs.manifest import write_manifest
-from imagekiln.steps.runs.part_file import (
+from imagekiln.steps.runs.parts import (
     image_column,
     image_table_options,
     image_table_schema,

@@ -54,10 +54,21 @@ STARTER_MODEL = "stabilityai/stable-diffusion-xl-base-1.0"
     help="A model of a hub, a folder, or bundled:shapes.",
 )
 def init(prompts: str, to: Path, model: str) -> None:
-    """Write a job file to start from."""
-    from imagekiln.workflows.cli.starter import write_starter_job
+    """Write a job file to start from.
 
-    write_starter_job(to, prompts, model)
+    If the prompts are a local file or folder, their columns are written into it.
+    """
+    from imagekiln.steps.runtime.sanitize import sanitize_line
+    from imagekiln.steps.storage.uri import is_remote_uri
+    from imagekiln.workflows.cli.starter import read_columns, write_starter_job
+
+    columns = read_columns(prompts)
+    if columns is None and not is_remote_uri(prompts):
+        print_note(f"{sanitize_line(prompts)}: no such file yet.")
+    write_starter_job(to, prompts, model, columns)
+    if columns is not None and "prompt" not in columns.ours:
+        sentence = f"No column of {prompts} seems to hold prompts."
+        print_note(sanitize_line(f"{sentence} Name the one with the prompts in {to}."))
     print_text(f"Wrote {to}. Next: imagekiln estimate {to}")
 
 

@@ -155,7 +155,7 @@ def generate(stop: "Stop", run: str, shard: int, workers: int, *, judge: bool) -
             generate_shards(run, shard, workers, progress, stop)
     else:
         from imagekiln.steps.generate.start import generate as generate_shard
-        from imagekiln.steps.runs.start_times import StartClock
+        from imagekiln.steps.runs.stats import StartClock
 
         clock = StartClock.of_process()
         with open_progress() as progress:

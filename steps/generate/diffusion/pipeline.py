@@ -46,7 +46,7 @@ from imagekiln.steps.models.scorers import score_references
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.run import open_run
-from imagekiln.steps.runs.start_times import StartClock
+from imagekiln.steps.runs.stats import StartClock
 from imagekiln.steps.runtime.machine import THREADS_VARIABLE, available_cpus
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 from imagekiln.steps.storage.uri import resolve_path

@@ -2,7 +2,7 @@
 
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.start_times import StartClock
+from imagekiln.steps.runs.stats import StartClock
 
 
 class Startup(WeightsCheck):

@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import imagekiln
-from imagekiln import BadInput, Incomplete, Missing, TryAgain
+from imagekiln import BadInput, Missing, TryAgain
 from imagekiln.results import Dataset
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import hash_pixels
@@ -108,11 +108,6 @@ def test_a_filter_selects_rows_by_any_column(output: str) -> None:
 def test_mistakes_are_told_in_a_sentence(output: str, tmp_path: Path) -> None:
     with pytest.raises(Missing, match="neither a run nor a folder with finished runs"):
         imagekiln.dataset(tmp_path)
-    unfinished = planned(tmp_path / "in", str(tmp_path / "nights"), [{"prompt": "a"}])
-    with pytest.raises(
-        Incomplete, match=f"^{unfinished.uri}: is unfinished, .* Run its job to the"
-    ):
-        imagekiln.dataset(tmp_path / "nights")
     file = tmp_path / "prompts.csv"
     file.write_text("prompt")
     with pytest.raises(BadInput, match=f"^{file}: is a file. Name the folder of a run, or the"):

@@ -17,7 +17,7 @@ from imagekiln.steps.export.commits import read_export
 from imagekiln.steps.export.rows import cut_rows
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
-from imagekiln.steps.runs.part_file import pack_part
+from imagekiln.steps.runs.parts import pack_part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from tests import jobs

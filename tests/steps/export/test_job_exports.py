@@ -10,7 +10,7 @@ from imagekiln.steps.export.step import export_run
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import run
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.part_file import pack_part
+from imagekiln.steps.runs.parts import pack_part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.text import format_run

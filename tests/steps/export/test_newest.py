@@ -14,7 +14,7 @@ from imagekiln.results import Dataset
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import CARD_KEY
-from imagekiln.steps.runs.part_file import pack_part
+from imagekiln.steps.runs.parts import pack_part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from tests.runs import begin_retry, encoded, fill, not_ok, planned

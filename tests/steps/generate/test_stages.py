@@ -21,8 +21,7 @@ from imagekiln.steps.generate.stages import (
 )
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.runs.part_file import PackedPart, pack_part
-from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.parts import PackedPart, Part, pack_part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.progress import NoProgress

@@ -32,7 +32,7 @@ from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.runs.parts import read_outcomes
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.start_times import StartClock
+from imagekiln.steps.runs.stats import StartClock
 from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
 from imagekiln.steps.storage import open_store

@@ -14,7 +14,7 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY
-from imagekiln.steps.runs.part_file import pack_part
+from imagekiln.steps.runs.parts import pack_part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store

@@ -18,7 +18,7 @@ from imagekiln.steps.maintain.run_list import list_runs
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import PLAN_KEY, part_key
-from imagekiln.steps.runs.part_file import pack_part
+from imagekiln.steps.runs.parts import pack_part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from tests.interleaving import Process, frozen, interleaving

@@ -27,8 +27,7 @@ from imagekiln.steps.runs.keys import (
     part_key,
     rejected_key,
 )
-from imagekiln.steps.runs.part_file import part_to_parquet
-from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.parts import Part, part_to_parquet
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.shard import planned_shard_key, read_shard
 from imagekiln.steps.runs.tables import read_table, to_parquet
@@ -182,7 +181,6 @@ NAMED: dict[str, Callable[[Plan, Commit], str]] = {
     "rejected": lambda plan, _: rejected_key(plan.rejected),
     "duplicates": lambda plan, _: duplicates_key(plan.duplicates),
     "manifest": lambda _, commit: commit.manifests[1],
-    "image ids": lambda _, commit: commit.image_ids[0],
     "part": lambda *_: KEY,
 }
 

@@ -13,7 +13,7 @@ from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.start_times import StartClock
+from imagekiln.steps.runs.stats import StartClock
 from tests.hub import MODEL, REVISION, serving_model
 from tests.models import folder, pipe
 from tests.runs import job, planned, write_prompts

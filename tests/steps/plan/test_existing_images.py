@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.existing_images import create_existing_table, successful_runs
-from imagekiln.steps.runs import image_id_index
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database
 from tests import jobs
@@ -40,29 +37,20 @@ def existing_numbers(folder: Path, new_ids: Sequence[str], runs: Sequence[str]) 
     return [int(number) for number in numbers]
 
 
-@pytest.mark.parametrize("chunk", [10_000, 70])
-def test_what_is_found_is_what_a_set_would_find(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    monkeypatch.setattr(image_id_index, "IDS_PER_CHUNK", chunk)
+def test_what_is_found_is_what_a_set_would_find(tmp_path: Path) -> None:
     ids, rng, held_ids = hexadecimal(600), np.random.default_rng(7), set[str]()
     for number, count in enumerate((200, 0, 1, 90)):
         chosen = [ids[place] for place in rng.choice(len(ids), count, replace=False)]
-        write(
-            open_store(str(tmp_path / f"run-{number}")),
-            [*chosen, *hexadecimal(50, seed=number)[6:]],
-        )
+        held = ["forgotten" if place % 9 == 0 else "ok" for place in range(count)]
+        not_held = dict.fromkeys(ids[100:150], "failed") | dict.fromkeys(ids[150:160], "missing")
+        statuses = not_held | dict(zip(chosen, held, strict=True))
+        write(open_store(str(tmp_path / f"run-{number}")), statuses)
         held_ids |= set(chosen)
     new_ids = [ids[place] for place in rng.permutation(500)]
     runs = [str(tmp_path / f"run-{number}") for number in range(4)]
     numbers = existing_numbers(tmp_path / "scratch", new_ids, runs)
     assert numbers == [10 * place for place, text in enumerate(new_ids) if text in held_ids]
     assert 0 < len(numbers) < len(new_ids)
-
-
-def test_run_whose_index_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="run: has no image index"):
-        existing_numbers(tmp_path / "scratch", hexadecimal(3), [str(tmp_path / "run")])
 
 
 def test_earlier_runs_are_those_that_succeeded_but_not_the_run_itself(tmp_path: Path) -> None:

@@ -239,8 +239,7 @@ def _failing(number: int) -> Callable[..., object]:
         (
             errno.EACCES,
             StorageRefused,
-            "access was refused (Permission denied): this user lacks a right to {name}. Change its "
-            "permissions, or choose another path.",
+            "access was refused (Permission denied). Check credentials and permissions.",
         ),
         (errno.ENOENT, Missing, "no such file. Check the name."),
     ],
@@ -259,7 +258,7 @@ def test_disk_that_fails_is_not_taken_for_a_damaged_file(
     with pytest.raises(kind) as caught:
         list(iter_prompt_batches(files, InputImages(), CellNotes()))
     assert caught.type is kind
-    assert str(caught.value) == f"{name}: {message.format(name=name)}"
+    assert str(caught.value) == f"{name}: {message}"
 
 
 CONTENTS = {

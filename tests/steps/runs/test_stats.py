@@ -1,33 +1,28 @@
-"""The statistics of a shard, over all attempts at it."""
+"""The statistics of a shard, over all attempts at it, and the start of a process."""
+
+import subprocess
+import sys
+import time
 
 import pytest
 
 from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
-    add_attempt,
+    StartClock,
+    StartSeconds,
     elapsed_seconds,
 )
 
 
-def attempt(images: int = 4, batch: int = 8) -> ShardStats:
-    seconds = StageSeconds(total=2.0, load=0.5, denoise=1.0, encode=0.25, write=0.125)
-    return ShardStats(3, 1, images, 1, batch, "cpu", seconds, {"torch": "2"})
-
-
 def test_attempts_add_up_and_the_last_batch_size_stands() -> None:
-    stats = add_attempt(None, attempt(4, 8))
-    for images, batch in ((2, 4), (1, 4)):
-        stats = add_attempt(stats, attempt(images, batch))
-    assert (stats.attempts, stats.images, stats.parts, stats.max_batch_size) == (3, 7, 3, 4)
-    assert stats.seconds == StageSeconds(total=6.0, load=1.5, denoise=3.0, encode=0.75, write=0.375)
-
-
-def test_what_the_device_did_is_added_up_over_attempts() -> None:
-    busy_for_long = StageSeconds(total=7.0, load=1.0)
-    first = ShardStats(3, 1, 4, 1, 8, "H100", busy_for_long, {}, busy_share=0.5, peak_memory=9)
-    last = ShardStats(3, 1, 4, 1, 8, "L4", StageSeconds(total=3.0, load=1.0), {}, 0.9, 7)
-    stats = add_attempt(first, last)
+    long = StageSeconds(total=7.0, load=1.0, passes={"detail": 1.0})
+    short = StageSeconds(total=3.0, load=1.0, passes={"detail": 0.5})
+    first = ShardStats(3, 1, 4, 1, 8, "H100", long, {}, busy_share=0.5, peak_memory=9)
+    last = ShardStats(3, 1, 2, 1, 4, "L4", short, {}, busy_share=0.9, peak_memory=7)
+    stats = first + last
+    assert (stats.attempts, stats.images, stats.parts, stats.max_batch_size) == (2, 6, 2, 4)
+    assert stats.seconds == StageSeconds(total=10.0, load=2.0, passes={"detail": 1.5})
     assert stats.busy_share == pytest.approx((0.5 * 6 + 0.9 * 2) / 8)
     assert stats.peak_memory == 9
 
@@ -41,5 +36,33 @@ def test_time_by_the_clock_counts_shards_at_once_only_once() -> None:
         for number, (started_at, ended_at) in enumerate(times)
     ]
     assert elapsed_seconds(stats) == 16.0
-    older = ShardStats(0, 1, 1, 1, 8, "cuda", StageSeconds())
-    assert elapsed_seconds([older]) is None
+    assert elapsed_seconds([ShardStats(0, 1, 1, 1, 8, "cuda", StageSeconds())]) is None
+
+
+def test_the_phases_of_a_start_are_timed_one_after_another() -> None:
+    clock = StartClock(age=2.0)
+    for phase in ("imports", "load"):
+        with clock.phase(phase):
+            time.sleep(0.01)
+    clock.begin_drawing()
+    time.sleep(0.03)
+    seconds = clock.end_first_step(compile_seconds=0.01, hash_seconds=0.5)
+    assert clock.seconds == seconds
+    assert 2.01 <= seconds.imports < seconds.total
+    assert seconds.load >= 0.01
+    assert seconds.first_step >= 0.02
+    start = StartSeconds(total=20.0, imports=5.0, load=0.04, compile=1.0, first_step=8.0)
+    expected = "Time to the first step: total 20 s, imports 5 s, compile 1 s, first_step 8 s."
+    assert str(start) == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_process_is_timed_from_its_own_start() -> None:
+    code = (
+        "import time; time.sleep(0.5)\n"
+        "from imagekiln.steps.runs.stats import StartClock\n"
+        "print(StartClock.of_process().elapsed)\n"
+    )
+    started = time.perf_counter()
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    assert 0.45 <= float(output) <= time.perf_counter() - started + 0.05

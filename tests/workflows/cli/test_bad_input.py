@@ -12,7 +12,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from imagekiln.steps.runs.keys import EXPORT_MARK, commit_key
 from imagekiln.steps.storage import filesystem
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
@@ -183,11 +182,13 @@ def test_prompts_that_cannot_be_used(name: str) -> None:
 
 
 def test_names_of_nothing_are_refused_with_what_to_write() -> None:
-    commit = Path("export", commit_key(0))
-    commit.parent.mkdir(parents=True)
-    commit.write_bytes(EXPORT_MARK + b"1}")
-    assert _refused("verify", "export") == "export: is an export. Name one of the runs it is from."
-    assert _refused("gallery", "s3://") == "s3://: names no bucket. Write s3://bucket/folder."
+    assert _refused("verify", "out") == (
+        "out: holds no plan. Name the folder of a run, such as OUTPUT/RUN_ID: "
+        "`imagekiln runs OUTPUT` lists them."
+    )
+    assert _refused("gallery", "s3://") == (
+        "s3://: names no bucket or host. Write s3://bucket/a or https://host/a."
+    )
     assert _refused("plan", _job(PROMPTS, model={"id": "bundled:shape"})) == (
         "bundled:shape: no such bundled model. Write bundled:shapes."
     )
@@ -227,9 +228,9 @@ def test_output_that_holds_another_plan() -> None:
 )
 def test_file_where_a_run_should_be(command: list[str]) -> None:
     _job(PROMPTS)
-    assert _refused(*command) == (
-        "job.yaml: is a file. Name the folder of a run, such as OUTPUT/RUN_ID."
-    )
+    refusal = _refused(*command)
+    assert refusal.startswith("job.yaml/")
+    assert refusal.endswith("is a file, or lies within one. Name a folder.")
 
 
 # Of which all fit on the small disk, but not what the plan says of them.

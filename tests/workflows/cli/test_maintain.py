@@ -11,7 +11,7 @@ from imagekiln.steps.local import run as run_job
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.attempts import list_attempts
 from imagekiln.steps.runs.keys import PLAN_KEY, commit_key
-from imagekiln.steps.runs.part_file import part_to_parquet
+from imagekiln.steps.runs.parts import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage.store import Store
