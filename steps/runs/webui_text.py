@@ -17,7 +17,7 @@ from imagekiln.steps.job.columns import SCHEDULERS
 from imagekiln.steps.job.passes import RefinePass, UpscalePass, alters_pixels
 from imagekiln.steps.models.compatibility import shortcuts_label
 from imagekiln.steps.models.loras import LoraFacts, format_weight, lora_weights
-from imagekiln.steps.models.passes import NO_PASSES, PassSizes
+from imagekiln.steps.models.passes import NO_PASSES, PassSizes, Size
 from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.plan import Plan
 
@@ -124,8 +124,8 @@ def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
 def _pass_settings(parameters: ImageParameters, passes: PassSizes) -> dict[str, object]:
     """The settings that describe passes.
 
-    The first that draws over is the high-resolution fix of web UIs, with the upscaler before it.
-    `Passes` and `Final size` are for people.
+    The first that draws over is the high-resolution fix of web UIs, with the upscaler before it; an
+    upscaler alone is their postprocessing. `Passes` and `Final size` are for people.
     """
     drawn = (parameters.width, parameters.height)
     sizes = passes.sizes_by_pass(drawn)
@@ -145,11 +145,26 @@ def _pass_settings(parameters: ImageParameters, passes: PassSizes) -> dict[str, 
                 "Denoising strength": f"{settings.strength:g}",
                 "Hires steps": settings.steps or parameters.steps,
                 "Hires upscaler": upscaler,
-                "Hires upscale": f"{size[0] / drawn[0]:g}",
+                **_hires_size(drawn, size),
             }
     if not names:
         return {}
-    return {**hires_fix, "Passes": "; ".join(names), "Final size": f"{width}x{height}"}
+    postprocessing = {
+        "Postprocess upscale by": f"{width / drawn[0]:g}",
+        "Postprocess upscaler": upscaler,
+    }
+    return {
+        **(hires_fix or postprocessing),
+        "Passes": "; ".join(names),
+        "Final size": f"{width}x{height}",
+    }
+
+
+def _hires_size(drawn: Size, size: Size) -> dict[str, str]:
+    factor = size[0] / drawn[0]
+    if size[1] == factor * drawn[1]:
+        return {"Hires upscale": f"{factor:g}"}
+    return {"Hires resize": f"{size[0]}x{size[1]}"}
 
 
 def _pass_model(name: str, passes: PassSizes) -> str:

@@ -95,7 +95,8 @@ FACTS = PassFacts(f"org/doubles@{'a' * 40}", 2)
         ),
         (
             {"big": UPSCALE, "words": CaptionPass(id="org/words", revision="b" * 40)},
-            "Steps: 2, Passes: big (upscale org/doubles), Final size: 32x32",
+            "Postprocess upscale by: 2, Postprocess upscaler: org/doubles, "
+            "Passes: big (upscale org/doubles), Final size: 32x32",
         ),
     ],
     ids=["both", "refine", "upscale"],
