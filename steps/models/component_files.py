@@ -18,7 +18,6 @@ from imagekiln.steps.models.hub import (
     download_snapshot,
     is_hub_id,
     list_hub_files,
-    loading_from_cache,
 )
 from imagekiln.steps.models.weights import (
     SAFETENSORS_SUFFIX,
@@ -241,8 +240,7 @@ def fetch_planned_files(setting: str, reference: HubReference, digest: str | Non
         folder = download_snapshot(reference, MODEL_FILES, setting)
     else:
         folder = local_folder(setting, reference.id)
-    with loading_from_cache(reference.id, folder):
-        require_data_component(folder, setting, AUTO_CLASS)
+    require_data_component(folder, setting, AUTO_CLASS)
     return folder
 
 

@@ -17,7 +17,7 @@ from imagekiln.steps.job.adapters import ADAPTER_NAME_PATTERN, LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.checkpoints import LOKR, LORA, file_kind
 from imagekiln.steps.models.component_files import ADAPTER_CONFIG_FILE
-from imagekiln.steps.models.hub import download_file, is_hub_id, loading_from_cache
+from imagekiln.steps.models.hub import download_file, is_hub_id
 from imagekiln.steps.models.weights import SAFETENSORS_SUFFIX, file_sha256, tensor_names
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import resolve_path
@@ -152,12 +152,11 @@ def fetch_planned_lora(name: str, lora: LoraSettings, sha256: str) -> Path:
     """
     path = fetch_lora_file(name, lora)
     setting = _setting_path(name)
-    with loading_from_cache(lora.id, path):
-        if _read_lora_facts(path, setting).sha256 != sha256:
-            raise BadInput(
-                f"{setting}: {path.name} is not the file that the run was planned with. "
-                "Restore it, or plan anew."
-            )
+    if _read_lora_facts(path, setting).sha256 != sha256:
+        raise BadInput(
+            f"{setting}: {path.name} is not the file that the run was planned with. "
+            "Restore it, or plan anew."
+        )
     return path
 
 

@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -26,7 +25,6 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.loading import load_network
 from imagekiln.steps.job.prompts import RewriteSettings
-from imagekiln.steps.models.hub import loading_from_cache
 from imagekiln.steps.plan.input_files import Ending, RewrittenText
 from imagekiln.steps.rewrite.model_files import fetch_weights, read_architecture
 
@@ -48,12 +46,6 @@ def load_language_model(settings: RewriteSettings, device_name: str) -> "Languag
     device = choose_device(device_name)
     reference = settings.model
     folder = fetch_weights(reference, MODEL_SETTING)
-    with loading_from_cache(reference.id, folder):
-        return _load(settings, folder, device)
-
-
-def _load(settings: RewriteSettings, folder: Path, device: torch.device) -> "LanguageModel":
-    reference = settings.model
     architecture = read_architecture(folder, reference.id)
     if architecture not in CAUSAL_CLASSES | SEQUENCE_CLASSES:
         raise BadInput(

@@ -5,7 +5,7 @@ from pathlib import Path
 from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.prompts import LanguageModelSettings
 from imagekiln.steps.models.component_files import read_json, require_data_component
-from imagekiln.steps.models.hub import download_snapshot, is_hub_id, loading_from_cache
+from imagekiln.steps.models.hub import download_snapshot, is_hub_id
 from imagekiln.steps.models.weights import PICKLE_SUFFIXES
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import resolve_path
@@ -51,8 +51,7 @@ def fetch_weights(reference: LanguageModelSettings, setting: str) -> Path:
     Raises BadInput if it has no safetensors, or names more than its own data, Missing, TryAgain.
     """
     folder = _find_folder(reference, setting, [*FILE_PATTERNS, WEIGHT_PATTERN])
-    with loading_from_cache(reference.id, folder):
-        require_data_component(folder, reference.id, may_be_quantized=True)
+    require_data_component(folder, reference.id, may_be_quantized=True)
     if any(folder.glob(WEIGHT_PATTERN)):
         return folder
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)

@@ -37,7 +37,6 @@ from imagekiln.steps.models.adapters import (
 )
 from imagekiln.steps.models.component_files import require_data_component
 from imagekiln.steps.models.families import ImageEncoderClass, family_of
-from imagekiln.steps.models.hub import loading_from_cache
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
@@ -72,10 +71,7 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
     if control is not None:
         folder = fetch_planned_adapter(control, plan.adapters["control_image"])
         explain = partial(_explain_misfit, "model.controlnet")
-        with (
-            loading_from_cache(control.id, folder),
-            explained_by(explain),
-        ):
+        with explained_by(explain):
             network = load_controlnet(pipe, control, folder)
         adapters = replace(
             adapters,
@@ -85,10 +81,7 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
     if reference is not None:
         folder = fetch_planned_adapter(reference, plan.adapters["reference_image"])
         explain = partial(_explain_misfit, "model.ip_adapter")
-        with (
-            loading_from_cache(reference.id, folder),
-            explained_by(explain),
-        ):
+        with explained_by(explain):
             load_ip_adapter(pipe, reference, folder)
         adapters = replace(adapters, ip_adapter_scale=reference.scale)
     return adapters

@@ -35,9 +35,8 @@ from imagekiln.steps.models.component_files import (
 from imagekiln.steps.models.facts import configuration_folder
 from imagekiln.steps.models.hub import (
     ask_hub,
+    download_configuration,
     is_hub_id,
-    loading_from_cache,
-    require_undamaged_configuration,
 )
 from imagekiln.steps.models.loras import fetch_planned_lora
 from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references, sum_weights
@@ -115,10 +114,9 @@ def load_pretrained(
     except Exception as error:  # a user's folder makes the libraries raise anything
         with suppress(Missing):
             startup.require_planned()  # files of another model, and damaged ones, need not load
-        with loading_from_cache(model.id, folder):
-            if isinstance(error, KilnError):
-                raise
-            raise _explain_load_error(model.id, error) from error
+        if isinstance(error, KilnError):
+            raise
+        raise _explain_load_error(model.id, error) from error
     with startup.clock.phase("hash_wait"):
         startup.require_planned()
     pipe.set_progress_bar_config(disable=True)
@@ -253,7 +251,7 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
             )
         )
 
-    require_undamaged_configuration(model)  # before diffusers reads it
+    download_configuration(model)  # refuses damaged files before diffusers reads them
     folder = ask_hub(model, download)
     weights.add_downloaded(folder)
     return folder
