@@ -24,6 +24,7 @@ from imagekiln.steps.models.component_files import (
     Config,
     list_files,
     read_config,
+    read_denoiser_config,
     read_json,
     read_model_index,
     require_data_only,
@@ -49,7 +50,6 @@ from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER, BUNDLED_PREFIX, resolve_path
 
-DENOISER_COMPONENTS = ("unet", "transformer", "prior")
 DEFAULT_SAMPLE_SIZE = 128  # of latents, if a configuration states none
 DEFAULT_VAE_SCALE_FACTOR = 8
 MAX_VAE_BLOCKS = 16
@@ -100,8 +100,7 @@ def _read_model_facts(model: ModelSettings, folder: Path, from_images: bool) -> 
     reason = unsupported_reason(pipeline)
     if reason and not draws_over:
         raise BadInput(f"{model.id}: is a {pipeline}, which {reason}.")
-    denoiser_name = next((name for name in DENOISER_COMPONENTS if name in index), None)
-    denoiser = read_config(folder, f"{denoiser_name}/config.json")
+    denoiser = read_denoiser_config(folder, index)
     vae = read_config(folder, "vae/config.json") if "vae" in index else {}
     side, multiple = _default_side_and_multiple(denoiser, vae)
     family = family_of(pipeline)
@@ -226,8 +225,8 @@ def loaded_files(folder: Path, model: ModelSettings) -> list[Path]:
     Raises BadInput, Missing, TryAgain.
     """
     weight_suffixes = {".safetensors", *PICKLE_SUFFIXES}
-    files = list_files(folder, model.id)
-    others = [path for path in files if path.suffix.lower() not in weight_suffixes]
+    files = list_files(folder)
+    others = [folder / path for path in files if path.suffix.lower() not in weight_suffixes]
     with translate_errors(model.id):
         return [*weight_files(folder, model.variant), *others]
 
@@ -269,7 +268,7 @@ def _list_files(model: ModelSettings, folder: Path) -> ModelPaths:
         return []
     if is_hub_id(model.id):
         return [PurePosixPath(name) for name in list_hub_files(model)]
-    return [PurePosixPath(path.relative_to(folder)) for path in list_files(folder, model.id)]
+    return list_files(folder)
 
 
 def _default_side_and_multiple(denoiser: Config, vae: Config) -> tuple[int, int]:

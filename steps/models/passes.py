@@ -17,17 +17,17 @@ from imagekiln.steps.job.passes import (
     MAX_SCALE,
     AnyModelPass,
     AnyPass,
-    CaptionPass,
     RefinePass,
     UpscalePass,
     alters_pixels,
 )
 from imagekiln.steps.models.checkpoints import configuration_reference
 from imagekiln.steps.models.compatibility import require_pipeline_support
-from imagekiln.steps.models.component_files import Config, require_model, weights_digest
+from imagekiln.steps.models.component_files import Config, weights_digest
 from imagekiln.steps.models.facts import ModelFacts, default_guidance, default_steps, locate_model
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.own_settings import NO_GUIDANCE
+from imagekiln.steps.models.transformers_models import require_model
 
 PASSES_PREFIX = "passes."
 # Settings that name the files of a pass's model, which enter image ids by their digest.
@@ -36,11 +36,6 @@ FILE_SETTINGS: dict[str, IncEx | bool] = {
     "revision": True,
     "model": {"id": True, "revision": True, "config": True, "variant": True},
 }
-UPSCALER_TYPE = "swin2sr"
-ENLARGING_UPSAMPLERS = ("pixelshuffle", "pixelshuffle_aux", "pixelshuffledirect", "nearest+conv")
-# The most positions of a text, if a configuration leaves it to the class of the model.
-CAPTION_POSITIONS = {"blip": 512, "git": 1024}
-RESERVED_POSITIONS = 2  # of the tokens that begin and end a caption
 Size = tuple[int, int]
 
 
@@ -168,7 +163,7 @@ def load_pass_facts(job: Job) -> dict[str, PassFacts]:
         setting = f"{PASSES_PREFIX}{name}"
         if isinstance(settings, AnyModelPass):
             config = require_model(setting, settings)
-            scale = _require_fitting_config(setting, settings, config)
+            scale = _read_scale(setting, settings, config)
             facts[name] = PassFacts(weights_digest(settings), scale)
     return facts
 
@@ -200,46 +195,15 @@ def pass_keys(job: Job, facts: Mapping[str, PassFacts]) -> Iterator[str]:
         yield "pass:" + json.dumps([dict(sorted(values.items())), digest])
 
 
-def _require_fitting_config(setting: str, settings: AnyModelPass, config: Config) -> int:
-    """The factor by which the model enlarges an image; 1 for one that writes captions."""
-    kind = config.get("model_type")
-    if isinstance(settings, CaptionPass):
-        _require_captioner(setting, settings, config)
-        return 1
-    if kind != UPSCALER_TYPE or config.get("num_channels", 3) != 3:
-        raise BadInput(
-            f"{setting}: {settings.id} is a model of the type {kind}, and a pass of the kind "
-            f"upscale needs a {UPSCALER_TYPE} for RGB. Choose another."
-        )
-    scale = config.get("upscale", 2)
-    if config.get("upsampler", ENLARGING_UPSAMPLERS[0]) not in ENLARGING_UPSAMPLERS:
-        return 1  # it restores an image in its own size
+def _read_scale(setting: str, settings: AnyModelPass, config: Config) -> int:
+    """The factor by which a model enlarges an image; 1 for one that writes captions."""
+    scale = config.get("upscale", 2) if isinstance(settings, UpscalePass) else 1
     if type(scale) is not int or not 1 <= scale <= MAX_SCALE:
         raise BadInput(
             f"{setting}: {settings.id} enlarges by {str(scale)[:20]}, and 1 to {MAX_SCALE} are "
             "known. Choose another."
         )
     return scale
-
-
-def _require_captioner(setting: str, settings: CaptionPass, config: Config) -> None:
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in CAPTION_POSITIONS:
-        known = " or ".join(CAPTION_POSITIONS)
-        raise BadInput(
-            f"{setting}: {settings.id} is a model of the type {str(kind)[:40]}, and a pass of the "
-            f"kind caption needs a {known}. Choose another."
-        )
-    text_config = config.get("text_config") if kind == "blip" else config
-    positions = CAPTION_POSITIONS[kind]
-    if isinstance(text_config, dict):
-        positions = text_config.get("max_position_embeddings", positions)
-    most = positions - RESERVED_POSITIONS if type(positions) is int else 0
-    if settings.max_tokens > most:
-        raise BadInput(
-            f"{setting}.max_tokens is {settings.max_tokens}, and {settings.id} writes at most "
-            f"{max(0, most)} tokens. Lower it."
-        )
 
 
 def iter_pass_jobs(job: Job) -> Iterator[tuple[str, Job]]:

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.adapters import adapter_keys, adapters_by_column
 from imagekiln.steps.models.checkpoints import configuration_reference
 from imagekiln.steps.models.compatibility import model_key_extras, require_pipeline_support
+from imagekiln.steps.models.component_files import require_no_revision
 from imagekiln.steps.models.facts import ModelFacts, locate_model
 from imagekiln.steps.models.hub import DEFAULT_REVISION, is_commit, is_hub_id, resolve_commit
 from imagekiln.steps.models.loras import LoraFacts, load_lora_facts
@@ -28,7 +28,7 @@ from imagekiln.steps.models.passes import (
     require_pass_support,
     sum_weights,
 )
-from imagekiln.steps.models.scorers import score_digests, score_references
+from imagekiln.steps.models.transformers_models import score_digests, score_references
 
 LORA_SETTING_PREFIX = "model.loras."
 SCORE_SETTING_PREFIX = "scores."
@@ -165,7 +165,7 @@ def pin_revisions(
     )
     for setting, reference in references:
         if not is_hub_id(reference.id):
-            _refuse_revision(setting, reference)
+            require_no_revision(setting, reference)
             continue
         if is_commit(reference.revision):
             continue
@@ -178,14 +178,6 @@ def pin_revisions(
         # The last name, that of a LoRA, may have dots.
         job = _with_commit(job, named.setting.split(".", 2), named.commit)
     return job, tuple(revisions)
-
-
-def _refuse_revision(setting: str, reference: HubReference) -> None:
-    if reference.revision is not None:
-        raise BadInput(
-            f"{setting}.revision is {reference.revision}, and {reference.id} is no repository of a "
-            f"hub, so that it has none. Remove the revision, or correct {setting}.id."
-        )
 
 
 def adapter_references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:

@@ -17,7 +17,7 @@ from imagekiln.steps.job.scores import AestheticScore
 from imagekiln.steps.models.hub import is_hub_id
 from imagekiln.steps.models.passes import iter_pass_jobs, pass_references, pass_setting
 from imagekiln.steps.models.resolve import adapter_references
-from imagekiln.steps.models.scorers import score_references
+from imagekiln.steps.models.transformers_models import score_references
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX, is_remote_uri
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.cron import check_cron

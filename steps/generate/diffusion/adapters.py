@@ -30,11 +30,7 @@ from imagekiln.steps.generate.diffusion.patches import accept_batch_embeds
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
-from imagekiln.steps.models.adapters import (
-    controlnet_mismatch,
-    fetch_planned_adapter,
-    require_ip_adapter_files,
-)
+from imagekiln.steps.models.adapters import fetch_planned_adapter
 from imagekiln.steps.models.component_files import require_data_component
 from imagekiln.steps.models.families import ImageEncoderClass, family_of
 from imagekiln.steps.runs.image import ImageRow
@@ -96,9 +92,6 @@ def load_controlnet(
         raise ValueError(f"{type(pipe).__name__} takes none")
     require_data_component(folder, settings.setting_path)
     network = load_network(getattr(diffusers, name), folder, dtype=pipe.dtype)
-    mismatch = controlnet_mismatch(name, network.config, denoiser_network(pipe).config)
-    if mismatch:
-        raise ValueError(f"it {mismatch}")
     return network.to(pipe.device).eval()
 
 
@@ -187,7 +180,7 @@ def load_ip_adapter(
     encoder_class = family_of(type(pipe).__name__).ip_adapter_encoder
     if encoder_class is None:
         raise ValueError(f"{type(pipe).__name__} takes none")
-    require_ip_adapter_files(folder, settings, encoder_class, denoiser_network(pipe).config)
+    require_data_component(folder / settings.image_encoder, settings.setting_path)
     _load_image_encoder(pipe, folder / settings.image_encoder, encoder_class)
     denoiser = denoiser_network(pipe)
     with suppress(NotImplementedError):  # what is not in the file cannot be moved to the device

@@ -34,8 +34,7 @@ from imagekiln.steps.job.scores import (
     ClassifierScore,
     RewardScore,
 )
-from imagekiln.steps.models.component_files import fetch_planned_files
-from imagekiln.steps.models.scorers import fetch_planned_head
+from imagekiln.steps.models.transformers_models import fetch_planned_files, fetch_planned_head
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, ScoreValue, pad_rows
 from imagekiln.steps.runs.plan import Plan
 

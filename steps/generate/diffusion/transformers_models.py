@@ -15,7 +15,7 @@ from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.generate.diffusion.transfer import to_uint8
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.passes import CaptionPass, UpscalePass
-from imagekiln.steps.models.component_files import fetch_planned_files
+from imagekiln.steps.models.transformers_models import fetch_planned_files
 
 MAX_CAPTION_CHARS = 4000
 # From images and the size of a batch.

@@ -12,40 +12,9 @@ from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.adapters import (
     adapter_keys,
-    adapters_by_column,
-    controlnet_mismatch,
-    fetch_planned_adapter,
 )
 from tests import adapters
 from tests.hub import MODEL, REVISION, serving_model
-
-WIDE = {
-    "joint_attention_dim": 4096,
-    "pooled_projection_dim": 768,
-    "in_channels": 64,
-    "patch_size": 2,
-    "num_attention_heads": 24,
-    "attention_head_dim": 128,
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "mismatch"),
-    [
-        ("FluxControlNetModel", {}, None),
-        ("SD3ControlNetModel", {"joint_attention_dim": None}, None),
-        (
-            "SD3ControlNetModel",
-            {"extra_conditioning_channels": 1},
-            "needs a mask beside its image",
-        ),
-    ],
-)
-def test_a_network_of_another_size_is_told_by_its_configuration(
-    kind: str, changes: dict[str, object], mismatch: str | None
-) -> None:
-    assert controlnet_mismatch(kind, WIDE | changes, WIDE) == mismatch
-
 
 PIPELINE = "StableDiffusionPipeline"
 FILE = "adapter.safetensors"
@@ -86,7 +55,7 @@ def test_an_adapter_on_the_hub_that_has_only_pickles_is_refused_at_planning(
     local = _with_adapters(adapters.controlnet("sd"), adapters.ip_adapter("sd"))
     on_hub = getattr(local, kind).model_copy(update={"id": MODEL, "revision": REVISION})
     with serving_model(folder, tmp_path, monkeypatch):
-        expected = pytest.raises(BadInput, match="Pickles can run code")
+        expected = pytest.raises(BadInput, match="pickles can run code")
         with expected if is_pickled else nullcontext():
             adapter_keys(local.model_copy(update={kind: on_hub}), PIPELINE)
 
@@ -98,11 +67,8 @@ def test_an_adapter_that_has_only_pickles_is_refused(place: int, tmp_path: Path)
     for weights in folders[place].glob("*.safetensors"):
         weights.rename(weights.with_suffix(".bin"))
     model = _with_adapters(*folders)
-    with pytest.raises(BadInput, match=r"Pickles can run code: convert it to safetensors"):
+    with pytest.raises(BadInput, match=r"pickles can run code. Convert it to safetensors"):
         adapter_keys(model, PIPELINE)
-    adapter = [*adapters_by_column(model).values()][place]
-    with pytest.raises(BadInput, match="Pickles can run code"):  # of a plan of a stranger's
-        fetch_planned_adapter(adapter, "")
 
 
 @pytest.mark.parametrize(("place", "encoder"), [(0, ""), (1, "image_encoder")])

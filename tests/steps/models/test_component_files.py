@@ -10,12 +10,9 @@ import pytest
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.component_files import (
-    fetch_planned_files,
-    require_data_only,
-    weights_digest,
-)
+from imagekiln.steps.models.component_files import require_data_only, weights_digest
 from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.models.transformers_models import fetch_planned_files
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
 SHAPES = BUNDLED_FOLDER / "shapes"
@@ -87,8 +84,11 @@ REFUSED: dict[str, tuple[Change, str]] = {
         setting("text_encoder/config.json", text_config={"attn_implementation": "evil/kernels"}),
         "names code on a hub",
     ),
-    "weights in another folder": (weights_in("../../model.safetensors"), "outside of its folder"),
-    "pickled weights in an index": (weights_in("evil.bin"), "is a pickle"),
+    "weights in another folder": (
+        weights_in("../../model.safetensors"),
+        "no safetensors file",
+    ),
+    "pickled weights in an index": (weights_in("evil.bin"), "evil.bin is no safetensors"),
 }
 
 

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError
-from imagekiln.steps.models.component_files import fetch_planned_files
-from imagekiln.steps.models.scorers import fetch_planned_head, score_references
+from imagekiln.steps.models.transformers_models import (
+    fetch_planned_files,
+    fetch_planned_head,
+    score_references,
+)
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.storage import open_store
@@ -41,7 +44,10 @@ def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("score", "sentence"),
     [
-        ({**CLIP, "id": str(classifier_folder())}, r"a model of the type vit, and a score of the"),
+        (
+            {**CLIP, "id": str(classifier_folder())},
+            r"type vit, and clip_score needs clip",
+        ),
         (
             {"kind": "aesthetic", "id": str(clip_folder()), "head": "head.pt"},
             r"scores\.s\.head: head\.pt is not a safetensors file",
@@ -83,7 +89,7 @@ def pickled(tmp_path: Path) -> Path:
 
 
 def test_a_model_without_safetensors_is_refused(pickled: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"scores\.s: .* has no safetensors, and pickles can run"):
+    with pytest.raises(BadInput, match=r"scores\.s: .* has no .*safetensors, and pickles can run"):
         plan_score(tmp_path, **CLIP, id=str(pickled))
 
 
