@@ -47,7 +47,6 @@ QUANTIZED = re.compile(
     r"|comfy_quant|(?:nested_)?absmax|(?:nested_)?quant_map|quant_state\..*|SCB"
     r"|qweight|qzeros|wscales|wcscales|smooth_factor(?:_orig)?)$"
 )
-SCHEDULER_PREDICTIONS = ("epsilon", "flow_prediction", "sample", "trigflow", "v_prediction")
 # By a part of the names of a checkpoint's tensors, the more special ones first.
 USUAL_CONFIGS: Mapping[str, str] = {
     "conditioner.embedders.1.": "stabilityai/stable-diffusion-xl-base-1.0",
@@ -91,16 +90,6 @@ def require_whole_model(names: Collection[str], subject: str) -> None:
         raise BadInput(
             f"{subject}: is {kind}, not a model that draws. Choose a whole model; LoRAs are named "
             "in model.loras."
-        )
-
-
-def require_known_scheduler(config: Config, subject: str) -> None:
-    """Raise BadInput if a scheduler's configuration has a prediction that no class knows."""
-    prediction = str(config.get("prediction_type") or "epsilon")
-    if prediction not in SCHEDULER_PREDICTIONS:
-        raise BadInput(
-            f"{subject}: {SCHEDULER_CONFIG}: prediction_type is {cut_name(prediction)}, not one of "
-            f"{', '.join(SCHEDULER_PREDICTIONS)}. Correct it."
         )
 
 

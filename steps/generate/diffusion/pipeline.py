@@ -28,7 +28,7 @@ from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
 from imagekiln.steps.models.checkpoints import checkpoint_file, scheduler_changes
 from imagekiln.steps.models.component_files import read_model_index, require_data_only
-from imagekiln.steps.models.facts import configuration_folder
+from imagekiln.steps.models.facts import WeightsCheck, configuration_folder
 from imagekiln.steps.models.hub import (
     ask_hub,
     download_configuration,
@@ -38,7 +38,6 @@ from imagekiln.steps.models.loras import fetch_planned_lora
 from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references, sum_weights
 from imagekiln.steps.models.performance import GIB, require_room
 from imagekiln.steps.models.transformers_models import fetch_planned_files, score_references
-from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.start_times import StartClock

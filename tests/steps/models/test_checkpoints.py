@@ -122,11 +122,6 @@ def test_a_file_says_what_its_network_predicts(
     load_model_facts(model)
 
 
-def test_a_scheduler_of_a_prediction_that_nobody_knows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="prediction_type is magic, not one of epsilon, flow_pred"):
-        load_model_facts(ModelSettings(id=_config(tmp_path / "own", prediction_type="magic")))
-
-
 @pytest.mark.parametrize(
     ("names", "metadata", "scheduler", "sentence"),
     [

@@ -1,17 +1,16 @@
 """The check of a model's files beside other work."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models import weights_check
-from imagekiln.steps.models.facts import model_digest
+from imagekiln.steps.models import facts
+from imagekiln.steps.models.facts import WeightsCheck, model_digest
 from imagekiln.steps.models.weights import BeforePiece
-from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
 NOT_PLANNED = r"is not the model that the run was planned with\. Restore it, or plan anew\."
@@ -67,11 +66,11 @@ def test_of_a_hub_model_only_the_weights_of_its_variant_are_hashed(
     (tmp_path / "model_index.json").write_text('{"unet": ["", ""], "vae": ["", ""]}')
     hashed = set[str]()
 
-    def require_undamaged(_name: str, paths: Sequence[Path], before_piece: BeforePiece) -> None:
+    def require_undamaged(_name: str, paths: Iterable[Path], before_piece: BeforePiece) -> None:
         before_piece()
         hashed.update(path.relative_to(tmp_path).as_posix() for path in paths)
 
-    monkeypatch.setattr(weights_check, "require_undamaged", require_undamaged)
+    monkeypatch.setattr(facts, "require_undamaged", require_undamaged)
     model = HUB_MODEL.model_copy(update={"variant": variant})
     with WeightsCheck(model, model_digest(model)) as check:
         check.add_downloaded(tmp_path)
