@@ -94,8 +94,7 @@ def test_a_folder_must_say_which_file_is_meant(tmp_path: Path) -> None:
         == "model.loras.style: FILE has 2 safetensors files. Choose one by weight_name."
     )
     assert _facts(tmp_path, "b.safetensors") == _facts(tmp_path / "b.safetensors")
-    message = _error_message(tmp_path, "c.safetensors", Missing)
-    assert message == "model.loras.style: FILE has no file c.safetensors. Correct weight_name."
+    assert "does not exist" in _error_message(tmp_path, "c.safetensors", Missing)
     assert "does not exist" in _error_message(tmp_path / "nowhere", kind=Missing)
 
 

@@ -34,22 +34,9 @@ def test_a_file_has_the_facts_of_its_configuration_and_a_digest_of_both(tmp_path
     assert len({model_digest(model), model_digest(on_hub), model_digest(other_commit)}) == 3
 
 
-@pytest.mark.parametrize(
-    ("tensor", "suggestion"),
-    [
-        ("conditioner.embedders.1.model.ln_final.bias", "stabilityai/stable-diffusion-xl-base-1.0"),
-        ("cond_stage_model.transformer.text", "stable-diffusion-v1-5/stable-diffusion-v1-5"),
-        ("model.diffusion_model.double_blocks.0.a", "black-forest-labs/FLUX.1-dev"),
-    ],
-)
-def test_a_file_without_a_configuration_is_refused_with_the_usual_one(
-    tmp_path: Path, tensor: str, suggestion: str
-) -> None:
-    file = _checkpoint(tmp_path / "a.safetensors", tensor)
-    assert _message(id=file) == (
-        f"{file}: is one file with weights alone. Set model.config to the pipeline that it was "
-        f"made from, such as {suggestion}."
-    )
+def test_a_file_without_a_configuration_is_refused(tmp_path: Path) -> None:
+    file = _checkpoint(tmp_path / "a.safetensors")
+    assert "is one file with weights alone. Set model.config to" in _message(id=file)
 
 
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
