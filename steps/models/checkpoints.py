@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name
-from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.job.fields import HubReference, PipelineSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, quantized_error
 from imagekiln.steps.models.weights import (
@@ -71,7 +71,7 @@ def require_plain_weights(names: Collection[str], subject: str) -> None:
         raise quantized_error(subject, f"it has {cut_name(scale)}")
 
 
-def configuration_reference(model: ModelSettings) -> HubReference:
+def configuration_reference(model: PipelineSettings) -> HubReference:
     """The place of a model's configuration: in the model itself, or in what `model.config` names.
 
     The revision of a model in one file is that of its configuration.

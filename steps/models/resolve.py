@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from imagekiln.steps.job.fields import HubReference
-from imagekiln.steps.job.job import Job, ModelSettings
+from imagekiln.steps.job.fields import HubReference, PipelineSettings
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.models.adapters import adapter_keys, adapters_by_column
 from imagekiln.steps.models.checkpoints import configuration_reference
 from imagekiln.steps.models.compatibility import model_key_extras, require_pipeline_support
@@ -18,14 +19,9 @@ from imagekiln.steps.models.passes import (
     PASSES_PREFIX,
     PassFacts,
     PassSizes,
-    fill_pass_settings,
-    load_pass_facts,
-    load_pass_models,
-    model_references,
     pass_keys,
     pass_references,
-    pass_setting,
-    require_pass_support,
+    resolve_passes,
     sum_weights,
 )
 from imagekiln.steps.models.transformers_models import score_digests, score_references
@@ -115,8 +111,9 @@ class ResolvedModel:
         for setting, digest in self.scores.items():
             yield setting, f"{setting}={digest}"
         for name, facts in self.passes.items():
-            setting = pass_setting(name, self.job.passes[name])
-            yield setting, f"{PASSES_PREFIX}{name}={facts.digest}"
+            setting = f"{PASSES_PREFIX}{name}"
+            own = setting if facts.model is None else f"{setting}.model"
+            yield own, f"{setting}={facts.digest}"
 
 
 def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> ResolvedModel:
@@ -128,21 +125,17 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
     job, revisions = pin_revisions(job, planned)
     configuration, facts = locate_model(job.model)
     require_pipeline_support(job, facts.pipeline)
-    pass_models = load_pass_models(job)
-    pass_facts = {name: own for name, (_, own) in pass_models.items()}
-    drawing = {name: PassFacts(own.digest, model=own) for name, own in pass_facts.items()}
-    job = fill_pass_settings(job, pass_facts)
-    require_pass_support(job, facts, drawing)
+    passes = resolve_passes(job, facts)
     return ResolvedModel(
-        job=job,
+        job=job.model_copy(update={"passes": passes.settings}),
         facts=facts,
         configuration=configuration,
         adapters=adapter_keys(job.model, facts.pipeline),
         loras=load_lora_facts(job.model),
         revisions=revisions,
         scores=score_digests(job),
-        passes={**load_pass_facts(job), **drawing},
-        pass_configurations={name: folder for name, (folder, _) in pass_models.items()},
+        passes=passes.facts,
+        pass_configurations=passes.configurations,
     )
 
 
@@ -154,39 +147,37 @@ def pin_revisions(
     `planned` are the names of an existing plan, which keep their commits; the hub is asked for any
     other. Raises BadInput, Missing, TryAgain.
     """
-    planned_commits = {(named.setting, named.id, named.name): named.commit for named in planned}
+    commits = {(named.setting, named.id, named.name): named.commit for named in planned}
     revisions: list[NamedRevision] = []
-    references = (
-        ("model", configuration_reference(job.model)),
-        *adapter_references(job.model),
-        *score_references(job),
-        *pass_references(job),
-        *model_references(job),
-    )
-    for setting, reference in references:
+    for setting, reference in iter_references(job):
+        if isinstance(reference, PipelineSettings):
+            reference = configuration_reference(reference)
         if not is_hub_id(reference.id):
             require_no_revision(setting, reference)
-            continue
-        if is_commit(reference.revision):
-            continue
-        name = reference.revision or DEFAULT_REVISION
-        commit = planned_commits.get((setting, reference.id, name))
-        if commit is None:
-            commit = resolve_commit(reference, setting)
-        revisions.append(NamedRevision(setting, reference.id, name, commit))
+        elif not is_commit(reference.revision):
+            name = reference.revision or DEFAULT_REVISION
+            commit = commits.get((setting, reference.id, name))
+            commit = commit or resolve_commit(reference, setting)
+            revisions.append(NamedRevision(setting, reference.id, name, commit))
     for named in revisions:
         # The last name, that of a LoRA, may have dots.
         job = _with_commit(job, named.setting.split(".", 2), named.commit)
     return job, tuple(revisions)
 
 
-def adapter_references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:
-    """A model's adapters and LoRAs, by the path of the setting."""
-    for adapter in (model.controlnet, model.ip_adapter):
+def iter_references(job: Job) -> Iterator[tuple[str, HubReference]]:
+    """The models of a job, its adapters, LoRAs, scores and passes, by the path of the setting."""
+    yield "model", job.model
+    for adapter in (job.model.controlnet, job.model.ip_adapter):
         if adapter is not None:
             yield adapter.setting_path, adapter
-    for name, lora in sorted(model.loras.items()):
+    for name, lora in sorted(job.model.loras.items()):
         yield f"{LORA_SETTING_PREFIX}{name}", lora
+    yield from score_references(job)
+    yield from pass_references(job)
+    for name, settings in job.passes.items():
+        if isinstance(settings, RefinePass) and settings.model is not None:
+            yield f"{PASSES_PREFIX}{name}.model", settings.model
 
 
 def _with_commit(settings: Any, path: Sequence[str], commit: str) -> Any:  # noqa: ANN401  # a job, or a part of it

@@ -11,13 +11,12 @@ from hera.workflows import models as m
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import moment_in_utc, needs_date
+from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptList
 from imagekiln.steps.job.scores import AestheticScore
 from imagekiln.steps.models.hub import is_hub_id
-from imagekiln.steps.models.passes import iter_pass_jobs, pass_references, pass_setting
-from imagekiln.steps.models.resolve import adapter_references
-from imagekiln.steps.models.transformers_models import score_references
+from imagekiln.steps.models.resolve import iter_references
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX, is_remote_uri
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.cron import check_cron
@@ -188,18 +187,10 @@ def require_reachable_paths(job: Job) -> None:
 
 def _model_places(job: Job) -> Iterator[tuple[str, str]]:
     """Yield the places of the job's models, each with the path of its setting."""
-    pass_models = {
-        pass_setting(name, job.passes[name]): pass_job.model
-        for name, pass_job in iter_pass_jobs(job)
-    }
-    for setting, model in {"model": job.model, **pass_models}.items():
-        yield f"{setting}.id", model.id
-        if model.config is not None:
-            yield f"{setting}.config", model.config
-
-    references = (*adapter_references(job.model), *score_references(job), *pass_references(job))
-    for setting, reference in references:
+    for setting, reference in iter_references(job):
         yield f"{setting}.id", reference.id
+        if isinstance(reference, PipelineSettings) and reference.config is not None:
+            yield f"{setting}.config", reference.config
     for name, score in job.scores.items():
         if isinstance(score, AestheticScore):
             yield f"scores.{name}.head", score.head
