@@ -21,10 +21,9 @@ from imagekiln.steps.job.passes import (
     UpscalePass,
     alters_pixels,
 )
-from imagekiln.steps.models.compatibility import require_pipeline_support
 from imagekiln.steps.models.component_files import Config, weights_digest
 from imagekiln.steps.models.facts import ModelFacts, default_guidance, default_steps, locate_model
-from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.families import family_of, require_pipeline_support
 from imagekiln.steps.models.own_settings import NO_GUIDANCE
 from imagekiln.steps.models.transformers_models import require_model
 

@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.fields import HubReference, PipelineSettings
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.models.adapters import adapter_keys, adapters_by_column
 from imagekiln.steps.models.checkpoints import configuration_reference
-from imagekiln.steps.models.compatibility import model_key_extras, require_pipeline_support
 from imagekiln.steps.models.component_files import require_no_revision
 from imagekiln.steps.models.facts import ModelFacts, locate_model
+from imagekiln.steps.models.families import require_pipeline_support
 from imagekiln.steps.models.hub import DEFAULT_REVISION, is_commit, is_hub_id, resolve_commit
 from imagekiln.steps.models.loras import LoraFacts, load_lora_facts
 from imagekiln.steps.models.passes import (
@@ -189,3 +190,19 @@ def _with_commit(settings: Any, path: Sequence[str], commit: str) -> Any:  # noq
         return {**settings, name: _with_commit(settings[name], rest, commit)}
     update = {name: _with_commit(getattr(settings, name), rest, commit)}
     return settings.model_copy(update=update)
+
+
+def shortcuts_label(speed: SpeedSettings) -> str | None:
+    """The shortcuts as the manifest names them, such as `fp8`; None if there are none."""
+    return ",".join(model_key_extras(speed)) or None
+
+
+def model_key_extras(speed: SpeedSettings) -> Iterator[str]:
+    """The settings that, besides the model's files and dtype, change every image of a job."""
+    if speed.quantization != "none":
+        yield speed.quantization
+    if speed.guidance_interval is not None:
+        start, end = speed.guidance_interval
+        yield f"guidance_interval={start}-{end}"
+    if speed.step_cache is not None:
+        yield f"step_cache={speed.step_cache.interval}"

@@ -10,9 +10,7 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.diff import SettingDifference, diff
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.models.compatibility import (
-    require_shortcut_support,
-)
+from imagekiln.steps.models.families import require_pipeline_support
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runs.plan import load_plan
@@ -61,32 +59,22 @@ def test_a_shortcut_that_the_model_s_dtype_does_not_take_is_refused_at_planning(
         _planned(tmp_path, speed=FP8)
 
 
-def test_a_shortcut_that_the_pipeline_does_not_take_is_refused(tmp_path: Path) -> None:
-    model = {"id": "here", "dtype": "bfloat16"}
-    job = runs.job(tmp_path / "prompts.parquet", "out", model=model, speed=FP8)
-    expected_text = r"quantization does not work with Some: it works with .* or choose such"
-    with pytest.raises(BadInput, match=expected_text):
-        require_shortcut_support(job, "SomePipeline")
-
-
 @pytest.mark.parametrize(
-    ("pipeline", "speed", "expected_text"),
+    ("pipeline", "speed", "setting"),
     [
-        ("Flux", UNTIL_HALF, r"guidance_interval does not work with Flux: .*XL, .*\. Remove it"),
-        ("ZImage", UNTIL_HALF, r"speed\.guidance_interval does not work with ZImage"),
-        (
-            "StableDiffusionXL",
-            {"step_cache": {"interval": 3}},
-            r"step_cache does not work with StableDiffusionXL: it works with Flux, .* Remove it",
-        ),
+        ("Some", FP8, "quantization"),
+        ("Flux", UNTIL_HALF, "guidance_interval"),
+        ("ZImage", UNTIL_HALF, "guidance_interval"),
+        ("StableDiffusionXL", {"step_cache": {"interval": 3}}, "step_cache"),
     ],
 )
-def test_a_shortcut_of_steps_is_refused_with_the_models_that_take_it(
-    pipeline: str, speed: dict[str, object], expected_text: str, tmp_path: Path
+def test_a_shortcut_that_the_pipeline_does_not_take_is_refused(
+    pipeline: str, speed: dict[str, object], setting: str, tmp_path: Path
 ) -> None:
-    job = runs.job(tmp_path / "prompts.parquet", "out", speed=speed)
-    with pytest.raises(BadInput, match=expected_text):
-        require_shortcut_support(job, f"{pipeline}Pipeline")
+    model = {"id": "here", "dtype": "bfloat16"}
+    job = runs.job(tmp_path / "prompts.parquet", "out", model=model, speed=speed)
+    with pytest.raises(BadInput, match=rf"^speed\.{setting} does not work with {pipeline}Pipeline"):
+        require_pipeline_support(job, f"{pipeline}Pipeline")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.compatibility import require_lora_support
-from imagekiln.steps.models.families import FAMILIES
+from imagekiln.steps.models.families import FAMILIES, require_pipeline_support
 from imagekiln.steps.models.loras import LoraFacts, fetch_planned_lora, load_lora_facts
 from tests import runs, safetensors
 from tests.hub import MODEL, REVISION
@@ -103,12 +102,12 @@ def test_families_that_take_no_lora_are_refused_at_planning(pipeline: str, tmp_p
     import diffusers
 
     model = _model(str(safetensors.write(tmp_path / "style.safetensors")))
+    job = runs.job(tmp_path / "prompts.parquet", "out", model=model.model_dump())
     if hasattr(getattr(diffusers, pipeline), "load_lora_weights"):
-        require_lora_support(model, pipeline)
+        require_pipeline_support(job, pipeline)
     else:
-        with pytest.raises(BadInput, match=rf"^model\.loras: {pipeline} supports no LoRA\. "):
-            require_lora_support(model, pipeline)
-    require_lora_support(ModelSettings(id="bundled:shapes"), pipeline)
+        with pytest.raises(BadInput, match=rf"^model\.loras does not work with {pipeline}\. "):
+            require_pipeline_support(job, pipeline)
 
 
 @pytest.mark.parametrize(
