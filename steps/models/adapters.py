@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -146,7 +145,9 @@ def controlnet_mismatch(controlnet: Config, denoiser: Config) -> str | None:
 
 
 def _multiply(values: Iterable[object]) -> int | None:
-    numbers = list(values)
-    if not all(isinstance(number, int) for number in numbers):
-        return None
-    return math.prod(numbers)
+    product = 1
+    for value in values:
+        if not isinstance(value, int):
+            return None
+        product *= value
+    return product

@@ -261,11 +261,11 @@ def weights_digest(
         return f"{name}@{reference.revision}"
     folder = Path(resolve_path(reference.id))
     total = hashlib.sha256()
-    names = sorted(filter(_affects_pixels, list_files(folder)))
+    paths = sorted(filter(_affects_pixels, list_files(folder)))
     with translate_errors(reference.id):
-        hashes = hash_files(map(folder.joinpath, names), before_piece)
-    for name, sha256 in zip(names, hashes, strict=True):
-        total.update(f"{name}\0{sha256}\n".encode())
+        hashes = hash_files(map(folder.joinpath, paths), before_piece)
+    for path, sha256 in zip(paths, hashes, strict=True):
+        total.update(f"{path}\0{sha256}\n".encode())
     if variant:
         total.update(f"\0variant {variant}\n".encode())
     return f"sha256:{total.hexdigest()}"

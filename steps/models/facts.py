@@ -288,36 +288,19 @@ class WeightsCheck:
 
 def _default_side_and_multiple(denoiser: Config, vae: Config) -> tuple[int, int]:
     """The side of a default image, and what sizes must be a multiple of, both in pixels."""
-    scale = _vae_scale_factor(vae)
-    sample_size = denoiser.get("sample_size", DEFAULT_SAMPLE_SIZE)
+    scale = DEFAULT_VAE_SCALE_FACTOR
+    blocks = vae.get("block_out_channels") or vae.get("encoder_block_out_channels")
+    if isinstance(blocks, list) and 0 < len(blocks) <= MAX_VAE_BLOCKS:
+        scale = 1 << (len(blocks) - 1)
+    sample_size = denoiser.get("sample_size")
     latent_side = sample_size if isinstance(sample_size, int) else DEFAULT_SAMPLE_SIZE
     # Transformers cut latents into patches, of which a side must be a whole number.
-    latents_per_patch = max(_patch_size(denoiser), _packing_factor(denoiser, vae))
-    return latent_side * scale, max(MIN_SIZE_MULTIPLE, scale * latents_per_patch)
-
-
-def _patch_size(denoiser: Config) -> int:
-    default = 2 if "all_patch_size" in denoiser else 1
-    patch_size = denoiser.get("patch_size", default)
-    return patch_size if isinstance(patch_size, int) else 2
-
-
-def _packing_factor(denoiser: Config, vae: Config) -> int:
-    """The side of the squares of latents that a pipeline packs into channels.
-
-    FLUX does so, and its configuration does not state it as a patch size.
-    """
-    channels = denoiser.get("in_channels")
-    latent_channels = vae.get("latent_channels")
-    packed = isinstance(latent_channels, int) and channels == 4 * latent_channels
-    return 2 if packed else 1
-
-
-def _vae_scale_factor(vae: Config) -> int:
-    blocks = vae.get("block_out_channels") or vae.get("encoder_block_out_channels")
-    if not isinstance(blocks, list) or not 0 < len(blocks) <= MAX_VAE_BLOCKS:
-        return DEFAULT_VAE_SCALE_FACTOR
-    return 1 << (len(blocks) - 1)
+    patch_size = denoiser.get("patch_size", 2 if "all_patch_size" in denoiser else 1)
+    patch = patch_size if isinstance(patch_size, int) else 2
+    channels = vae.get("latent_channels")
+    if isinstance(channels, int) and denoiser.get("in_channels") == 4 * channels:
+        patch = max(2, patch)  # FLUX packs squares of latents, which it does not state as a patch
+    return latent_side * scale, max(MIN_SIZE_MULTIPLE, scale * patch)
 
 
 def default_image_size(job: Job, facts: ModelFacts) -> tuple[int, int]:

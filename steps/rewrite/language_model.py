@@ -10,13 +10,14 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 import transformers
 from transformers.models.auto import modeling_auto
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain, first_line
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain, cut_name, first_line
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
     explain_machine,
@@ -25,8 +26,8 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.loading import load_network
 from imagekiln.steps.job.prompts import RewriteSettings
+from imagekiln.steps.models.component_files import CONFIG_FILE, read_json
 from imagekiln.steps.plan.input_files import Ending, RewrittenText
-from imagekiln.steps.rewrite.model_files import fetch_weights, read_architecture
 
 Untyped: TypeAlias = Any  # transformers has no types to speak of
 MODEL_SETTING = "rewrite.model"
@@ -37,16 +38,18 @@ MAX_NEW_TOKENS = 128  # and at most half of the positions that a model has
 UNREAD = RewrittenText("", "unread")
 
 
-def load_language_model(settings: RewriteSettings, device_name: str) -> "LanguageModel":
-    """Load the model onto the job's device.
+def load_language_model(
+    settings: RewriteSettings, folder: Path, device_name: str
+) -> "LanguageModel":
+    """Load the model in a folder onto the job's device.
 
-    Raises BadInput if it writes no text or does not load without code of its own, Missing,
-    TryAgain if the hub, the device or its memory fails.
+    Raises BadInput if it writes no text or does not load without code of its own, TryAgain if the
+    device or its memory fails.
     """
     device = choose_device(device_name)
     reference = settings.model
-    folder = fetch_weights(reference, MODEL_SETTING)
-    architecture = read_architecture(folder, reference.id)
+    classes = read_json(folder / CONFIG_FILE, reference.id).get("architectures")
+    architecture = cut_name(str(classes[0])) if isinstance(classes, list) and classes else "model"
     if architecture not in CAUSAL_CLASSES | SEQUENCE_CLASSES:
         raise BadInput(
             f"{reference.id}: is a {architecture}, which writes no text. Set {MODEL_SETTING}.id to "
