@@ -14,8 +14,6 @@ from typing import Literal, Protocol, TypeAlias
 
 from imagekiln.steps.prompts.template import (
     CHOICE_NAME,
-    MAX_DEPTH,
-    MAX_PICKED,
     ONE_OPTION,
     SEPARATOR,
     Choice,
@@ -34,6 +32,7 @@ from imagekiln.steps.prompts.template import (
 )
 
 MAX_TEMPLATE_CHARS = 20_000
+MAX_DEPTH = 16  # of choices within choices, also by way of wildcard files
 MAX_WEIGHT = 10**6
 MAX_WEIGHT_DIGITS = 20
 ONE = Fraction(1)
@@ -246,7 +245,10 @@ class _Parser:
             raise self._mistake(f"choices are nested over {MAX_DEPTH} deep; flatten them")
         start = self._position
         self._position += 1
-        mode = self._parse_mark()
+        mark = self._match(SAMPLING_MARK)
+        if mark is not None:
+            self._position = mark.end()
+        mode = self._choose_mode("" if mark is None else mark[1])
         numbers = self._parse_numbers()
         with self._inside(mode):
             options = [self._parse_choice_option()]
@@ -279,13 +281,6 @@ class _Parser:
             self._position = position
             raise self._mistake(str(mistake)) from mistake
 
-    def _parse_mark(self) -> Mode:
-        mark = self._match(SAMPLING_MARK)
-        if mark is None:
-            return self._choose_mode("")
-        self._position = mark.end()
-        return self._choose_mode(mark[1])
-
     def _parse_choice_option(self) -> Option:
         weight = self.parse_weight()
         start = self._position
@@ -306,8 +301,6 @@ class _Parser:
             most = int(high)
         elif dash:
             most = None
-        if max(fewest, most or 0) > MAX_PICKED:
-            raise self._mistake(f"chooses over {MAX_PICKED} options; choose fewer")
         if most is not None and most < fewest:
             raise self._mistake(f"chooses from {fewest} to {most} options; write {most}-{fewest}")
         self._position = numbers.end()
