@@ -45,7 +45,7 @@ from imagekiln.steps.models.facts import (
     default_guidance,
     default_image_size,
     default_steps,
-    load_model_facts,
+    locate_model,
 )
 from imagekiln.steps.models.families import family_of, require_pipeline_support
 from imagekiln.steps.models.performance import GIB
@@ -109,7 +109,7 @@ class _TuningBench:
     def __init__(self, job: Job) -> None:
         device = choose_device(job.device)
         self._job, _ = pin_revisions(job)
-        self.facts = load_model_facts(self._job.model)
+        _, self.facts = locate_model(self._job.model)
         require_pipeline_support(self._job, self.facts.pipeline)
         require_adapter_support(self._job.model, self.facts.pipeline)
         self._gpu = describe_device(device)

@@ -52,7 +52,7 @@ from imagekiln.steps.models.weights import (
 )
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.uri import BUNDLED_FOLDER, BUNDLED_PREFIX, resolve_path
+from imagekiln.steps.storage.uri import resolve_path
 
 DEFAULT_SAMPLE_SIZE = 128  # of latents, if a configuration states none
 DEFAULT_VAE_SCALE_FACTOR = 8
@@ -77,12 +77,6 @@ class ModelFacts:
     size_multiple: int
     own: OwnSettings
     weights_bytes: int | None = field(default=None, compare=False)  # the digest says which they are
-
-
-def load_model_facts(model: ModelSettings) -> ModelFacts:
-    """Find the model's configuration and read it. Raises what `locate_model` raises."""
-    _, facts = locate_model(model)
-    return facts
 
 
 def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Path, ModelFacts]:
@@ -136,22 +130,15 @@ def configuration_folder(model: ModelSettings) -> Path:
     folder = Path(resolve_path(reference.id))
     with translate_errors(reference.id):
         if not folder.exists():
-            raise Missing(f"{reference.id}: {_describe_absence(reference.id)}")
+            raise Missing(
+                f"{reference.id}: no such model folder. Write a folder, or a hub id as org/name."
+            )
         if not (folder / MODEL_INDEX_FILE).is_file():
             raise BadInput(
                 f"{reference.id}: has no model_index.json, so it is not a diffusers pipeline. "
                 "Choose another folder, or a safetensors file."
             )
     return folder
-
-
-def _describe_absence(name: str) -> str:
-    if not name.startswith(BUNDLED_PREFIX):
-        return "no such model folder. Write a folder, or a hub id as org/name."
-    bundled = sorted(
-        f"{BUNDLED_PREFIX}{path.parent.name}" for path in BUNDLED_FOLDER.glob("*/model_index.json")
-    )
-    return f"no such bundled model. Write {' or '.join(bundled)}."
 
 
 def _list_weights(model: ModelSettings, folder: Path, index: Config) -> list[PurePosixPath]:

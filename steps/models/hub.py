@@ -74,12 +74,13 @@ HUB_ERRORS: dict[str | int, Explanation] = {
     "LocalProtocolError": UNUSABLE_SETTINGS,
 }
 # Errors for which neither the hub nor the cache had an answer, unless another error is behind them.
-UNANSWERED_ERRORS: dict[str, Explanation] = {
-    "FileMetadataError": UNREACHABLE,
-    "IncompleteSnapshotError": UNREACHABLE,
-    "LocalEntryNotFoundError": UNREACHABLE,
-    "RevisionResolutionError": UNREACHABLE,
-}
+UNANSWERED_ERRORS = dict.fromkeys(
+    (
+        *("FileMetadataError", "IncompleteSnapshotError"),
+        *("LocalEntryNotFoundError", "RevisionResolutionError"),
+    ),
+    UNREACHABLE,
+)
 ABANDONED_SECONDS = 3600.0  # the hub's client ends a download after minutes of silence
 SHA256_NAME = re.compile(r"[0-9a-f]{64}")  # of large files, which are in LFS
 SHA1_NAME = re.compile(r"[0-9a-f]{40}")

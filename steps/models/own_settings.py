@@ -35,7 +35,7 @@ DISTILLED: Mapping[str, Numbers] = {
     "Krea2Pipeline": (8, 0.0),
 }
 # By pipeline, and whether the denoiser reads guidance as a number of its own.
-GUIDANCE_EMBEDS: Mapping[tuple[str, bool], Numbers] = {
+GUIDANCE_EMBEDS: Mapping[tuple[str, bool | None], Numbers] = {
     ("FluxPipeline", False): (4, 0.0),
     ("HunyuanImagePipeline", True): (8, 3.25),
 }
@@ -86,54 +86,42 @@ class OwnSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The configurations of a model from which its settings are read."""
+    """What a model's configurations say of how it is called.
 
-    index: Config
-    denoiser: Config
+    `embeds_guidance`: the denoiser reads guidance as a number; None if nothing says so.
+    `embeds_scale`: it does as latent consistency models do.
+    """
+
+    pipeline: str
+    origin: str
+    is_distilled: bool
+    embeds_guidance: bool | None
+    embeds_scale: bool
     scheduler: Config
     guider: Config
-
-    @property
-    def pipeline(self) -> str:
-        """The name of the pipeline's class."""
-        return str(self.index["_class_name"])
-
-    @property
-    def scheduler_class(self) -> str:
-        """The class of its own scheduler."""
-        return str(self.scheduler.get("_class_name"))
-
-    @property
-    def is_distilled(self) -> bool:
-        """Return whether model_index.json says that it needs few steps."""
-        return bool(self.index.get("is_distilled"))
-
-    @property
-    def embeds_guidance(self) -> bool:
-        """Return whether the denoiser reads guidance as a number of its own."""
-        return bool(self.denoiser.get("guidance_embeds"))
-
-    @property
-    def embeds_scale(self) -> bool:
-        """Return likewise for latent consistency models."""
-        return self.denoiser.get("time_cond_proj_dim") is not None
 
 
 def read_own_settings(
     model: PipelineSettings, folder: Path, index: Config, denoiser: Config
 ) -> OwnSettings:
     """The settings of a model with these configurations in `folder`. Raises BadInput, TryAgain."""
-    scheduler = read_config(folder, SCHEDULER_CONFIG)
-    files = ModelFiles(index, denoiser, scheduler, read_config(folder, GUIDER_CONFIG))
+    files = ModelFiles(
+        pipeline=str(index["_class_name"]),
+        origin=str(index.get("_name_or_path")),
+        is_distilled=bool(index.get("is_distilled")),
+        embeds_guidance=bool(denoiser.get("guidance_embeds")) if denoiser else None,
+        embeds_scale=denoiser.get("time_cond_proj_dim") is not None,
+        scheduler=read_config(folder, SCHEDULER_CONFIG),
+        guider=read_config(folder, GUIDER_CONFIG),
+    )
     call = _call_of(files)
     own = OwnSettings(call.steps, call.guidance, f"defaults of {files.pipeline}", call)
     for (steps, number), source in _iter_numbers(model, files):
         guidance = number if own.reads_guidance else None
         return replace(own, steps=steps, guidance=guidance, source=source)
-    is_distilled = files.is_distilled or names_distilled_model(model.id)
-    if is_distilled and call.steps > FEW_STEPS:
+    if call.steps > FEW_STEPS and (files.is_distilled or names_distilled_model(model.id)):
         source = "it is distilled by its name or files, which do not say with how many steps"
-    elif files.pipeline.startswith("StableDiffusion") and _may_be_few_step(scheduler):
+    elif files.pipeline.startswith("StableDiffusion") and _may_be_few_step(files.scheduler):
         source = "its Euler scheduler with trailing steps may be that of a model for few steps"
     elif not call.steps:
         source = f"{files.pipeline} is not known to this version"
@@ -153,9 +141,7 @@ def _call_of(files: ModelFiles) -> CallSignature:
     is_flux = files.pipeline in ("FluxPipeline", "FluxKontextPipeline")
     is_klein = files.pipeline.startswith("Flux2Klein")
     is_hunyuan = files.pipeline == "HunyuanImagePipeline"
-    if (is_flux and files.denoiser and not files.embeds_guidance) or (
-        is_klein and files.is_distilled
-    ):
+    if (is_flux and files.embeds_guidance is False) or (is_klein and files.is_distilled):
         return CallSignature(call.steps)
     if is_hunyuan and not files.embeds_guidance:
         guidance = files.guider.get("guidance_scale", GUIDER_DEFAULT)
@@ -172,15 +158,15 @@ def _iter_numbers(model: PipelineSettings, files: ModelFiles) -> Iterator[tuple[
         yield WELL_KNOWN[name], f"model card of {name}"
     if files.is_distilled and pipeline in DISTILLED:
         yield DISTILLED[pipeline], "is_distilled in model_index.json"
-    key = (pipeline, files.embeds_guidance)
-    if files.denoiser and key in GUIDANCE_EMBEDS:
+    if (key := (pipeline, files.embeds_guidance)) in GUIDANCE_EMBEDS:
         yield GUIDANCE_EMBEDS[key], "guidance_embeds in transformer/config.json"
-    if files.scheduler_class == "LCMScheduler" and pipeline != "LatentConsistencyModelPipeline":
+    scheduler = files.scheduler.get("_class_name")
+    if scheduler == "LCMScheduler" and pipeline != "LatentConsistencyModelPipeline":
         yield (4, 8.0 if files.embeds_scale else 1.0), "its LCMScheduler"
-    if files.scheduler_class == "TCDScheduler":
+    if scheduler == "TCDScheduler":
         yield (4, 0.0), "its TCDScheduler"
-    for origin in (model.config, files.index.get("_name_or_path")):
-        if (name := _last_part(str(origin))) in WELL_KNOWN:
+    for origin in (str(model.config), files.origin):
+        if (name := _last_part(origin)) in WELL_KNOWN:
             yield WELL_KNOWN[name], f"model card of {name}, which it was made from"
 
 

@@ -12,7 +12,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.checkpoints import scheduler_changes
-from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.models.facts import locate_model
 from imagekiln.steps.models.loras import load_lora_facts
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
@@ -46,7 +46,7 @@ def _config(folder: Path, scheduler: str = "DDIMScheduler", **values: object) ->
 
 def _refusal(file: Path, config: str = "bundled:shapes") -> str:
     with pytest.raises(BadInput) as caught:
-        load_model_facts(ModelSettings(id=str(file), config=config))
+        locate_model(ModelSettings(id=str(file), config=config))
     return str(caught.value).removeprefix(f"{file}: ")
 
 
@@ -95,7 +95,7 @@ def test_a_quantized_component_is_refused_at_planning(
     with pytest.raises(
         BadInput, match=rf"model: text_encoder: config\.json: is quantized \({method}"
     ):
-        load_model_facts(ModelSettings(id=str(tmp_path / "model")))
+        locate_model(ModelSettings(id=str(tmp_path / "model")))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_file_says_what_its_network_predicts(
     own = _config(tmp_path / "config", prediction_type="epsilon")
     model = ModelSettings(id=str(file), config=own)
     assert scheduler_changes(model) == config
-    load_model_facts(model)
+    locate_model(model)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.models.facts import locate_model
 from imagekiln.steps.models.hub import ask_hub, download_configuration
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import (
@@ -45,10 +45,10 @@ def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
     (folder / "vae" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
     settings = ModelSettings(id=MODEL, revision=REVISION)
     with serving_model(folder, tmp_path, monkeypatch):
-        assert load_model_facts(settings).pipeline == "StableDiffusionPipeline"
+        assert locate_model(settings)[1].pipeline == "StableDiffusionPipeline"
         weights.rename(weights.with_suffix(".bin"))
         with pytest.raises(BadInput) as caught:
-            load_model_facts(settings)
+            locate_model(settings)
     assert str(caught.value) == (
         f"{MODEL}: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert "
         "it to safetensors."
@@ -63,7 +63,7 @@ def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.Monkey
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert download_configuration(ModelSettings(id=MODEL, revision=REVISION)) == folder
     assert (
-        load_model_facts(ModelSettings(id=MODEL, revision=REVISION)).pipeline
+        locate_model(ModelSettings(id=MODEL, revision=REVISION))[1].pipeline
         == "StableDiffusionPipeline"
     )
 

@@ -10,7 +10,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion import pipeline
 from imagekiln.steps.generate.diffusion.pipeline import open_device
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.models.facts import locate_model
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.start_times import StartClock
@@ -22,7 +22,7 @@ SD = {"id": str(folder("sd")), "dtype": "float32"}
 
 
 def _weights(**settings: str) -> int | None:
-    return load_model_facts(ModelSettings.model_validate(settings)).weights_bytes
+    return locate_model(ModelSettings.model_validate(settings))[1].weights_bytes
 
 
 def _parameters() -> int:

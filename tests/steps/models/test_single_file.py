@@ -6,7 +6,7 @@ from safetensors.numpy import save_file
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.facts import load_model_facts, model_digest
+from imagekiln.steps.models.facts import locate_model, model_digest
 from tests.hub import MODEL, REVISION
 
 
@@ -17,14 +17,14 @@ def _checkpoint(path: Path, *names: str) -> str:
 
 def _message(**settings: str) -> str:
     with pytest.raises(BadInput) as caught:
-        load_model_facts(ModelSettings.model_validate(settings))
+        locate_model(ModelSettings.model_validate(settings))
     return str(caught.value)
 
 
 def test_a_file_has_the_facts_of_its_configuration_and_a_digest_of_both(tmp_path: Path) -> None:
     model = ModelSettings(id=_checkpoint(tmp_path / "a.safetensors"), config="bundled:shapes")
-    facts = load_model_facts(model)
-    folder = load_model_facts(ModelSettings(id="bundled:shapes"))
+    facts = locate_model(model)[1]
+    folder = locate_model(ModelSettings(id="bundled:shapes"))[1]
     assert (facts.pipeline, facts.width) == (folder.pipeline, folder.width)
 
     _checkpoint(tmp_path / "a.safetensors", "other.weight")
@@ -48,4 +48,4 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     assert "Copy it to a folder or volume" in _message(id="s3://bucket/a.safetensors")
     assert "model.config is for a model in one" in _message(id="bundled:shapes", config="x/y")
     with pytest.raises(Missing, match="no such model file"):
-        load_model_facts(ModelSettings(id="models/none.safetensors", config="bundled:shapes"))
+        locate_model(ModelSettings(id="models/none.safetensors", config="bundled:shapes"))

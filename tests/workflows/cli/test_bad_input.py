@@ -223,7 +223,7 @@ def test_names_of_nothing_are_refused_with_what_to_write() -> None:
     assert _refused("verify", "export") == "export: is an export. Name one of the runs it is from."
     assert _refused("gallery", "s3://") == "s3://: names no bucket. Write s3://bucket/folder."
     assert _refused("plan", _job(PROMPTS, model={"id": "bundled:shape"})) == (
-        "bundled:shape: no such bundled model. Write bundled:shapes."
+        "bundled:shape: no such model folder. Write a folder, or a hub id as org/name."
     )
     assert "is the home folder of nobody" in _refused(
         "plan", _job(PROMPTS, output="~nobody-at-all/a")
