@@ -13,33 +13,28 @@ from imagekiln.steps.models.facts import WeightsCheck, model_digest
 from imagekiln.steps.models.weights import BeforePiece
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
-NOT_PLANNED = r"is not the model that the run was planned with\. Restore it, or plan anew\."
+NOT_PLANNED = "is not the model that the run was planned with"
 HUB_MODEL = ModelSettings(id="org/name", revision="0" * 40)
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> ModelSettings:
-    """A copy of the bundled model."""
-    return ModelSettings(id=str(shutil.copytree(BUNDLED_FOLDER / "shapes", tmp_path / "model")))
-
-
-def test_other_files_do_not_pass_and_neither_does_another_variant(model: ModelSettings) -> None:
-    digest = model_digest(model)
-    other_variant = model.model_copy(update={"variant": "fp16"})
-    with WeightsCheck(other_variant, digest) as check, pytest.raises(BadInput, match=NOT_PLANNED):
-        check.require_planned()
-    (Path(model.id) / "unet" / "more.safetensors").write_bytes(b"more")
-    with WeightsCheck(model, digest) as check, pytest.raises(BadInput, match=NOT_PLANNED):
+def _require_planned(model: ModelSettings, digest: str, **changes: object) -> None:
+    with WeightsCheck(model.model_copy(update=changes), digest) as check:
         check.require_planned()
 
 
-def test_a_hub_model_is_known_by_its_commit() -> None:
-    with WeightsCheck(HUB_MODEL, model_digest(HUB_MODEL)) as check:
-        check.require_planned()
-    other = HUB_MODEL.model_copy(update={"revision": "1" * 40})
-    planned = model_digest(HUB_MODEL)
-    with WeightsCheck(other, planned) as check, pytest.raises(BadInput, match=NOT_PLANNED):
-        check.require_planned()
+def test_other_files_do_not_pass_and_neither_does_another_variant_or_commit(tmp_path: Path) -> None:
+    folder = shutil.copytree(BUNDLED_FOLDER / "shapes", tmp_path / "model")
+    model = ModelSettings(id=str(folder))
+    digest, on_hub = model_digest(model), model_digest(HUB_MODEL)
+    _require_planned(model, digest)
+    _require_planned(HUB_MODEL, on_hub)
+    with pytest.raises(BadInput, match=NOT_PLANNED):
+        _require_planned(model, digest, variant="fp16")
+    with pytest.raises(BadInput, match=NOT_PLANNED):
+        _require_planned(HUB_MODEL, on_hub, revision="1" * 40)
+    (folder / "unet" / "more.safetensors").write_bytes(b"more")
+    with pytest.raises(BadInput, match=NOT_PLANNED):
+        _require_planned(model, digest)
 
 
 @pytest.mark.parametrize(
