@@ -87,7 +87,7 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
     """
     folder = configuration_folder(model)
     index = read_model_index(folder, model.id)
-    weights = _list_weights(model, folder, index)
+    weights = [*map(str, _list_weights(model, folder, index))]
     require_data_only(folder, model.id)
     require_fitting_configuration(model, read_config(folder, SCHEDULER_CONFIG))
     pipeline = str(index["_class_name"])
@@ -96,17 +96,13 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
     if reason and not (from_images and family.image_to_image):
         raise BadInput(f"{model.id}: is a {pipeline}, which {reason}.")
     denoiser = read_denoiser_config(folder, index)
-    vae = read_config(folder, "vae/config.json") if "vae" in index else {}
-    side, multiple = _default_side_and_multiple(denoiser, vae)
+    side, multiple = _default_side_and_multiple(denoiser, read_config(folder, "vae/config.json"))
     side = family.default_size or side
     multiple = family.size_multiple or multiple
     if not (1 <= side <= MAX_SIDE and 1 <= multiple <= MAX_SIDE):
         raise BadInput(
             f"{model.id}: its configuration states no size of images. Choose another model."
         )
-    checkpoint = checkpoint_file(model)
-    place = folder if checkpoint is None else checkpoint.parent
-    names = [*map(str, weights)] if checkpoint is None else [checkpoint.name]
     return folder, ModelFacts(
         digest=model_digest(model),
         pipeline=pipeline,
@@ -114,7 +110,7 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
         height=side,
         size_multiple=multiple,
         own=read_own_settings(model, folder, index, denoiser),
-        weights_bytes=measure_weights(model, place, names),
+        weights_bytes=measure_weights(model, folder, weights),
     )
 
 
@@ -142,12 +138,13 @@ def configuration_folder(model: ModelSettings) -> Path:
 
 
 def _list_weights(model: ModelSettings, folder: Path, index: Config) -> list[PurePosixPath]:
-    """The safetensors that the pipeline is loaded from, on the hub or in its folder.
+    """The safetensors that a model is loaded from: on the hub, in its folder, or its one file.
 
     Raises BadInput if there are pickles in place of one, none of the variant, or quantized ones.
     """
-    if model.config is not None and is_hub_id(model.config):
-        return []  # no weights are fetched with a configuration
+    checkpoint = checkpoint_file(model)
+    if checkpoint is not None:
+        return [PurePosixPath(checkpoint.absolute())]
     is_on_hub = is_hub_id(model.id)
     files = [*map(PurePosixPath, list_hub_files(model))] if is_on_hub else list_files(folder)
     # Folders that are no components are skipped: the pipeline reads nothing from them.
@@ -165,7 +162,7 @@ def _list_weights(model: ModelSettings, folder: Path, index: Config) -> list[Pur
             f"{model.id}: has no safetensors of the variant {model.variant}. "
             "Correct model.variant, or leave it out."
         )
-    if model.config is None and not is_on_hub:
+    if not is_on_hub:
         for path in loaded:
             subject = f"{model.id}: {path.parent.name}"
             require_plain_weights(tensor_names(folder / path, subject), subject)

@@ -82,8 +82,7 @@ UNANSWERED_ERRORS = dict.fromkeys(
     UNREACHABLE,
 )
 ABANDONED_SECONDS = 3600.0  # the hub's client ends a download after minutes of silence
-SHA256_NAME = re.compile(r"[0-9a-f]{64}")  # of large files, which are in LFS
-SHA1_NAME = re.compile(r"[0-9a-f]{40}")
+SHA256_LENGTH, SHA1_LENGTH = 64, 40  # of names of files: those in LFS have the former
 
 
 def is_hub_id(name: str) -> bool:
@@ -274,13 +273,12 @@ def require_undamaged(
 def _is_whole(link: Path, before_piece: BeforePiece) -> bool:
     """Return whether a file has the content that its name says, if its name is a hash."""
     content = link.resolve()
-    if SHA256_NAME.fullmatch(content.name):
-        digests = [hashlib.sha256()]
-    elif SHA1_NAME.fullmatch(content.name):
+    digests = [hashlib.sha256()]
+    if len(content.name) == SHA1_LENGTH:
         header = b"blob %d\0" % content.stat().st_size
         # As git hashes it, or as mirrors do that do not know git.
         digests = [hashlib.sha1(start, usedforsecurity=False) for start in (header, b"")]
-    else:
+    elif len(content.name) != SHA256_LENGTH:
         return True
     for piece in iter_pieces(content, before_piece):
         for digest in digests:
