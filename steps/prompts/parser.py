@@ -47,6 +47,7 @@ VARIABLE = re.compile(r"\$\{\s*(\w+)\s*(=!|[}=?:])?")
 VARIABLE_OPERATORS = ("=!", "}", "=")
 WEIGHT = re.compile(r"\s*([-+]?[\d.]+)::")
 WILDCARD = re.compile(r"__([~!@]?)([\w./*-]+?)__")
+LINE_BREAK = re.compile(r"\s*\n\s*")  # with the white space around it, one blank
 SPECIAL = re.compile(r"[\\{}|$%\n]|__")
 
 # Choices are combined or drawn. Within what is drawn, marks such as {!a|b} change nothing.
@@ -128,21 +129,17 @@ class _Parser:
             if isinstance(piece, VariableAssignment | Choice):
                 labels[piece.name] += 1
                 piece = replace(piece, label=f"{piece.name}#{labels[piece.name]}")
-            pieces += [Text(_fold_lines(literal)), piece] if literal else [piece]
+            pieces += [Text(LINE_BREAK.sub(" ", literal)), piece] if literal else [piece]
             literal = ""
-        return (*pieces, Text(_fold_lines(literal))) if literal else tuple(pieces)
+        return (*pieces, Text(LINE_BREAK.sub(" ", literal))) if literal else tuple(pieces)
 
     def _is_at_end(self, stop: str) -> bool:
-        self._skip_comment()
-        return self._peek() in ("", "}", stop)
-
-    def _skip_comment(self) -> None:
-        """Skip a line that begins with #. Within a line of a wildcard file, there is none."""
+        """Skip a comment, a line that begins with #, and look for what ends the pieces."""
         is_at_start = self._position == 0 or self._text[self._position - 1] == "\n"
-        if is_at_start and not self._is_line:
-            comment = self._match(COMMENT)
-            if comment is not None:
-                self._position = comment.end()
+        comment = self._match(COMMENT) if is_at_start and not self._is_line else None
+        if comment is not None:
+            self._position = comment.end()
+        return self._peek() in ("", "}", stop)
 
     def _parse_piece(self) -> Piece | str:
         """The piece that begins here, or the text up to the next that may be one."""
@@ -353,16 +350,6 @@ def _require_wildcard(option: Option) -> tuple[str, Options]:
     raise TemplateMistake(
         "this choice has one option; write {{ name }} for a column, \\{ for a brace"
     )
-
-
-def _fold_lines(text: str) -> str:
-    """The text on one line: a line break and the white space around it are one blank."""
-    first, *rest = text.split("\n")
-    if not rest:
-        return first
-    *inner, last = rest
-    lines = [first.rstrip(), *(line.strip() for line in inner if line.strip()), last.lstrip()]
-    return " ".join(lines)
 
 
 def _strip(template: Template) -> Template:
