@@ -81,7 +81,8 @@ def fetch_planned_adapter(adapter: AdapterSettings, key: str) -> Path:
 
 def _adapter_key(adapter: AdapterSettings) -> str:
     settings = adapter.model_dump(mode="json", exclude={"id", "revision"})
-    content = json.dumps([weights_digest(adapter), settings], sort_keys=True)
+    digest = weights_digest(adapter)
+    content = json.dumps([digest, settings], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 

@@ -170,9 +170,11 @@ def scheduler_changes(model: ModelSettings) -> Config:
 
 def _stated_prediction(header: Header) -> str | None:
     names, metadata = header
+    if "v_pred" in names:
+        return "v_prediction"
     texts = (metadata.get(key, "").lower().replace("-", "_") for key in PREDICTION_KEYS)
-    stated = next(filter(None, map(PREDICTIONS.get, texts)), None)
-    return "v_prediction" if "v_pred" in names else stated
+    stated = filter(None, map(PREDICTIONS.get, texts))
+    return next(stated, None)
 
 
 def _read_header(model: ModelSettings) -> Header:

@@ -100,8 +100,8 @@ def read_model_index(folder: Path, name: str) -> Config:
     if CLASS_PATTERN.fullmatch(pipeline) is None:
         raise _unusual(name, f"{MODEL_INDEX_FILE} has the class {cut_name(pipeline)!r}")
     for component, (library, class_name) in class_references(index):
-        is_class = library in LIBRARIES and CLASS_PATTERN.fullmatch(class_name) is not None
-        if not is_class or not is_plain_name(component):
+        is_known = library in LIBRARIES and is_plain_name(component)
+        if not is_known or CLASS_PATTERN.fullmatch(class_name) is None:
             described = cut_name(f"{component}: {library}, {class_name}")
             raise _unusual(name, f"{MODEL_INDEX_FILE} has {described}")
     return index
@@ -159,8 +159,8 @@ def _check_config(config: Config, name: str, may_be_quantized: bool) -> None:
         if key in ATTENTION_KEYS and isinstance(value, str) and CODE_ON_HUB.search(value):
             raise _unusual(name, f"{key} names code on a hub")
         if key in QUANTIZATION_KEYS and isinstance(value, dict) and value and not may_be_quantized:
-            method = value.get("quant_method") or value.get("quant_algo") or key
-            raise quantized_error(name, cut_name(str(method)))
+            method = value.get("quant_method") or value.get("quant_algo")
+            raise quantized_error(name, cut_name(str(method or key)))
 
 
 def _iter_settings(value: object, key: str = "") -> Iterator[tuple[str, object]]:
@@ -180,7 +180,8 @@ def _iter_settings(value: object, key: str = "") -> Iterator[tuple[str, object]]
 def _check_weights_index(index: Config, name: str) -> None:
     """Raise BadInput if weights are pickles, or lie outside of the index's folder."""
     files = index.get("weight_map")
-    for file in map(str, files.values() if isinstance(files, dict) else ()):
+    names = files.values() if isinstance(files, dict) else ()
+    for file in map(str, names):
         if not is_plain_name(file) or not file.endswith(SAFETENSORS_SUFFIX):
             raise _unusual(name, f"{cut_name(file)} is no safetensors file beside it")
 
@@ -265,9 +266,11 @@ def weights_digest(
     with translate_errors(reference.id):
         hashes = hash_files(map(folder.joinpath, paths), before_piece)
     for path, sha256 in zip(paths, hashes, strict=True):
-        total.update(f"{path}\0{sha256}\n".encode())
+        line = f"{path}\0{sha256}\n"
+        total.update(line.encode())
     if variant:
-        total.update(f"\0variant {variant}\n".encode())
+        line = f"\0variant {variant}\n"
+        total.update(line.encode())
     return f"sha256:{total.hexdigest()}"
 
 

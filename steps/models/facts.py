@@ -181,8 +181,11 @@ def loaded_weights(weights: Iterable[AnyPath], variant: str | None) -> list[AnyP
         by_folder[path.parent].append(path)
     loaded: list[AnyPath] = []
     for files in by_folder.values():
-        own = [path for path in files if variant and any(mark in path.name for mark in marks)]
-        loaded += own or [path for path in files if "." not in path.stem]
+        own = []
+        if variant is not None:
+            own = [path for path in files if any(mark in path.name for mark in marks)]
+        plain = [path for path in files if "." not in path.stem]
+        loaded += own or plain
     return loaded
 
 
@@ -258,12 +261,12 @@ class WeightsCheck:
         """Check the files that the model is loaded from, no matter what else is in the cache."""
         index = read_json(folder / MODEL_INDEX_FILE, self._model.id)
         files = list_files(folder)
-        weights = [
-            path for path in files if path.suffix == SAFETENSORS_SUFFIX and path.parts[0] in index
-        ]
+        of_pipeline = (path for path in files if path.parts[0] in index)
+        weights = [path for path in of_pipeline if path.suffix == SAFETENSORS_SUFFIX]
         used = loaded_weights(weights, self._model.variant)
         used += [path for path in files if path.suffix.lower() not in WEIGHT_SUFFIXES]
-        require_undamaged(self._model.id, map(folder.joinpath, used), self._raise_if_closed)
+        paths = map(folder.joinpath, used)
+        require_undamaged(self._model.id, paths, self._raise_if_closed)
 
     def _raise_if_closed(self) -> None:
         if self._closed.is_set():
@@ -276,15 +279,20 @@ def _default_side_and_multiple(denoiser: Config, vae: Config) -> tuple[int, int]
     blocks = vae.get("block_out_channels") or vae.get("encoder_block_out_channels")
     if isinstance(blocks, list) and 0 < len(blocks) <= MAX_VAE_BLOCKS:
         scale = 1 << (len(blocks) - 1)
-    sample_size = denoiser.get("sample_size")
-    latent_side = sample_size if isinstance(sample_size, int) else DEFAULT_SAMPLE_SIZE
+    latent_side = denoiser.get("sample_size")
+    if not isinstance(latent_side, int):
+        latent_side = DEFAULT_SAMPLE_SIZE
     # Transformers cut latents into patches, of which a side must be a whole number.
-    patch_size = denoiser.get("patch_size", 2 if "all_patch_size" in denoiser else 1)
-    patch = patch_size if isinstance(patch_size, int) else 2
+    default_patch = 2 if "all_patch_size" in denoiser else 1
+    patch = denoiser.get("patch_size", default_patch)
+    if not isinstance(patch, int):
+        patch = 2
     channels = vae.get("latent_channels")
     if isinstance(channels, int) and denoiser.get("in_channels") == 4 * channels:
         patch = max(2, patch)  # FLUX packs squares of latents, which it does not state as a patch
-    return latent_side * scale, max(MIN_SIZE_MULTIPLE, scale * patch)
+    side = latent_side * scale
+    multiple = max(MIN_SIZE_MULTIPLE, scale * patch)
+    return side, multiple
 
 
 def default_image_size(job: Job, facts: ModelFacts) -> tuple[int, int]:

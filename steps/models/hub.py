@@ -237,10 +237,12 @@ def _iter_causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _find_explanation(error: BaseException) -> Explanation | None:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    is_of_network = isinstance(error, ConnectionError) or type(error).__module__.startswith("httpx")
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    kind = type(error)
+    is_of_network = isinstance(error, ConnectionError) or kind.__module__.startswith("httpx")
     failed = UNREACHABLE if is_of_network or status else None
-    return HUB_ERRORS.get(type(error).__name__) or HUB_ERRORS.get(status or 0, failed)
+    return HUB_ERRORS.get(kind.__name__) or HUB_ERRORS.get(status or 0, failed)
 
 
 def require_undamaged(

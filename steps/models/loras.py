@@ -58,7 +58,7 @@ def parse_loras(text: str, names: Collection[str]) -> ParsedLoras:
     if not text.strip():
         return ParsedLoras()
     items = text[: MAX_LORA_CHARS + 1].split(",")
-    matches = [match for item in items if (match := LORA_PATTERN.fullmatch(item))]
+    matches = [*filter(None, map(LORA_PATTERN.fullmatch, items))]
     weights = {match[1]: float(match[2] or 1) for match in matches}
     faults: dict[LoraRejectionReason, bool] = {
         "many": len(text) > MAX_LORA_CHARS or len(items) > MAX_LORAS,
@@ -75,9 +75,10 @@ def parse_loras(text: str, names: Collection[str]) -> ParsedLoras:
 
 def format_loras(weights: Mapping[str, float]) -> str | None:
     """The canonical text of these weights; None if all are zero."""
-    items = [
-        f"{name}:{format_weight(weight)}" for name, weight in sorted(weights.items()) if weight
-    ]
+    items = []
+    for name, weight in sorted(weights.items()):
+        if weight:
+            items.append(f"{name}:{format_weight(weight)}")
     return ",".join(items) or None
 
 

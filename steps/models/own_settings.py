@@ -162,7 +162,8 @@ def _iter_numbers(model: PipelineSettings, files: ModelFiles) -> Iterator[tuple[
         yield GUIDANCE_EMBEDS[key], "guidance_embeds in transformer/config.json"
     scheduler = files.scheduler.get("_class_name")
     if scheduler == "LCMScheduler" and pipeline != "LatentConsistencyModelPipeline":
-        yield (4, 8.0 if files.embeds_scale else 1.0), "its LCMScheduler"
+        guidance = 8.0 if files.embeds_scale else 1.0
+        yield (4, guidance), "its LCMScheduler"
     if scheduler == "TCDScheduler":
         yield (4, 0.0), "its TCDScheduler"
     for origin in (str(model.config), files.origin):

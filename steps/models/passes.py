@@ -176,7 +176,8 @@ def resolve_passes(job: Job, own: ModelFacts) -> ResolvedPasses:
         if isinstance(settings, RefinePass):
             _require_refining(setting, settings, facts.get(name, NO_FACTS).model or own)
         else:
-            scale = _read_scale(setting, settings, require_model(setting, settings))
+            config = require_model(setting, settings)
+            scale = _read_scale(setting, settings, config)
             networks[name] = PassFacts(weights_digest(settings), scale)
     return ResolvedPasses(passes, networks | facts, configurations)
 
@@ -196,7 +197,8 @@ def pass_keys(job: Job, facts: Mapping[str, PassFacts]) -> Iterator[str]:
     for name, settings in job.passes.items():
         values = settings.model_dump(mode="json", exclude=FILE_SETTINGS, exclude_none=True)
         digest = facts[name].digest if name in facts else None
-        yield "pass:" + json.dumps([dict(sorted(values.items())), digest])
+        content = [dict(sorted(values.items())), digest]
+        yield f"pass:{json.dumps(content)}"
 
 
 def _read_scale(setting: str, settings: AnyModelPass, config: Config) -> int:

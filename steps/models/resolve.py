@@ -106,9 +106,11 @@ class ResolvedModel:
         yield "model", self.facts.digest
         settings = adapters_by_column(self.job.model)
         for column, key in sorted(self.adapters.items()):
-            yield settings[column].setting_path, f"{column}={key}"
+            setting = settings[column].setting_path
+            yield setting, f"{column}={key}"
         for name, lora in sorted(self.loras.items()):
-            yield f"{LORA_SETTING_PREFIX}{name}", f"{name}={lora.sha256}"
+            setting = f"{LORA_SETTING_PREFIX}{name}"
+            yield setting, f"{name}={lora.sha256}"
         for setting, digest in self.scores.items():
             yield setting, f"{setting}={digest}"
         for name, facts in self.passes.items():
@@ -157,8 +159,8 @@ def pin_revisions(
             require_no_revision(setting, reference)
         elif not is_commit(reference.revision):
             name = reference.revision or DEFAULT_REVISION
-            commit = commits.get((setting, reference.id, name))
-            commit = commit or resolve_commit(reference, setting)
+            key = (setting, reference.id, name)
+            commit = commits.get(key) or resolve_commit(reference, setting)
             revisions.append(NamedRevision(setting, reference.id, name, commit))
     for named in revisions:
         # The last name, that of a LoRA, may have dots.

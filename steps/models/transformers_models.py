@@ -107,7 +107,9 @@ def _locate_processor(setting: str, reference: HubReference) -> Path:
 
 def _require_label(setting: str, score: ClassifierScore, config: Config) -> None:
     names = config.get("id2label")
-    labels = list(map(str, names.values())) if isinstance(names, dict) else []
+    labels: list[str] = []
+    if isinstance(names, dict):
+        labels = [str(name) for name in names.values()]
     if score.label not in labels:
         listed = ", ".join(labels[:MAX_LISTED_LABELS]) or "none"
         raise BadInput(

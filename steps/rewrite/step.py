@@ -85,7 +85,8 @@ def fetch_language_model(job: Job) -> str:
     Raises BadInput if there is none, or one that writes no text, Missing, TryAgain.
     """
     settings = require_rewrite(job)
-    model = _resolve_model(settings, open_rewriting(job, settings))
+    rewriting = open_rewriting(job, settings)
+    model = _resolve_model(settings, rewriting)
     folder = _locate_model(_pin(settings, model), *SMALL_FILES, WEIGHTS)
     return f"{settings.model.id} is in {folder}."
 
@@ -112,8 +113,9 @@ def _rewrite_prompts(notes: Progress, counter: Progress, job: Job, prompts: set[
     settings = require_rewrite(job)
     rewriting = open_rewriting(job, settings)
     listed = [*rewriting.divide(prompts)]
-    are_listed = sum(len(own) for _, own in listed) == len(prompts)
-    if are_listed and all(rewriting.has_part(part) for part, _ in listed):
+    count = sum(len(own) for _, own in listed)
+    is_complete = all(rewriting.has_part(part) for part, _ in listed)
+    if is_complete and count == len(prompts):
         return 0
     require_extra("generate", LIBRARIES, "to rewrite prompts")
     limit_spinning()
@@ -121,15 +123,18 @@ def _rewrite_prompts(notes: Progress, counter: Progress, job: Job, prompts: set[
     _say(notes, f"Loading {settings.model.id} ...")
     with _open_model(job, settings, model) as language_model:
         # Frozen once it is loaded, so that one which cannot rewrite anything is not.
-        rewriting.freeze_model(model, check_store=job.unconditional_writes == "refuse")
+        check_store = job.unconditional_writes == "refuse"
+        rewriting.freeze_model(model, check_store=check_store)
         rewriting.append_lists(prompts)
-        missing = [part for part, _ in rewriting.divide(prompts) if not rewriting.has_part(part)]
+        parts = (part for part, _ in rewriting.divide(prompts))
+        missing = [part for part in parts if not rewriting.has_part(part)]
         total = sum(len(part.prompts) for part in missing)
         _say(notes, f"Rewriting {pluralize(total, 'prompt')} ...")
         counter.start(total)
         for part in missing:
             if not rewriting.has_part(part):  # another process may be at work on them
-                rewriting.commit_part(part, language_model.rewrite(part.prompts))
+                texts = language_model.rewrite(part.prompts)
+                rewriting.commit_part(part, texts)
             counter.add_committed(len(part.prompts))
     return total
 
@@ -151,7 +156,8 @@ def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenMod
     require_safetensors(MODEL_SETTING, reference, (WEIGHTS,))
     _locate_model(reference, *SMALL_FILES)
     digest = weights_digest(reference)
-    if frozen is not None and digest != frozen.digest:
+    is_other = frozen is not None and digest != frozen.digest
+    if is_other:
         raise BadInput(
             f"{reference.id}: is not the model that {rewriting.uri} was begun with. Restore it, or "
             "give the other one another name, with which all prompts are rewritten anew."
@@ -161,7 +167,8 @@ def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenMod
 
 def _pin(settings: RewriteSettings, model: FrozenModel) -> LanguageModelSettings:
     """The settings of the model with its commit."""
-    return settings.model.model_copy(update={"revision": model.revision})
+    update = {"revision": model.revision}
+    return settings.model.model_copy(update=update)
 
 
 def _locate_model(reference: LanguageModelSettings, *patterns: str) -> Path:

@@ -263,15 +263,19 @@ def fetch_run_models(uri: str) -> str:
     for name, pass_plan in iter_pass_plans(plan):
         with in_setting(f"{PASSES_PREFIX}{name}"):
             _fetch_planned_model(pass_plan)
-    for column, adapter in adapters_by_column(plan.job.model).items():
-        fetch_planned_adapter(adapter, plan.adapters[column])
-    for name, lora in plan.job.model.loras.items():
-        fetch_planned_lora(name, lora, plan.loras[name].sha256)
-    for setting, reference in score_references(plan.job):
-        fetch_planned_files(setting, reference, plan.scores.get(setting))
-    for setting, reference in pass_references(plan.job):
-        facts = plan.passes[setting.removeprefix(PASSES_PREFIX)]
-        fetch_planned_files(setting, reference, facts.digest)
+    job = plan.job
+    for column, adapter in adapters_by_column(job.model).items():
+        key = plan.adapters[column]
+        fetch_planned_adapter(adapter, key)
+    for name, lora in job.model.loras.items():
+        facts = plan.loras[name]
+        fetch_planned_lora(name, lora, facts.sha256)
+    digests = dict(plan.scores)
+    for name, pass_facts in plan.passes.items():
+        digests[f"{PASSES_PREFIX}{name}"] = pass_facts.digest
+    for setting, reference in (*score_references(job), *pass_references(job)):
+        digest = digests.get(setting)
+        fetch_planned_files(setting, reference, digest)
     return str(folder)
 
 

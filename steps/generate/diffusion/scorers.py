@@ -154,11 +154,13 @@ def load_model_scorer(
     setting = f"scores.{name}"
     if not isinstance(score, AnyModelScore):
         raise BadInput(f"{setting}: has no model. Set its kind to one that has.")
-    folder = fetch_planned_files(setting, score, plan.scores.get(setting))
+    digest = plan.scores.get(setting)
+    folder = fetch_planned_files(setting, score, digest)
     processor_folder = folder
     if isinstance(score, RewardScore) and score.processor is not None:
         place = f"{setting}.processor"
-        processor_folder = fetch_planned_files(place, score.processor, plan.scores.get(place))
+        digest = plan.scores.get(place)
+        processor_folder = fetch_planned_files(place, score.processor, digest)
     with explained_loading(setting, score.id, score.kind):
         head = None
         if isinstance(score, AestheticScore):

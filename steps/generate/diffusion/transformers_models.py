@@ -55,7 +55,8 @@ def _upscale(
     They are computed in a batch that is padded to `size`.
     """
     tensor = torch.from_numpy(np.stack(images))
-    pixels = pad_batch(tensor, size).to(device)
+    padded = pad_batch(tensor, size)
+    pixels = padded.to(device)
     with torch.inference_mode():
         scaled = pixels.permute(0, 3, 1, 2).float() / 255
         enlarged = model(pixel_values=scaled).reconstruction[: len(images)]

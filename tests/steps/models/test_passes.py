@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def caption(**more: object) -> dict[str, object]:
     return {"kind": "caption", "id": str(captioner_folder()), "max_tokens": 8, **more}
 
 
-def resolved(passes: dict[str, object], **changes: object) -> ResolvedModel:
+def resolved(passes: Mapping[str, object], **changes: object) -> ResolvedModel:
     """The models of a job with these passes."""
     return resolve_model(job(Path("prompts.parquet"), "out", passes=passes, **changes))
 

@@ -52,16 +52,10 @@ def _plan(folder: Path, revision: str | None = "main", **settings: object) -> Pl
     return plan(folder, PROMPTS, model=model, **settings)
 
 
-def _plan_json(planned: PlanResult) -> dict[str, dict[str, dict[str, object]]]:
-    content: dict[str, dict[str, dict[str, object]]]
-    content = json.loads((Path(planned.uri) / "plan.json").read_bytes())
-    return content
-
-
 @pytest.mark.usefixtures("server")
 def test_a_plan_freezes_the_commit_of_a_branch(tmp_path: Path) -> None:
     planned = _plan(tmp_path / "main")
-    content = _plan_json(planned)
+    content = json.loads((Path(planned.uri) / "plan.json").read_bytes())
     assert content["job"]["model"]["revision"] == REVISION
     assert content["model"]["digest"] == f"{MODEL}@{REVISION}"
     assert planned.plan.revisions == (NamedRevision("model", MODEL, "main", REVISION),)
@@ -70,7 +64,7 @@ def test_a_plan_freezes_the_commit_of_a_branch(tmp_path: Path) -> None:
     assert _plan(tmp_path / "default", None).plan.revisions == planned.plan.revisions
     pinned = _plan(tmp_path / "pinned", REVISION)
     assert image_rows(planned)["image_id"] == image_rows(pinned)["image_id"]
-    assert "revisions" not in _plan_json(pinned)
+    assert b'"revisions"' not in (Path(pinned.uri) / "plan.json").read_bytes()
 
 
 @pytest.mark.parametrize("run_id", [None, "mine"])
