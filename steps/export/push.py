@@ -23,7 +23,6 @@ from imagekiln.steps.errors import (
 from imagekiln.steps.export.commits import require_export
 from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER
 from imagekiln.steps.export.step import is_complete
-from imagekiln.steps.models.hub import BUSY_STATUSES
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
@@ -38,6 +37,7 @@ TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105  # the name of a variable
 COMMIT_FILES = 50
 OWN_FOLDERS = (f"{DATA_FOLDER}/", f"{MANIFEST_FOLDER}/")
 DENIED_STATUSES = (401, 403)
+BUSY_STATUSES = (429, 500, 502, 503, 504)
 CHANGED_STATUSES = (409, 412)  # somebody else has committed meanwhile
 
 

@@ -39,15 +39,15 @@ from imagekiln.steps.job.tuning_file import (
     tuning_entry_key,
     write_tuning_file,
 )
-from imagekiln.steps.models.compatibility import require_compatibility
+from imagekiln.steps.models.adapters import require_adapter_support
 from imagekiln.steps.models.facts import (
     ModelFacts,
     default_guidance,
     default_image_size,
     default_steps,
-    load_model_facts,
+    locate_model,
 )
-from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.families import family_of, require_pipeline_support
 from imagekiln.steps.models.performance import GIB
 from imagekiln.steps.models.resolve import pin_revisions
 from imagekiln.steps.runs.image import ImageParameters, ImageRow
@@ -109,8 +109,9 @@ class _TuningBench:
     def __init__(self, job: Job) -> None:
         device = choose_device(job.device)
         self._job, _ = pin_revisions(job)
-        self.facts = load_model_facts(self._job.model)
-        require_compatibility(self._job, self.facts.pipeline)
+        _, self.facts = locate_model(self._job.model)
+        require_pipeline_support(self._job, self.facts.pipeline)
+        require_adapter_support(self._job.model, self.facts.pipeline)
         self._gpu = describe_device(device)
         memory = device_memory(device)
         self._memory_gib = None if memory is None else round(memory / GIB, 2)

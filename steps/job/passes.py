@@ -24,7 +24,7 @@ from imagekiln.steps.job.scores import RESERVED_NAMES, SCORE_NAME_PATTERN
 
 MAX_PASSES = 8
 MAX_SCALE = 8
-MAX_CAPTION_TOKENS = 512
+MAX_CAPTION_TOKENS = 500  # BLIP has 512 positions, of which two begin and end a caption
 # The size in which an image was drawn, in runs whose passes may change it.
 DRAWN_SIZE_COLUMNS = ("drawn_width", "drawn_height")
 PassName = Annotated[

@@ -13,13 +13,13 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import dataset_name
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.checkpoints import scheduler_changes
-from imagekiln.steps.models.compatibility import require_quantizable_loras
 from imagekiln.steps.models.facts import default_image_size
+from imagekiln.steps.models.families import require_quantizable_loras
 from imagekiln.steps.models.loras import parse_loras
+from imagekiln.steps.models.own_settings import fitting_samplers
 from imagekiln.steps.models.passes import PassSizes, iter_pass_jobs
 from imagekiln.steps.models.performance import TimeFigure, time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
-from imagekiln.steps.models.samplers import fitting_samplers
 from imagekiln.steps.plan.catalog import Catalog, catalog_images, write_images
 from imagekiln.steps.plan.catalog_sql import split_groups
 from imagekiln.steps.plan.columns import describe_unread, passthrough_names

@@ -17,7 +17,6 @@ from imagekiln.steps.job.columns import (
     ColumnKind,
 )
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.models.compatibility import shortcuts_label
 from imagekiln.steps.models.facts import (
     ModelFacts,
     default_guidance,
@@ -25,6 +24,7 @@ from imagekiln.steps.models.facts import (
     default_steps,
 )
 from imagekiln.steps.models.own_settings import NO_GUIDANCE
+from imagekiln.steps.models.resolve import shortcuts_label
 
 INPUT_IMAGE_SET_COLUMN = "input_images"  # the names of those that a row has, joined by commas
 SHAPE_COLUMNS = (

@@ -25,9 +25,8 @@ from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import UNKNOWN_CALL, Family, family_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
-from imagekiln.steps.models.own_settings import names_distilled_model
+from imagekiln.steps.models.own_settings import SamplerFit, names_distilled_model
 from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
-from imagekiln.steps.models.samplers import SamplerFit
 from imagekiln.steps.plan.columns import passthrough_names
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}

@@ -15,9 +15,9 @@ from pathlib import PurePath
 from imagekiln.steps.imaging.metadata import program_version
 from imagekiln.steps.job.columns import SCHEDULERS
 from imagekiln.steps.job.passes import RefinePass, UpscalePass, alters_pixels
-from imagekiln.steps.models.compatibility import shortcuts_label
 from imagekiln.steps.models.loras import LoraFacts, format_weight, lora_weights
 from imagekiln.steps.models.passes import NO_PASSES, PassSizes, Size
+from imagekiln.steps.models.resolve import shortcuts_label
 from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.plan import Plan
 

@@ -30,14 +30,9 @@ from imagekiln.steps.generate.diffusion.patches import accept_batch_embeds
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
-from imagekiln.steps.models.adapters import (
-    controlnet_mismatch,
-    fetch_planned_adapter,
-    require_ip_adapter_files,
-)
+from imagekiln.steps.models.adapters import fetch_planned_adapter
 from imagekiln.steps.models.component_files import require_data_component
 from imagekiln.steps.models.families import ImageEncoderClass, family_of
-from imagekiln.steps.models.hub import loading_from_cache
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
@@ -72,10 +67,7 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
     if control is not None:
         folder = fetch_planned_adapter(control, plan.adapters["control_image"])
         explain = partial(_explain_misfit, "model.controlnet")
-        with (
-            loading_from_cache(control.id, folder),
-            explained_by(explain),
-        ):
+        with explained_by(explain):
             network = load_controlnet(pipe, control, folder)
         adapters = replace(
             adapters,
@@ -85,10 +77,7 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
     if reference is not None:
         folder = fetch_planned_adapter(reference, plan.adapters["reference_image"])
         explain = partial(_explain_misfit, "model.ip_adapter")
-        with (
-            loading_from_cache(reference.id, folder),
-            explained_by(explain),
-        ):
+        with explained_by(explain):
             load_ip_adapter(pipe, reference, folder)
         adapters = replace(adapters, ip_adapter_scale=reference.scale)
     return adapters
@@ -103,9 +92,6 @@ def load_controlnet(
         raise ValueError(f"{type(pipe).__name__} takes none")
     require_data_component(folder, settings.setting_path)
     network = load_network(getattr(diffusers, name), folder, dtype=pipe.dtype)
-    mismatch = controlnet_mismatch(name, network.config, denoiser_network(pipe).config)
-    if mismatch:
-        raise ValueError(f"it {mismatch}")
     return network.to(pipe.device).eval()
 
 
@@ -194,7 +180,7 @@ def load_ip_adapter(
     encoder_class = family_of(type(pipe).__name__).ip_adapter_encoder
     if encoder_class is None:
         raise ValueError(f"{type(pipe).__name__} takes none")
-    require_ip_adapter_files(folder, settings, encoder_class, denoiser_network(pipe).config)
+    require_data_component(folder / settings.image_encoder, settings.setting_path)
     _load_image_encoder(pipe, folder / settings.image_encoder, encoder_class)
     denoiser = denoiser_network(pipe)
     with suppress(NotImplementedError):  # what is not in the file cannot be moved to the device

@@ -29,7 +29,6 @@ from imagekiln.steps.generate.diffusion.patches import (
 )
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.models.checkpoints import file_kind
-from imagekiln.steps.models.hub import loading_from_cache
 from imagekiln.steps.models.loras import LoraFacts, fetch_planned_lora, format_loras, lora_weights
 from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import error_reason
@@ -123,7 +122,7 @@ class LoraLayers:
         # Not the user's name, which may be that of an attribute of PyTorch's.
         adapter = f"adapter_{len(self._adapters)}"
         explain = partial(_explain_misfit, f"model.loras.{name}", path)
-        with loading_from_cache(self._settings[name].id, path), explained_by(explain):
+        with explained_by(explain):
             self._load_layers(path, adapter)
         for component in lora_components(self._pipe).values():
             component.eval()  # new layers are in train mode, where dropout is random

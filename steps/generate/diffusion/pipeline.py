@@ -27,23 +27,17 @@ from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
 from imagekiln.steps.models.checkpoints import checkpoint_file, scheduler_changes
-from imagekiln.steps.models.component_files import (
-    fetch_planned_files,
-    read_model_index,
-    require_data_only,
-)
-from imagekiln.steps.models.facts import configuration_folder
+from imagekiln.steps.models.component_files import read_model_index, require_data_only
+from imagekiln.steps.models.facts import WeightsCheck, configuration_folder
 from imagekiln.steps.models.hub import (
     ask_hub,
+    download_configuration,
     is_hub_id,
-    loading_from_cache,
-    require_undamaged_configuration,
 )
 from imagekiln.steps.models.loras import fetch_planned_lora
 from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references, sum_weights
 from imagekiln.steps.models.performance import GIB, require_room
-from imagekiln.steps.models.scorers import score_references
-from imagekiln.steps.models.weights_check import WeightsCheck
+from imagekiln.steps.models.transformers_models import fetch_planned_files, score_references
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.stats import StartClock
@@ -115,10 +109,9 @@ def load_pretrained(
     except Exception as error:  # a user's folder makes the libraries raise anything
         with suppress(Missing):
             startup.require_planned()  # files of another model, and damaged ones, need not load
-        with loading_from_cache(model.id, folder):
-            if isinstance(error, KilnError):
-                raise
-            raise _explain_load_error(model.id, error) from error
+        if isinstance(error, KilnError):
+            raise
+        raise _explain_load_error(model.id, error) from error
     with startup.clock.phase("hash_wait"):
         startup.require_planned()
     pipe.set_progress_bar_config(disable=True)
@@ -253,7 +246,7 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
             )
         )
 
-    require_undamaged_configuration(model)  # before diffusers reads it
+    download_configuration(model)  # refuses damaged files before diffusers reads them
     folder = ask_hub(model, download)
     weights.add_downloaded(folder)
     return folder
@@ -270,15 +263,19 @@ def fetch_run_models(uri: str) -> str:
     for name, pass_plan in iter_pass_plans(plan):
         with in_setting(f"{PASSES_PREFIX}{name}"):
             _fetch_planned_model(pass_plan)
-    for column, adapter in adapters_by_column(plan.job.model).items():
-        fetch_planned_adapter(adapter, plan.adapters[column])
-    for name, lora in plan.job.model.loras.items():
-        fetch_planned_lora(name, lora, plan.loras[name].sha256)
-    for setting, reference in score_references(plan.job):
-        fetch_planned_files(setting, reference, plan.scores.get(setting))
-    for setting, reference in pass_references(plan.job):
-        facts = plan.passes[setting.removeprefix(PASSES_PREFIX)]
-        fetch_planned_files(setting, reference, facts.digest)
+    job = plan.job
+    for column, adapter in adapters_by_column(job.model).items():
+        key = plan.adapters[column]
+        fetch_planned_adapter(adapter, key)
+    for name, lora in job.model.loras.items():
+        facts = plan.loras[name]
+        fetch_planned_lora(name, lora, facts.sha256)
+    digests = dict(plan.scores)
+    for name, pass_facts in plan.passes.items():
+        digests[f"{PASSES_PREFIX}{name}"] = pass_facts.digest
+    for setting, reference in (*score_references(job), *pass_references(job)):
+        digest = digests.get(setting)
+        fetch_planned_files(setting, reference, digest)
     return str(folder)
 
 

@@ -34,9 +34,7 @@ from imagekiln.steps.job.scores import (
     ClassifierScore,
     RewardScore,
 )
-from imagekiln.steps.models.component_files import fetch_planned_files
-from imagekiln.steps.models.hub import loading_from_cache
-from imagekiln.steps.models.scorers import fetch_planned_head
+from imagekiln.steps.models.transformers_models import fetch_planned_files, fetch_planned_head
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, ScoreValue, pad_rows
 from imagekiln.steps.runs.plan import Plan
 
@@ -156,17 +154,14 @@ def load_model_scorer(
     setting = f"scores.{name}"
     if not isinstance(score, AnyModelScore):
         raise BadInput(f"{setting}: has no model. Set its kind to one that has.")
-    folder = fetch_planned_files(setting, score, plan.scores.get(setting))
-    processor, processor_folder = score.id, folder
+    digest = plan.scores.get(setting)
+    folder = fetch_planned_files(setting, score, digest)
+    processor_folder = folder
     if isinstance(score, RewardScore) and score.processor is not None:
-        processor = score.processor.id
         place = f"{setting}.processor"
-        processor_folder = fetch_planned_files(place, score.processor, plan.scores.get(place))
-    with (
-        loading_from_cache(score.id, folder),
-        loading_from_cache(processor, processor_folder),
-        explained_loading(setting, score.id, score.kind),
-    ):
+        digest = plan.scores.get(place)
+        processor_folder = fetch_planned_files(place, score.processor, digest)
+    with explained_loading(setting, score.id, score.kind):
         head = None
         if isinstance(score, AestheticScore):
             head = _load_head(f"{setting}.head", score.head, plan, device)

@@ -1,6 +1,6 @@
 """Work that a process begins before it imports PyTorch, to run beside the imports."""
 
-from imagekiln.steps.models.weights_check import WeightsCheck
+from imagekiln.steps.models.facts import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.stats import StartClock
 

@@ -15,8 +15,7 @@ from imagekiln.steps.generate.diffusion.patches import Untyped
 from imagekiln.steps.generate.diffusion.transfer import to_uint8
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.passes import CaptionPass, UpscalePass
-from imagekiln.steps.models.component_files import fetch_planned_files
-from imagekiln.steps.models.hub import loading_from_cache
+from imagekiln.steps.models.transformers_models import fetch_planned_files
 
 MAX_CAPTION_CHARS = 4000
 # From images and the size of a batch.
@@ -37,10 +36,7 @@ def explained_loading(setting: str, model_id: str, kind: str) -> AbstractContext
 def _loading_pass(setting: str, settings: UpscalePass | CaptionPass, digest: str) -> Iterator[Path]:
     """Fetch the planned files of a pass; yield their folder to a block that loads them."""
     folder = fetch_planned_files(setting, settings, digest)
-    with (
-        loading_from_cache(settings.id, folder),
-        explained_loading(setting, settings.id, settings.kind),
-    ):
+    with explained_loading(setting, settings.id, settings.kind):
         yield folder
 
 
@@ -59,7 +55,8 @@ def _upscale(
     They are computed in a batch that is padded to `size`.
     """
     tensor = torch.from_numpy(np.stack(images))
-    pixels = pad_batch(tensor, size).to(device)
+    padded = pad_batch(tensor, size)
+    pixels = padded.to(device)
     with torch.inference_mode():
         scaled = pixels.permute(0, 3, 1, 2).float() / 255
         enlarged = model(pixel_values=scaled).reconstruction[: len(images)]

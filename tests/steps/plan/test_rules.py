@@ -6,7 +6,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import PROMPT_COLUMNS, SEED
-from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.models.facts import locate_model
 from imagekiln.steps.plan import rules
 from imagekiln.steps.plan.rules import rejection_rules
 from tests.jobs import image_rows, job, plan, rejected
@@ -144,7 +144,7 @@ def test_default_that_breaks_a_rule_is_the_jobs_mistake(
 
 def test_sizes_follow_what_the_model_needs(tmp_path: Path) -> None:
     configured = job(tmp_path, {"prompt": ["a"]})
-    coarse = replace(load_model_facts(configured.model), size_multiple=32)
+    coarse = replace(locate_model(configured.model)[1], size_multiple=32)
     reasons = {
         rule.reason for rule in rejection_rules(configured, coarse) if rule.column == "width"
     }
@@ -175,6 +175,6 @@ def test_a_default_sampler_that_does_not_fit_the_model_is_a_mistake_of_the_job(
 
 def test_every_column_with_bounds_has_one_rule_for_them(tmp_path: Path) -> None:
     configured = job(tmp_path, {"prompt": ["a"]})
-    found = rejection_rules(configured, load_model_facts(configured.model))
+    found = rejection_rules(configured, locate_model(configured.model)[1])
     bounded = [rule.column for rule in found if rule.reason.startswith("is not between")]
     assert sorted(bounded) == sorted(column.name for column in PROMPT_COLUMNS if column.bounds)

@@ -107,7 +107,7 @@ def test_as_many_prompts_are_made_as_were_counted(
         assert isinstance(made.prompts, PromptTemplate)
         described = count_prompts(made.prompts, load_recipes(made.prompts), 1)
         rows = _rows(made, folder)
-        assert described.startswith(f"{len(rows)} prompts (")
+        assert described.startswith(f"{len(rows):,} prompt")
         assert len({(row["guidance"], row["loras"]) for row in rows}) == 6
 
 
@@ -183,13 +183,12 @@ def _draw(
         ("a\nb {x}", "line 2, character 3: this choice has one option; write {{ name }}"),
         ("${a}", "line 1, character 1: variable a has no value yet"),
         ("{-1::a|b}", "a weight is a number from 0 to 1000000"),
-        ("{200$$a|b}", "chooses over 100 options"),
         ("{@a|b}", "@ takes options in turn"),
         ("{{ __import__('os') }}", "there is no table. Set prompts.table."),
         ("{{ city }}", "prompts.template: names column 'city', and there is no table"),
         ("{0::a|0::b}", "character 1: all options have the weight 0"),
         ("__colr__", "character 1: FOLDER has no colr.txt; write __color__"),
-        ("__loop__", "FOLDER/loop.txt, line 1, character 3: wildcards name each other in a circle"),
+        ("__loop__", "FOLDER/loop.txt, line 1, character 3: wildcards are nested over 16"),
         ("__broken__", "FOLDER/broken.txt, line 3, character 1: this brace is never closed"),
         ("__binary__", "FOLDER/binary.txt, line 2: is not UTF-8 text"),
         ("__laughs0__", "prompts.template: makes at least 1,000,000,000,000,000,000 prompts"),

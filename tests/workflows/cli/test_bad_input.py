@@ -190,7 +190,7 @@ def test_names_of_nothing_are_refused_with_what_to_write() -> None:
         "s3://: names no bucket or host. Write s3://bucket/a or https://host/a."
     )
     assert _refused("plan", _job(PROMPTS, model={"id": "bundled:shape"})) == (
-        "bundled:shape: no such bundled model. Write bundled:shapes."
+        "bundled:shape: no such model folder. Write a folder, or a hub id as org/name."
     )
     assert "is the home folder of nobody" in _refused(
         "plan", _job(PROMPTS, output="~nobody-at-all/a")

@@ -16,7 +16,7 @@ from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.diffusion.variants import make_scheduler
 from imagekiln.steps.job.columns import SAMPLERS, SCHEDULERS
-from imagekiln.steps.models.samplers import fitting_samplers
+from imagekiln.steps.models.own_settings import fitting_samplers
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runtime.signals import Stopped
 from tests import models
@@ -239,10 +239,7 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, object]]] = {
     "ddim": ("DDIMScheduler", {"clip_sample": False, "steps_offset": 1}),
     "v-prediction": ("DDIMScheduler", {"prediction_type": "v_prediction"}),
     "sdxl": ("EulerDiscreteScheduler", {"beta_schedule": "scaled_linear"}),
-    "sample": ("EulerDiscreteScheduler", {"prediction_type": "sample"}),
-    "exponential": ("EulerDiscreteScheduler", {"use_exponential_sigmas": True}),
     "pndm": ("PNDMScheduler", {"skip_prk_steps": True}),
-    "sde": ("DPMSolverMultistepScheduler", {"algorithm_type": "sde-dpmsolver++"}),
     "karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
     "sana": ("DPMSolverMultistepScheduler", FLOW),
     "flow-unipc": ("UniPCMultistepScheduler", FLOW),

@@ -112,7 +112,7 @@ def _captioner(_: Path, folder: Path) -> object:
 
 def _language_model(_: Path, folder: Path) -> object:
     settings = RewriteSettings.model_validate({"model": {"id": str(folder)}})
-    return load_language_model(settings, "cpu")
+    return load_language_model(settings, folder, "cpu")
 
 
 PLAIN = "diffusion_pytorch_model.safetensors"

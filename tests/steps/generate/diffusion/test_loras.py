@@ -193,7 +193,5 @@ def test_a_file_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
     file.write_bytes((loras.folder("sd", 1) / loras.FILE).read_bytes())
     denoiser = Denoiser(pipe, loras=_layers(pipe, style=file))
     file.write_bytes((loras.folder("sd", 2) / loras.FILE).read_bytes())
-    with pytest.raises(
-        BadInput, match=r"style\.safetensors is not the file that the run was planned with"
-    ):
+    with pytest.raises(BadInput, match=r"style\.safetensors is not what the run was planned with"):
         pixels_of(denoiser, _rows(1, "style:1"), 1)

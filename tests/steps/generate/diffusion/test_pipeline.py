@@ -14,7 +14,7 @@ from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
 from imagekiln.steps.generate.diffusion.variants import make_scheduler
 from imagekiln.steps.job.columns import SCHEDULERS
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.weights_check import WeightsCheck
+from imagekiln.steps.models.facts import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
 from tests import models
 from tests.runs import planned
