@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from imagekiln.steps.aggregate.card import write_card
 from imagekiln.steps.aggregate.counting import CountedRun, count_run
-from imagekiln.steps.aggregate.output_card import update_output_card
 from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.report.page import write_report
 from imagekiln.steps.aggregate.summary import Summary, summary_of
@@ -110,13 +109,11 @@ def write_derived(counted: CountedRun) -> None:
 
 
 def mark_finished(run: Run, summary: Summary) -> None:
-    """Register a run that is as its job asks, in the registry and the card of its output."""
+    """Register a run that is as its job asks."""
     entry = RunEntry(run.plan.run_id, run.plan.job.name)
-    output = register_run(run.store.uri, entry)
+    register_run(run.store.uri, entry)
     message = f"{summary.ok} of {summary.images} images\n"
     run.store.create(SUCCESS_KEY, message.encode())
-    if output is not None:
-        update_output_card(output)
 
 
 def finish_run(run: Run) -> Summary:
