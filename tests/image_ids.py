@@ -1,12 +1,16 @@
 """Image ids, and the index of a run that holds them."""
 
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
 
 from imagekiln.steps.runs.commits import create_commit, read_head
-from imagekiln.steps.runs.image_id_index import collect_image_ids, read_index_chunk
+from imagekiln.steps.runs.image_id_index import read_index_chunk, write_image_ids
+from imagekiln.steps.storage.scratch import Database
 from imagekiln.steps.storage.store import Store
 
 EDGES = ("00" * 16, "ff" * 16, "00" * 15 + "01", "ab" + "00" * 15, "7f" * 16, "80" + "00" * 15)
@@ -20,16 +24,15 @@ def hexadecimal(count: int, seed: int = 7) -> list[str]:
 
 
 def write(store: Store, ids: list[str], failed: int = 0) -> None:
-    """Commit an index of these images as two shards; the last `failed` of them are not ok."""
+    """Commit an index of these images; the last `failed` of them are not ok."""
     status = ["ok"] * (len(ids) - failed) + ["failed"] * failed
     manifest = pa.table(
         {"image_id": pa.array(ids, pa.string()), "status": pa.array(status, pa.string())}
     )
-    half = len(ids) // 2
-    with collect_image_ids(len(ids)) as image_ids:
-        image_ids.add(manifest.slice(0, half))
-        image_ids.add(manifest.slice(half))
-        keys = image_ids.write(store)
+    with TemporaryDirectory() as folder, closing(Database(Path(folder))) as database:
+        database.execute("CREATE TABLE images (image_id UUID, status VARCHAR)")
+        database.insert("INSERT INTO images FROM manifest", "manifest", manifest)
+        keys = write_image_ids(database, len(ids), store)
     head = read_head(store)
     create_commit(store, head, replace(head.commit, image_ids=keys))
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from imagekiln.steps.aggregate.near_duplicates import NearDuplicateMarker, without_near_duplicates
+from imagekiln.steps.aggregate.image_table import open_image_table
+from imagekiln.steps.aggregate.near_duplicates import mark_near_duplicates, without_near_duplicates
 from imagekiln.steps.aggregate.reconcile import ReconciledShard, RunReconciler
-from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
-from imagekiln.steps.aggregate.report.sweep_grid import SweepSheet, swept_settings
+from imagekiln.steps.aggregate.report.pictures import PictureNumbers, pick_pictures
 from imagekiln.steps.aggregate.summary import (
     AcceptancePolicy,
     Summary,
@@ -16,19 +16,19 @@ from imagekiln.steps.aggregate.summary import (
     summary_to_json,
 )
 from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run
-from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.runs.attempts import merge_stats, read_attempts, sum_spent
 from imagekiln.steps.runs.commits import Commit, CommitKind, create_commit
-from imagekiln.steps.runs.image_id_index import collect_image_ids
+from imagekiln.steps.runs.image_id_index import write_image_ids
 from imagekiln.steps.runs.manifest import write_manifest
 from imagekiln.steps.runs.run import Run
 from imagekiln.steps.runs.stats import RunRate, describe_passes
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.concurrency import map_ordered
 
 
 @dataclass(frozen=True, slots=True)
 class CountedRun:
-    """A run with the state that its next commit is to have, and the samples for its report.
+    """A run with the state that its next commit is to have, and the images for its report.
 
     `missing_of_retries` are the parts of retries that are still to be made.
     """
@@ -38,8 +38,7 @@ class CountedRun:
     summary: Summary
     verdict: RunVerdict
     missing_of_retries: tuple[str, ...]
-    sheet: ContactSheet
-    sweep: SweepSheet
+    pictures: PictureNumbers
 
     def commit_as(self, kind: CommitKind) -> "CountedRun | None":
         """Create the next commit, unless it would change nothing; None if another has the number.
@@ -65,29 +64,28 @@ def count_run(run: Run, policy: AcceptancePolicy, reconciler: RunReconciler) -> 
     """
     plan = run.plan
     job = plan.job
-    builder = SummaryBuilder(plan)
-    sheet = ContactSheet(tuple(job.marking_gates))
-    sweep = SweepSheet(swept_settings(job), job.candidates)
-    marker = NearDuplicateMarker(job.gates.near_duplicate)
+    store = run.store
     manifests: list[str] = []
-
-    with collect_image_ids(plan.counts.images) as image_ids:
+    attempts = read_attempts(store)
+    retries = run.head.commit.retries
+    with open_image_table(job) as table:
+        builder = SummaryBuilder(plan, table)
         for key, shard in _write_manifests(run, reconciler):
             manifests.append(key)
             builder.add(shard)
-            sheet.add(shard)
-            sweep.add(shard)
-            marker.add(shard.manifest)
-            image_ids.add(shard.manifest)
-        index = image_ids.write(run.store)
-    for rows in marker.mark_manifests(run.store, manifests):
-        builder.add_marks(NEAR_DUPLICATE, rows.num_rows)
-        sheet.add_marked(NEAR_DUPLICATE, rows)
+        index = write_image_ids(table.database, plan.counts.images, store)
+        if job.gates.near_duplicate is not None:
+            manifests = mark_near_duplicates(table, run, manifests)
+        summary = builder.build(
+            lambda number: read_table(store, manifests[number]),
+            policy,
+            merge_stats(attempts),
+            sum_spent(attempts),
+            len(retries),
+        )
+        pictures = pick_pictures(table, plan)
 
-    attempts = read_attempts(run.store)
-    retries = run.head.commit.retries
-    summary = builder.build(merge_stats(attempts), policy, len(retries), sum_spent(attempts))
-    verdict = judge_run(summary, job, run.store.uri)
+    verdict = judge_run(summary, job, store.uri)
     missing = reconciler.missing_of_retries
     commit = replace(
         run.head.commit,
@@ -108,8 +106,7 @@ def count_run(run: Run, policy: AcceptancePolicy, reconciler: RunReconciler) -> 
         summary,
         verdict,
         missing,
-        sheet,
-        sweep,
+        pictures,
     )
 
 

@@ -1,25 +1,30 @@
-"""Histograms and frequent values of a run's images, in memory that does not grow with the run."""
+"""Histograms and frequent values of a run's images."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from imagekiln.steps.aggregate.image_counts import add_frequent, count_values
+from imagekiln.steps.aggregate.image_table import ImageTable
 
 MAX_BINS = 24
-SIGNIFICANT_BITS = 10  # of a number in a histogram
 MAX_TOP_VALUES = 12
+HISTOGRAM = f"""
+    WITH finite AS MATERIALIZED (
+        SELECT {{value}} AS value FROM images WHERE isfinite({{value}}) AND {{condition}}
+    ), bounds AS (
+        SELECT equi_width_bins(min(value), max(value), {MAX_BINS}, true) FROM finite
+    )
+    SELECT min(value), max(value), histogram(value, (FROM bounds)) FROM finite"""
+TOP_VALUES = f"""
+    SELECT value, count(*) AS images, count(*) OVER (), sum(count(*)) OVER ()
+    FROM (SELECT {{value}} AS value FROM images) WHERE value IS NOT NULL
+    GROUP BY value ORDER BY images DESC, value LIMIT {MAX_TOP_VALUES}"""
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Number of values that are at least `low` and under `high`."""
+    """Number of values over `low` and up to `high`."""
 
     low: float
     high: float
@@ -28,63 +33,11 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts in at most 24 bins. `least` and `most` are exact."""
+    """Counts in about 24 bins with round bounds. `least` and `most` are exact."""
 
     least: int | float = 0
     most: int | float = 0
     bins: tuple[Bin, ...] = ()
-
-
-class HistogramBuilder:
-    """Counts finite numbers of any size and sign, rounded down to a few significant bits."""
-
-    def __init__(self) -> None:
-        """Begin with no value."""
-        self._counts: Counter[float] = Counter()
-        self._least: int | float = np.inf
-        self._most: int | float = -np.inf
-
-    def add(self, values: pa.ChunkedArray) -> None:
-        """Count these values. Ignores nulls, NaN and infinities."""
-        is_finite = pc.is_finite(values)
-        numbers = values.filter(is_finite)
-        if not len(numbers):
-            return
-        extremes = pc.min_max(numbers).as_py()
-        self._least = min(self._least, extremes["min"])
-        self._most = max(self._most, extremes["max"])
-        rounded = _round_down(numbers.to_numpy())
-        self._counts += count_values(pa.array(rounded))
-
-    def build(self) -> Histogram:
-        """The histogram, in bins of about one width."""
-        if not self._counts:
-            return Histogram()
-        is_whole = isinstance(self._most, int)
-        end = self._most + 1 if is_whole else np.nextafter(self._most, np.inf)
-        starts = np.linspace(
-            self._least,
-            end,
-            MAX_BINS,
-            endpoint=False,
-        )
-        if is_whole:
-            starts = np.floor(starts)
-        # Bounds are rounded as values are, so that each value is in its bin.
-        distinct_starts = np.unique(_round_down(starts))
-        bounds = np.append(distinct_starts, end)
-        weights = list(self._counts.values())
-        images, _ = np.histogram(list(self._counts), bounds, weights=weights)
-        columns = (bounds[:-1].tolist(), bounds[1:].tolist(), images.tolist())
-        return Histogram(self._least, self._most, tuple(map(Bin, *columns)))
-
-
-def _round_down(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    mantissas, exponents = np.frexp(values)
-    scaled = np.ldexp(mantissas, SIGNIFICANT_BITS)
-    digits = np.floor(scaled)
-    rounded: npt.NDArray[np.float64] = np.ldexp(digits, exponents - SIGNIFICANT_BITS)
-    return rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +57,6 @@ class TopValues:
     other_images: int = 0
 
 
-def _top_values(
-    counts: Counter[Any], total: int, format_value: Callable[[Any], str] = str
-) -> TopValues:
-    common = counts.most_common(MAX_TOP_VALUES)
-    return TopValues(
-        top=tuple(ValueCount(format_value(value), images) for value, images in common),
-        others=len(counts) - len(common),
-        other_images=total - sum(images for _, images in common),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Distributions:
     """Distributions over planned images, but `bytes` and `scores` over those that are ok.
@@ -130,48 +72,39 @@ class Distributions:
     scores: dict[str, Histogram] = field(default_factory=dict)
 
 
-class DistributionBuilder:
-    """Builds distributions shard by shard."""
+def find_distributions(table: ImageTable, scores: Iterable[str]) -> Distributions:
+    """The distributions of the images of a table."""
+    return Distributions(
+        bytes=_histogram(table, "byte_size"),
+        prompt=_histogram(table, "prompt"),
+        shapes=_top_values(table, "width || ' \N{MULTIPLICATION SIGN} ' || height"),
+        steps=_top_values(table, "steps"),
+        guidance=_top_values(table, "guidance", "{:g}".format),
+        scores={name: _histogram(table, table.values[name], "status = 'ok'") for name in scores},
+    )
 
-    def __init__(self, scores: Iterable[str] = ()) -> None:
-        """Begin with no image. `scores` are the columns of the job's scores."""
-        self._scores = {name: HistogramBuilder() for name in scores}
-        self._bytes = HistogramBuilder()
-        self._prompt = HistogramBuilder()
-        self._shapes: Counter[str] = Counter()
-        self._steps: Counter[int] = Counter()
-        self._guidance: Counter[float] = Counter()
-        self._images = 0
-        self._guided_images = 0
 
-    def add(self, manifest: pa.Table) -> None:
-        """Count the images of one shard."""
-        self._images += manifest.num_rows
-        self._bytes.add(manifest["byte_size"])
-        prompt_lengths = pc.utf8_length(manifest["prompt"])
-        self._prompt.add(prompt_lengths)
-        is_ok = pc.equal(manifest["status"], "ok")
-        for name, histogram in self._scores.items():
-            histogram.add(manifest[name].filter(is_ok))
+def _histogram(table: ImageTable, value: str, condition: str = "true") -> Histogram:
+    """A histogram of finite numbers."""
+    sql = HISTOGRAM.format(value=value, condition=condition)
+    [(least, most, counts)] = table.fetch(sql)
+    if least is None:
+        return Histogram()
+    bounds = pairwise([least, *counts])
+    bins = [Bin(*bound, images) for bound, images in zip(bounds, counts.values(), strict=True)]
+    return Histogram(least, most, tuple(bins))
 
-        add_frequent(self._steps, count_values(manifest["steps"]))
-        guidance = pc.drop_null(manifest["guidance"])
-        self._guided_images += len(guidance)
-        add_frequent(self._guidance, count_values(guidance))
-        shapes = pc.binary_join_element_wise(
-            manifest["width"].cast(pa.string()),
-            manifest["height"].cast(pa.string()),
-            " \N{MULTIPLICATION SIGN} ",
-        )
-        add_frequent(self._shapes, count_values(shapes))
 
-    def build(self) -> Distributions:
-        """The distributions of all images added."""
-        return Distributions(
-            bytes=self._bytes.build(),
-            prompt=self._prompt.build(),
-            shapes=_top_values(self._shapes, self._images),
-            steps=_top_values(self._steps, self._images),
-            guidance=_top_values(self._guidance, self._guided_images, "{:g}".format),
-            scores={name: scores.build() for name, scores in self._scores.items()},
-        )
+def _top_values(
+    table: ImageTable, value: str, format_value: Callable[[Any], str] = str
+) -> TopValues:
+    rows = table.fetch(TOP_VALUES.format(value=value))
+    if not rows:
+        return TopValues()
+    top = [ValueCount(format_value(value), images) for value, images, _, _ in rows]
+    *_, values, images = rows[0]
+    return TopValues(
+        top=tuple(top),
+        others=values - len(top),
+        other_images=images - sum(count.images for count in top),
+    )

@@ -2,21 +2,19 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.errors import first_line
-from imagekiln.steps.job.columns import dataset_name
-from imagekiln.steps.runs.row_values import to_rows
+from imagekiln.steps.aggregate.image_table import ImageTable, Row, read_rows
+from imagekiln.steps.errors import MAX_LINE_CHARS
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.sanitize import truncate_text
 
-T = TypeVar("T")
-MAX_VALUES = 10_000  # counted; if there are more, only the most frequent so far stay
-RETAINED_VALUES = 100
+MAX_CAUSES = 100
 MAX_EXAMPLES = 3
 MAX_PROMPT_CHARS = 300
 MAX_CARRIED_COLUMNS = 8  # of the input, in an example
@@ -25,7 +23,12 @@ MAX_CARRIED_CHARS = 100
 PERMANENT_PATTERN = (
     "^(?:Assertion|Attribute|Index|Key|NotImplemented|Overflow|Type|Value|ZeroDivision)Error: "
 )
-StatusAndError = tuple[str, str]
+SELECT_CAUSES = f"""
+    SELECT status,
+        left(split_part(error, chr(10), 1), {MAX_LINE_CHARS}) AS cause,
+        count(*) AS images, min(rowid, {MAX_EXAMPLES})
+    FROM images WHERE error IS NOT NULL
+    GROUP BY status, cause ORDER BY images DESC, min(rowid) LIMIT {MAX_CAUSES}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +57,16 @@ def count_images(manifest: pa.Table) -> ImageCounts:
     """Count the images of a manifest."""
     permanent = permanent_mask(manifest["status"], manifest["error"])
     return ImageCounts(
-        count_values(manifest["status"]),
-        count_values(pc.list_flatten(manifest["marks"])),
+        _count_values(manifest["status"]),
+        _count_values(pc.list_flatten(manifest["marks"])),
         pc.sum(manifest["byte_size"]).as_py() or 0,
         pc.sum(permanent).as_py() or 0,
     )
 
 
-def count_values(column: pa.Array | pa.ChunkedArray) -> Counter[Any]:
-    """Count each different value of a column."""
+def _count_values(column: pa.ChunkedArray) -> Counter[str]:
     entries = pc.value_counts(column).to_pylist()
     return Counter({entry["values"]: entry["counts"] for entry in entries})
-
-
-def add_frequent(counts: Counter[T], more: Counter[T]) -> None:
-    """Add counts to others, and forget rare values if there are too many."""
-    counts.update(more)
-    if len(counts) > MAX_VALUES:
-        frequent = dict(counts.most_common(RETAINED_VALUES))
-        counts.clear()
-        counts.update(frequent)
 
 
 def is_permanent(error: str) -> bool:
@@ -118,38 +111,26 @@ class FailureCause:
         return self.status == "failed" and is_permanent(self.error)
 
 
-class FailureCounter:
-    """Counts causes shard by shard. If there are very many, only the frequent ones stay."""
-
-    def __init__(self, carry: Sequence[str] = ()) -> None:
-        """Begin without failures. `carry` names the columns that the job copies from its input."""
-        self._carry = [dataset_name(column) for column in carry[:MAX_CARRIED_COLUMNS]]
-        self._images: Counter[StatusAndError] = Counter()
-        self._examples: dict[StatusAndError, list[FailureExample]] = {}
-
-    def add(self, manifest: pa.Table) -> None:
-        """Add the failures of one shard."""
-        has_error = pc.is_valid(manifest["error"])
-        failures = manifest.filter(has_error)
-        errors = map(first_line, failures["error"].to_pylist())
-        causes = list(zip(failures["status"].to_pylist(), errors, strict=True))
-        add_frequent(self._images, Counter(causes))
-        for index, cause in enumerate(causes):
-            examples = self._examples.setdefault(cause, [])
-            if len(examples) < MAX_EXAMPLES and cause in self._images:
-                examples.append(_failure_example(failures, index, self._carry))
-        self._examples = {cause: self._examples[cause] for cause in self._images}
-
-    def most_common(self, limit: int) -> tuple[FailureCause, ...]:
-        """The most frequent causes."""
-        return tuple(
-            FailureCause(status, error, images, tuple(self._examples[status, error]))
-            for (status, error), images in self._images.most_common(limit)
+def find_causes(
+    table: ImageTable, plan: Plan, read_manifest: Callable[[int], pa.Table]
+) -> tuple[FailureCause, ...]:
+    """The most frequent causes, with examples from the manifests."""
+    causes = table.fetch(SELECT_CAUSES)
+    numbers = chain.from_iterable(examples for *_, examples in causes)
+    rows = read_rows(plan, numbers, read_manifest)
+    carried = plan.job.carried_names[:MAX_CARRIED_COLUMNS]
+    return tuple(
+        FailureCause(
+            status,
+            error,
+            images,
+            tuple(_failure_example(rows[number], carried) for number in examples),
         )
+        for status, error, images, examples in causes
+    )
 
 
-def _failure_example(failures: pa.Table, index: int, carry: Sequence[str]) -> FailureExample:
-    (row,) = to_rows(failures.slice(index, 1))
+def _failure_example(row: Row, carried: Sequence[str]) -> FailureExample:
     return FailureExample(
         image_id=row["image_id"],
         row=row["input_row"],
@@ -158,7 +139,7 @@ def _failure_example(failures: pa.Table, index: int, carry: Sequence[str]) -> Fa
         id=None if row["id"] is None else truncate_text(row["id"], MAX_CARRIED_CHARS),
         carried={
             name: truncate_text(str(row[name]), MAX_CARRIED_CHARS)
-            for name in carry
+            for name in carried
             if row[name] is not None
         },
     )

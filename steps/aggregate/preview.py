@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from imagekiln.steps.aggregate.image_table import open_image_table
 from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.report.contact_sheet import MAX_SAMPLES, ContactSheet
-from imagekiln.steps.aggregate.report.page import write_report
+from imagekiln.steps.aggregate.report.page import ReportData, write_report
+from imagekiln.steps.aggregate.report.pictures import MAX_SAMPLES, pick_pictures, read_pictures
 from imagekiln.steps.aggregate.summary import Summary, SummaryBuilder
 from imagekiln.steps.aggregate.verdict import (
     RunVerdict,
@@ -50,25 +51,20 @@ def judge_first_shard(uri: str) -> Preview:
     shard = RunReconciler(run).reconcile(0)
     all_stats = merge_stats(read_attempts(run.store))
     stats = [of_shard for of_shard in all_stats if of_shard.shard == 0]
-    sheet = ContactSheet(tuple(job.marking_gates))
-    sheet.add(shard)
     plan = _plan_of_first_shard(run.plan)
-    builder = SummaryBuilder(plan)
-    builder.add(shard)
-    summary = builder.build(stats, resolve_policy(run))
+    with open_image_table(job) as table:
+        builder = SummaryBuilder(plan, table)
+        builder.add(shard)
+        summary = builder.build(lambda _: shard.manifest, resolve_policy(run), stats)
+        numbers = pick_pictures(table, plan)
+    pictures = read_pictures(plan, numbers, lambda _: shard.manifest)
 
     target = open_folder(run.store, PREVIEW_FOLDER)
     page = target.uri_of(REPORT_KEY)
     preview = Preview(run.store.uri, page, run.plan.counts.images, summary)
     verdict = judge_preview(preview, job)
-    write_report(
-        run.store,
-        plan,
-        summary,
-        sheet,
-        target=target,
-        verdict=verdict,
-    )
+    data = ReportData(run.store.uri, plan, summary, pictures, verdict)
+    write_report(run.store, data, target)
     require_finished(verdict)
     return preview
 

@@ -6,11 +6,13 @@ that is killed in between leaves them to the next `aggregate`.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from imagekiln.steps.aggregate.card import write_card
 from imagekiln.steps.aggregate.counting import CountedRun, count_run
 from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.report.page import write_report
+from imagekiln.steps.aggregate.report.page import ReportData, write_report
+from imagekiln.steps.aggregate.report.pictures import read_pictures
 from imagekiln.steps.aggregate.summary import Summary, summary_of
 from imagekiln.steps.aggregate.verdict import (
     check_gate_names,
@@ -22,7 +24,7 @@ from imagekiln.steps.job.execution import PricePerHour
 from imagekiln.steps.runs.commits import Head, commit_next, is_highest
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.runs.registry import RunEntry, register_run
-from imagekiln.steps.runs.run import Run, open_run
+from imagekiln.steps.runs.run import Run, open_run, read_shard_manifest
 from imagekiln.steps.runtime.figures import pluralize
 
 
@@ -96,14 +98,9 @@ def write_derived(counted: CountedRun) -> None:
 
     if is_current():
         write_card(run.store, run.plan, counted.summary)
-    write_report(
-        run.store,
-        run.plan,
-        counted.summary,
-        counted.sheet,
-        sweep=counted.sweep,
-        is_current=is_current,
-    )
+    pictures = read_pictures(run.plan, counted.pictures, partial(read_shard_manifest, run))
+    data = ReportData(run.store.uri, run.plan, counted.summary, pictures)
+    write_report(run.store, data, is_current=is_current)
     if run.is_finished:
         mark_finished(run, counted.summary)
 

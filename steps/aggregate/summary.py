@@ -1,9 +1,10 @@
 """The summary of a run: what was planned, what became of it, and how long it took."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
+import pyarrow as pa
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from imagekiln.steps.aggregate.device_time import (
@@ -13,13 +14,14 @@ from imagekiln.steps.aggregate.device_time import (
     summarize_spending,
     summarize_throughput,
 )
-from imagekiln.steps.aggregate.distributions import DistributionBuilder, Distributions
+from imagekiln.steps.aggregate.distributions import Distributions, find_distributions
 from imagekiln.steps.aggregate.image_counts import (
     FailureCause,
-    FailureCounter,
     ImageCounts,
     count_images,
+    find_causes,
 )
+from imagekiln.steps.aggregate.image_table import ImageTable
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.execution import PricePerHour
@@ -214,49 +216,40 @@ def summary_to_json(summary: Summary) -> dict[str, JsonValue]:
 
 
 class SummaryBuilder:
-    """Adds up a run shard by shard, in memory that does not grow with the run."""
+    """Adds up a run shard by shard, in memory that does not grow with the number of images."""
 
-    def __init__(self, plan: Plan) -> None:
-        """Begin with no shard."""
+    def __init__(self, plan: Plan, table: ImageTable) -> None:
+        """Begin with no shard. `table` receives the images of each."""
         self._plan = plan
+        self._table = table
         self._counts = ImageCounts()
-        self._failures = FailureCounter(plan.job.carried_columns)
-        self._distributions = DistributionBuilder(plan.job.scores)
         self._missing_parts: list[str] = []
-        self._missing_parts_count = 0
         self._work = 0.0
 
     def add(self, shard: ReconciledShard) -> None:
         """Add the images of one shard."""
-        manifest = shard.manifest
-        self._counts += count_images(manifest)
-        self._failures.add(manifest)
-        self._distributions.add(manifest)
-        self._work += sum_work(manifest, self._plan.pass_sizes)
-
-        room = MAX_LISTED - len(self._missing_parts)
-        self._missing_parts += shard.missing_parts[:room]
-        self._missing_parts_count += len(shard.missing_parts)
-
-    def add_marks(self, gate: str, images: int) -> None:
-        """Add images that a gate marked after looking at all shards."""
-        self._counts.marks[gate] += images
+        self._counts += count_images(shard.manifest)
+        self._table.add(shard.manifest)
+        self._work += sum_work(shard.manifest, self._plan.pass_sizes)
+        self._missing_parts += shard.missing_parts
 
     def build(
         self,
-        stats: Sequence[ShardStats],
+        read_manifest: Callable[[int], pa.Table],
         policy: AcceptancePolicy,
-        retries: int = 0,
+        stats: Sequence[ShardStats],
         spent: Spent = NOTHING,
+        retries: int = 0,
     ) -> Summary:
         """The summary, with the statistics that attempts left, by shard of the run and of retries.
 
-        `spent` is what all attempts say.
+        `spent` is what all attempts say. Examples of failures are read from the manifests.
         """
         plan = self._plan
         seconds = sum((shard.seconds for shard in stats), StageSeconds())
         generated = sum(shard.images for shard in stats)
         statuses = self._counts.statuses
+        marks = dict(self._table.fetch("SELECT gate, count(*) FROM marks GROUP BY gate"))
         spending = summarize_spending(
             stats,
             spent,
@@ -273,18 +266,18 @@ class SummaryBuilder:
             images=plan.counts.images,
             statuses=dict(sorted(statuses.items())),
             bytes=self._counts.bytes,
-            failures=self._failures.most_common(MAX_LISTED),
-            missing_parts=tuple(self._missing_parts),
-            missing_parts_count=self._missing_parts_count,
+            failures=find_causes(self._table, plan, read_manifest),
+            missing_parts=tuple(self._missing_parts[:MAX_LISTED]),
+            missing_parts_count=len(self._missing_parts),
             seconds=seconds,
             device_hours=spending.gpu_seconds.total / 3600,
             images_per_second=generated / seconds.total if seconds.total else 0.0,
             devices=tuple(sorted({shard.device for shard in stats})),
             failed_share=policy.failed_share,
-            marks={gate: self._counts.marks[gate] for gate in plan.job.marking_gates},
+            marks={gate: marks.get(gate, 0) for gate in plan.job.marking_gates},
             accepted=policy.accepted_gates,
             existing_images=plan.counts.existing_images,
-            distributions=self._distributions.build(),
+            distributions=find_distributions(self._table, plan.job.scores),
             throughput=summarize_throughput(len(plan.shards), stats),
             retries=retries,
             rejected_list=rejected_key(plan.rejected),

@@ -5,73 +5,46 @@ covers an equal range of ids and is sorted. The number of chunks follows from th
 the ids in a file on this disk, so memory stays flat for any number of images.
 """
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.runs.commits import digest_of
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS
 from imagekiln.steps.runs.keys import image_ids_key
 from imagekiln.steps.runs.tables import read_table, to_parquet
-from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.scratch import Database
 from imagekiln.steps.storage.store import Store
 
 IDS_PER_CHUNK = 2**19  # 8 MiB
 ID_COLUMN = "image_id"
 IMAGE_INDEX_SCHEMA = pa.schema([pa.field(ID_COLUMN, pa.binary(16))])
-INSERT_IDS = """
-    INSERT INTO ids
-    SELECT (CAST('0x' || image_id[:8] AS BIGINT) * {chunks}) >> 32, CAST(image_id AS UUID)
-    FROM images"""
+SORT_IDS = """
+    CREATE TABLE sorted AS
+    SELECT (CAST('0x' || left(CAST(image_id AS VARCHAR), 8) AS BIGINT) * {chunks}) >> 32 AS chunk,
+        image_id AS id
+    FROM images WHERE status IN ('ok', '{forgotten}') ORDER BY chunk"""
 SELECT_CHUNK = """
     SELECT unhex(replace(CAST(id AS VARCHAR), '-', '')) AS image_id
     FROM sorted WHERE chunk = {chunk} ORDER BY id"""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageIds:
-    """The ids to list, in a table on this disk, for so many chunks."""
+def write_image_ids(database: Database, planned: int, store: Store) -> tuple[str, ...]:
+    """Write the index of a run, and return the keys of its chunks. Raises TryAgain.
 
-    database: Database
-    chunks: int
-
-    def add(self, manifest: pa.Table) -> None:
-        """Add the images of one shard that no later run is to make. Raises TryAgain."""
-        is_listed = pc.is_in(manifest["status"], pa.array(["ok", FORGOTTEN_STATUS]))
-        listed = manifest.filter(is_listed)
-        images = listed.select([ID_COLUMN])
-        sql = INSERT_IDS.format(chunks=self.chunks)
-        self.database.insert(sql, "images", images)
-
-    def write(self, store: Store) -> tuple[str, ...]:
-        """Write the index of the run in `store`, and return the keys of its chunks."""
-        self.database.execute("CREATE TABLE sorted AS FROM ids ORDER BY chunk")
-        keys = []
-        for number in range(self.chunks):
-            sql = SELECT_CHUNK.format(chunk=number)
-            rows = self.database.fetch_table(sql).cast(IMAGE_INDEX_SCHEMA)
-            content = to_parquet(rows.combine_chunks())
-            key = image_ids_key(number, digest_of(content))
-            store.create(key, content)
-            keys.append(key)
-        return tuple(keys)
-
-
-@contextmanager
-def collect_image_ids(planned: int) -> Iterator[ImageIds]:
-    """The ids of the images of a run with so many planned ones; none at first."""
-    with (
-        temporary_folder("imagekiln-ids-") as folder,
-        closing(Database(Path(folder), file="ids.duckdb")) as database,
-    ):
-        database.execute("CREATE TABLE ids (chunk INTEGER, id UUID)")
-        yield ImageIds(database, max(1, -(-planned // IDS_PER_CHUNK)))
+    The images are in the table `images`, with their `image_id` as UUID and their `status`.
+    """
+    chunks = max(1, -(-planned // IDS_PER_CHUNK))
+    database.execute(SORT_IDS.format(chunks=chunks, forgotten=FORGOTTEN_STATUS))
+    keys = []
+    for number in range(chunks):
+        sql = SELECT_CHUNK.format(chunk=number)
+        rows = database.fetch_table(sql).cast(IMAGE_INDEX_SCHEMA)
+        content = to_parquet(rows.combine_chunks())
+        key = image_ids_key(number, digest_of(content))
+        store.create(key, content)
+        keys.append(key)
+    database.execute("DROP TABLE sorted")
+    return tuple(keys)
 
 
 def read_index_chunk(store: Store, key: str) -> pa.Table:

@@ -115,18 +115,19 @@ def forget_rows(manifest: pa.Table, image_ids: pa.Array, added: AddedFields) -> 
     if not has_any:
         return manifest
     status = pc.if_else(is_forgotten, FORGOTTEN_STATUS, manifest["status"])
-    manifest = _replace_column(manifest, "status", status)
+    manifest = replace_column(manifest, "status", status)
     added_names = [field.name for field in added]
     for name in (*EMPTIED_COLUMNS, *added_names):
         if name in manifest.column_names:
             column = manifest[name]
             nulls = pa.nulls(len(column), column.type)
             values = pc.if_else(is_forgotten, nulls, column)
-            manifest = _replace_column(manifest, name, values)
+            manifest = replace_column(manifest, name, values)
     return manifest.combine_chunks()
 
 
-def _replace_column(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+def replace_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """The table with other values in a column, of the same type."""
     schema = table.schema
     index = schema.get_field_index(name)
     field = schema.field(index)

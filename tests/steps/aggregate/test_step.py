@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.aggregate.report import contact_sheet
+from imagekiln.steps.aggregate.report import pictures
 from imagekiln.steps.aggregate.step import aggregate, aggregate_run
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import Incomplete
@@ -133,7 +133,7 @@ def test_no_image_is_read_but_those_of_the_contact_sheet(
         {place: encode_drawn_image(picture(place, side=256), Png()) for place in range(20)},
     )
     store = Reading(Path(planned_run.uri))
-    monkeypatch.setattr(contact_sheet, "MAX_SAMPLES", 1)
+    monkeypatch.setattr(pictures, "MAX_SAMPLES", 1)
     summary = aggregate_run(replace(open_run(planned_run.uri), store=store))
     sheet = summary.bytes / 20
     assert sheet < store.bytes < sheet + 5 * FOOTER_BYTES + 120_000 < summary.bytes / 4

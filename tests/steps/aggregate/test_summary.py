@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.aggregate.device_time import DeviceUsage
+from imagekiln.steps.aggregate.image_table import open_image_table
 from imagekiln.steps.aggregate.reconcile import reconcile_shard
 from imagekiln.steps.aggregate.summary import (
     MAX_LISTED,
@@ -29,10 +30,14 @@ def planned_run(tmp_path: Path) -> PlanResult:
 
 
 def _summary(planned_run: PlanResult, *stats: ShardStats) -> Summary:
-    sums, store = SummaryBuilder(planned_run.plan), open_store(planned_run.uri)
-    for number in range(len(planned_run.plan.shards)):
-        sums.add(reconcile_shard(store, planned_run.plan, number))
-    return sums.build(stats, AcceptancePolicy(0.0, (), planned_run.plan.job.price_per_hour))
+    store, plan = open_store(planned_run.uri), planned_run.plan
+    shards = [reconcile_shard(store, plan, number) for number in range(len(plan.shards))]
+    with open_image_table(plan.job) as table:
+        builder = SummaryBuilder(plan, table)
+        for shard in shards:
+            builder.add(shard)
+        policy = AcceptancePolicy(0.0, (), plan.job.price_per_hour)
+        return builder.build(lambda number: shards[number].manifest, policy, stats)
 
 
 def _shard_stats(shard: int, images: int, device: str, *seconds: float) -> ShardStats:

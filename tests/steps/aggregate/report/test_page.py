@@ -18,8 +18,8 @@ from imagekiln.steps.aggregate.device_time import (
 )
 from imagekiln.steps.aggregate.distributions import Bin, Distributions, Histogram
 from imagekiln.steps.aggregate.image_counts import FailureCause
-from imagekiln.steps.aggregate.report.contact_sheet import Sample
 from imagekiln.steps.aggregate.report.page import ReportData, render_report
+from imagekiln.steps.aggregate.report.pictures import Pictures
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import Incomplete
@@ -33,6 +33,7 @@ from imagekiln.steps.runtime.figures import format_duration
 from imagekiln.steps.runtime.sanitize import sanitize_page_text as visible
 from imagekiln.steps.storage import open_store
 from tests.runs import PROMPTS, encoded, fill, finished, not_ok, planned, settings
+from tests.steps.aggregate.tables import manifest
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -172,15 +173,13 @@ def summary(hostile: PlanResult) -> Summary:
 def test_large_images_are_not_all_copied_beside_the_report(
     hostile: PlanResult, summary: Summary
 ) -> None:
-    samples = [
-        Sample(f"{place:032x}", None, place, part_key(0, 0), 0, 50_000_000, "a", 4096, 4096)
-        for place in range(4)
-    ]
-    marked = {"low_contrast": samples[3:]}
+    size = {"width": [4096] * 4, "height": [4096] * 4, "byte_size": [50_000_000] * 4}
+    samples = manifest(4, contrast=[0.1] * 4, **size).to_pylist()
     found = replace(summary, marks={"low_contrast": 1})
-    data = ReportData("run", hostile.plan, found, samples, marked)
+    pictures = Pictures(samples, {"low_contrast": samples[3:]})
+    data = ReportData("run", hostile.plan, found, pictures)
     page = Page(render_report(data))
-    assert list(data.full_images) == [samples[3].image_id, samples[0].image_id]
+    assert list(data.full_images) == [samples[3]["image_id"], samples[0]["image_id"]]
     links = [link["href"] for link in page.named("a") if link["href"].startswith("images/")]
     assert len(links) == 3  # the marked image is shown twice
 
@@ -287,7 +286,7 @@ def large(hostile: PlanResult, summary: Summary) -> tuple[ReportData, str]:
         ),
         usage=DeviceUsage(busy=0.95, peak_memory=31_400_000_000),
     )
-    contents = ReportData("s3://bucket/a run", hostile.plan, sums, [])
+    contents = ReportData("s3://bucket/a run", hostile.plan, sums, Pictures())
     return contents, render_report(contents)
 
 
@@ -353,12 +352,10 @@ def test_a_sweep_is_its_grid_and_other_images_of_a_prompt_say_their_settings(
 def test_of_many_images_some_from_all_over_the_run_are_unfolded(
     hostile: PlanResult, summary: Summary
 ) -> None:
-    samples = [
-        Sample(f"{place:032x}", None, place, part_key(0, 0), place, 1, f"number {place}", 16, 16)
-        for place in range(90)
-    ]
+    size = {"width": [16] * 90, "height": [16] * 90, "byte_size": [1] * 90}
+    pictures = Pictures(manifest(90, **size).to_pylist())
     large = replace(summary, images=1000, statuses={"ok": 1000})
-    html = render_report(ReportData("run", hostile.plan, large, samples))
+    html = render_report(ReportData("run", hostile.plan, large, pictures))
     unfolded, _, folded = html.partition("67 more images")
     assert Page(unfolded).named("img")[-1]["alt"] == "number 88"
     assert (len(Page(unfolded).named("img")), len(Page(folded).named("img"))) == (23, 67)
