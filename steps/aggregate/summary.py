@@ -8,7 +8,6 @@ import pyarrow as pa
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from imagekiln.steps.aggregate.device_time import (
-    DeviceUsage,
     Spending,
     Throughput,
     summarize_spending,
@@ -57,7 +56,9 @@ class Summary:
     up all attempts that left statistics. `marks` counts the images of each gate, `accepted` names
     the gates whose limit does not count. `expected` is the estimate of planning, `work` is pixels
     times steps. `elapsed_seconds` is the time by the clock in which any device worked.
-    `started_at` and `ended_at` are in seconds since 1970. All three are None if unknown.
+    `started_at` and `ended_at` are in seconds since 1970. `busy_share` is the share of wall time
+    after loading in which devices computed, `peak_memory` the most bytes in use on one of them.
+    All of these are None if unknown.
     """
 
     run_id: str
@@ -83,7 +84,8 @@ class Summary:
     rejected_list: str = ""
     distributions: Distributions = field(default_factory=Distributions)
     throughput: Throughput = field(default_factory=Throughput)
-    usage: DeviceUsage = field(default_factory=DeviceUsage)
+    busy_share: float | None = None
+    peak_memory: int | None = None
     elapsed_seconds: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
@@ -164,7 +166,7 @@ class Summary:
     @property
     def cost(self) -> float | None:
         """The cost of the device hours, in the currency of the price; None without a price."""
-        return None if self.spending.cost is None else self.spending.cost.total
+        return self.spending.cost
 
     @property
     def cost_per_thousand(self) -> float:
@@ -278,10 +280,11 @@ class SummaryBuilder:
             accepted=policy.accepted_gates,
             existing_images=plan.counts.existing_images,
             distributions=find_distributions(self._table, plan.job.scores),
-            throughput=summarize_throughput(len(plan.shards), stats),
+            throughput=summarize_throughput(stats),
             retries=retries,
             rejected_list=rejected_key(plan.rejected),
-            usage=DeviceUsage(mean_busy_share(stats), max_peak_memory(stats)),
+            busy_share=mean_busy_share(stats),
+            peak_memory=max_peak_memory(stats),
             elapsed_seconds=elapsed_seconds(stats),
             started_at=first_start(stats),
             ended_at=last_end(stats),

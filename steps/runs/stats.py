@@ -133,14 +133,6 @@ def mean_busy_share(stats: Sequence[ShardStats]) -> float | None:
     return busy / whole
 
 
-def largest_by_number(stats: Iterable[ShardStats]) -> list[ShardStats]:
-    """One entry for each shard number, which a retry's shard has too: that with the most images."""
-    largest: dict[int, ShardStats] = {}
-    for shard in sorted(stats, key=lambda shard: shard.images):
-        largest[shard.shard] = shard
-    return list(largest.values())
-
-
 def elapsed_seconds(stats: Iterable[ShardStats]) -> float | None:
     """The time by the clock in which any shard was being generated; None if it is unknown."""
     intervals = sorted(

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.aggregate.device_time import DeviceUsage
 from imagekiln.steps.aggregate.image_table import open_image_table
 from imagekiln.steps.aggregate.reconcile import reconcile_shard
 from imagekiln.steps.aggregate.summary import (
@@ -93,7 +92,7 @@ def test_the_use_of_devices_is_summed(planned_run: PlanResult) -> None:
         replace(_shard_stats(place, 4, "H100", 100.0), busy_share=busy)
         for place, busy in enumerate((0.5, 1.0))
     ]
-    assert _summary(planned_run, *stats).usage == DeviceUsage(busy=0.75)
+    assert _summary(planned_run, *stats).busy_share == 0.75
     silent = _summary(planned_run)
     assert (silent.device_hours, silent.images_per_second, silent.devices) == (0.0, 0.0, ())
 

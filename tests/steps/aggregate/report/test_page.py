@@ -10,12 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from imagekiln.steps.aggregate.device_time import (
-    DeviceUsage,
-    Spending,
-    UseAmounts,
-    summarize_throughput,
-)
+from imagekiln.steps.aggregate.device_time import Spending, UseSeconds, summarize_throughput
 from imagekiln.steps.aggregate.distributions import Bin, Distributions, Histogram
 from imagekiln.steps.aggregate.image_counts import FailureCause
 from imagekiln.steps.aggregate.report.page import ReportData, render_report
@@ -273,10 +268,10 @@ def large(hostile: PlanResult, summary: Summary) -> tuple[ReportData, str]:
         images=10_000_000,
         statuses={"ok": 9_000_000, "failed": 1_000_000},
         failures=failures,
-        throughput=summarize_throughput(2000, stats),
+        throughput=summarize_throughput(stats),
         distributions=Distributions(bins, bins),
         marks={"low_contrast": 53_000},
-        spending=Spending(UseAmounts(total=3.6e6), UseAmounts(total=2500.0)),
+        spending=Spending(UseSeconds(total=3.6e6), 2500.0),
         device_hours=1000.0,
         elapsed_seconds=20 * 3600.0,
         started_at=1_795_219_440.0,
@@ -284,7 +279,8 @@ def large(hostile: PlanResult, summary: Summary) -> tuple[ReportData, str]:
         seconds=StageSeconds(
             total=3.6e6, load=1e5, denoise=3e6, decode=3e5, denoise_waits=1e5, encode=2e6, write=1e5
         ),
-        usage=DeviceUsage(busy=0.95, peak_memory=31_400_000_000),
+        busy_share=0.95,
+        peak_memory=31_400_000_000,
     )
     contents = ReportData("s3://bucket/a run", hostile.plan, sums, Pictures())
     return contents, render_report(contents)
