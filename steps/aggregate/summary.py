@@ -149,9 +149,9 @@ class Summary:
 
     @property
     def too_many_failed(self) -> bool:
-        """True if a larger share of images is not ok than is accepted."""
+        """True if a larger share of images is there and not ok than is accepted."""
         # By quotients: 0.29 * 100 is less than 29 to a computer, and 29 / 100 is 0.29.
-        return bool(self.images) and self.not_ok / self.images > self.failed_share
+        return bool(self.images) and self.failed / self.images > self.failed_share
 
     @property
     def share_to_accept(self) -> float:

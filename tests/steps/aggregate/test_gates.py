@@ -83,10 +83,10 @@ def _fails(tmp_path: Path) -> Store:
     assert caught.value.exit_code == 3
     uri = next((tmp_path / "out").iterdir())
     assert str(caught.value) == (
-        f"{uri}: gates found more images than the job allows: "
+        f"{uri}: 2 gates found too many images: "
         "low_contrast found 8 of 8 (100 %, and 5 % are allowed); "
         "even found 4 of 8 (50 %, and 40 % are allowed). "
-        f"See them in the report: {uri}/report/index.html. "
+        f"See {uri}/report/index.html. "
         f"To accept them: imagekiln aggregate {uri} --accept low_contrast --accept even"
     )
     return open_store(str(uri))
