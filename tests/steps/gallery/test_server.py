@@ -117,17 +117,17 @@ def test_an_image_comes_with_its_row_and_command_and_those_most_alike(
     image = client.get(image_path("image", tile))
     assert hashlib.sha256(image.content).hexdigest() == stored["sha256"]
     assert image.headers["Content-Type"] == "image/png"
-    thumbnail = client.get(image_path("thumbnail", tile), {"number": tile["number"]})
+    thumbnail = client.get(image_path("thumbnail", tile))
     assert thumbnail.headers["Content-Type"] == "image/jpeg"
     assert thumbnail.content.startswith(b"\xff\xd8")
 
     details = client.get(image_path("row", tile)).json
     assert isinstance(details, dict)
-    values = details["row"]["values"]
+    values = details["values"]
     assert (values["prompt"], values[HOSTILE_COLUMN]) == (HOSTILE, HOSTILE)
     assert values["phash"] == str(stored["phash"])  # as text: JavaScript's numbers are shorter
     command = f"imagekiln reproduce {output}/{tile['run']} {tile['image_id']}"
-    assert details["row"]["command"] == command
+    assert details["command"] == command
 
     def distance(row: Row) -> int:
         mine, its = np.int64(stored["phash"]), np.int64(row["phash"])
@@ -136,7 +136,9 @@ def test_an_image_comes_with_its_row_and_command_and_those_most_alike(
     others = [row for row in rows if row["phash"] is not None and row is not stored]
     nearest = sorted(others, key=distance)
     assert ids(details["neighbors"]) == ids(nearest)
-    assert [near["distance"] for near in details["neighbors"]] == list(map(distance, nearest))
+    assert [near["note"] for near in details["neighbors"]] == [
+        f"{distance(row)} bits" for row in nearest
+    ]
 
 
 def test_an_image_that_failed_has_a_row_and_no_file(client: Client) -> None:
@@ -157,27 +159,29 @@ def test_looking_changes_nothing_in_a_run(client: Client, output: Path) -> None:
 
 
 def test_trends_have_the_figures_of_each_run_and_the_mean_of_a_column(client: Client) -> None:
-    nights = client.get("/trends", {"column": "score"}).json
-    assert isinstance(nights, list)
-    assert [(night["run_id"], night["images"], night["ok"]) for night in nights] == [
+    runs = client.get("/trends", {"column": "score"}).json
+    assert isinstance(runs, list)
+    assert [(run["run_id"], run["images"], run["ok"]) for run in runs] == [
         ("night-0", IMAGES, IMAGES - 1),
         ("night-1", IMAGES, IMAGES - 1),
     ]
     # Of the scores 0, 1, 2, 3, 0 and so on, row 3 failed.
-    assert [night["mean"] for night in nights] == pytest.approx([10 / 9, 19 / 9])
-    assert [night["not_ok"] for night in nights] == pytest.approx([1 / IMAGES, 1 / IMAGES])
+    assert [run["mean"] for run in runs] == pytest.approx([10 / 9, 19 / 9])
+    assert [run["not_ok"] for run in runs] == pytest.approx([1 / IMAGES, 1 / IMAGES])
 
 
-def test_candidates_that_lost_are_no_failures_and_have_no_part_in_means(tmp_path: Path) -> None:
-    run = write_best_of(tmp_path)
-    with serving(run) as client:
+def test_candidates_that_were_not_kept_are_no_failures_and_have_no_part_in_means(
+    tmp_path: Path,
+) -> None:
+    uri = write_best_of(tmp_path)
+    with serving(uri) as client:
         assert client.get("/count").json == {"failed": 4, "forgotten": 1, "ok": 1, "outscored": 6}
-        nights = client.get("/trends", {"column": "spread"}).json
-        assert isinstance(nights, list)
-        (night,) = nights
-        [score] = pq.read_table(f"{run}/images")["spread"].to_pylist()
-        assert night["mean"] == pytest.approx(score)
-        assert night["not_ok"] == pytest.approx(4 / 12)
+        runs = client.get("/trends", {"column": "spread"}).json
+        assert isinstance(runs, list)
+        (run,) = runs
+        [score] = pq.read_table(f"{uri}/images")["spread"].to_pylist()
+        assert run["mean"] == pytest.approx(score)
+        assert run["not_ok"] == pytest.approx(4 / 12)
 
 
 def test_an_image_comes_with_the_candidates_that_it_has_beaten(tmp_path: Path) -> None:
@@ -188,7 +192,7 @@ def test_an_image_comes_with_the_candidates_that_it_has_beaten(tmp_path: Path) -
         candidates = details["candidates"]
         assert candidates[0]["image_id"] == kept["image_id"]
         assert [each["status"] for each in candidates] == ["ok", *["outscored"] * 3]
-        values = [re.split("[ ,]+", each["value"]) for each in candidates]
+        values = [re.split("[ ,]+", each["note"]) for each in candidates]
         assert [value[:3] for value in values] == [
             ["rank", str(rank), "spread"] for rank in range(1, 5)
         ]
@@ -227,9 +231,9 @@ REFUSED = [
     ("/images", {"limit": "1000000"}, 400),
     ("/images", {"sort": "score", "after": "999999"}, 404),
     ("/trends", {"column": "prompt"}, 400),
-    ("/image/night-0/" + "0" * 32, {}, 404),
-    ("/image/..%2Fnight-0/" + "0" * 32, {}, 404),
-    ("/image/night-0/..%2F..%2Fplan.json", {}, 400),
+    ("/image/0/" + "0" * 32, {}, 404),
+    ("/image/99999999/" + "0" * 32, {}, 404),
+    ("/image/0/..%2F..%2Fplan.json", {}, 404),
     ("/../../../etc/passwd", {}, 404),
     ("/\x7f%00%ff", {}, 404),
 ]
