@@ -13,12 +13,13 @@ from imagekiln.steps.aggregate.device_time import (
     summarize_spending,
     summarize_throughput,
 )
-from imagekiln.steps.aggregate.distributions import Distributions, find_distributions
 from imagekiln.steps.aggregate.image_counts import (
+    Distributions,
     FailureCause,
     ImageCounts,
     count_images,
     find_causes,
+    find_distributions,
 )
 from imagekiln.steps.aggregate.image_table import ImageTable
 from imagekiln.steps.aggregate.reconcile import ReconciledShard

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from imagekiln.steps.aggregate.distributions import (
+from imagekiln.steps.aggregate.image_counts import (
     MAX_BINS,
     MAX_TOP_VALUES,
     Distributions,

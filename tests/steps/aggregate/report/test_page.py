@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from imagekiln.steps.aggregate.device_time import Spending, UseSeconds, summarize_throughput
-from imagekiln.steps.aggregate.distributions import Bin, Distributions, Histogram
-from imagekiln.steps.aggregate.image_counts import FailureCause
+from imagekiln.steps.aggregate.image_counts import Bin, Distributions, FailureCause, Histogram
 from imagekiln.steps.aggregate.report.page import ReportData, render_report
 from imagekiln.steps.aggregate.report.pictures import Pictures
 from imagekiln.steps.aggregate.step import aggregate

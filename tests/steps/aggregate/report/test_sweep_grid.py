@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import unescape
 from pathlib import Path
 
-from imagekiln.steps.aggregate.report.sweep_grid import (
+from imagekiln.steps.aggregate.report.pictures import (
     MAX_CELLS,
     MAX_PROMPTS,
     MAX_VALUES,
