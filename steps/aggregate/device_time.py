@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from imagekiln.steps.job.execution import PricePerHour, find_price
 from imagekiln.steps.runs.attempts import Spent
@@ -39,8 +39,8 @@ class DevicePrice:
 
     device: str
     gpu_hours: float
-    per_hour: float | None
-    source: str
+    per_hour: float | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ def _seconds_by_use(stats: Sequence[ShardStats], spent: Spent) -> UseSeconds:
     loading = (spent.loading or seconds.load) + seconds.compile
     working = max(0.0, total - dropped - loading)
 
-    computed = seconds.text + seconds.denoise + seconds.decode + sum(seconds.passes.values())
+    computed = seconds.text + seconds.denoise + seconds.decode
+    computed += sum(seconds.passes.values())
     busy = mean_busy_share(stats)
     if busy is not None:  # texts may be encoded during a batch, and are then counted twice
         computed = min(computed, busy * (seconds.total - seconds.load))
@@ -102,11 +103,12 @@ def _seconds_by_use(stats: Sequence[ShardStats], spent: Spent) -> UseSeconds:
     images = dropped_images + sum(shard.images for shard in stats)
     kept_share = 1.0 - dropped_images / max(1, images)
     drawing = min(computed, working) * kept_share
+    kept = working * kept_share
     return UseSeconds(
         drawing=drawing,
         loading=loading,
-        idle=working * kept_share - drawing,
-        repeated=dropped + working * (1.0 - kept_share),
+        idle=kept - drawing,
+        repeated=dropped + working - kept,
         total=total,
     )
 
@@ -124,10 +126,10 @@ def _device_prices(
     used = []
     for device, gpu_hours in sorted(hours.items()):
         price = find_price(prices, device or None)
-        if price is None:
-            used.append(DevicePrice(device, gpu_hours, None, ""))
-        else:
-            used.append(DevicePrice(device, gpu_hours, price.per_hour, price.source))
+        of_device = DevicePrice(device, gpu_hours)
+        if price is not None:
+            of_device = replace(of_device, per_hour=price.per_hour, source=price.source)
+        used.append(of_device)
     return tuple(used)
 
 

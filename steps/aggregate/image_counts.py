@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -227,8 +227,11 @@ def _histogram(table: ImageTable, value: str, condition: str = "true") -> Histog
     [(least, most, counts)] = table.fetch(sql)
     if least is None:
         return Histogram()
-    bounds = pairwise([least, *counts])
-    bins = [Bin(*bound, images) for bound, images in zip(bounds, counts.values(), strict=True)]
+    bins = []
+    low = least
+    for high, images in counts.items():
+        bins.append(Bin(low, high, images))
+        low = high
     return Histogram(least, most, tuple(bins))
 
 

@@ -3,12 +3,14 @@
 DuckDB has the table in a file on this disk, so memory stays flat for any number of images.
 """
 
+from bisect import bisect
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from imagekiln.steps.job.job import Job
@@ -19,12 +21,12 @@ from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.scratch import Database
 
-# Columns of the same name in the manifest, with their types in SQL.
+# Columns of the manifest, with their types in SQL.
 COLUMNS = {
     "image_id": "UUID",
     "input_row": "BIGINT",
     "image_index": "BIGINT",
-    "prompt": "VARCHAR",
+    "prompt": "BIGINT",  # its length
     "width": "BIGINT",
     "height": "BIGINT",
     "steps": "BIGINT",
@@ -53,11 +55,14 @@ class ImageTable:
     def __init__(self, database: Database, job: Job) -> None:
         """Begin with no image."""
         self.database = database
-        names = [*job.scores] if job.keep is None else [*job.scores, RANK_COLUMN]
+        names = list(job.scores)
+        if job.keep is not None:
+            names.append(RANK_COLUMN)
         self.values = {name: f"value{place}" for place, name in enumerate(names)}
-        types = COLUMNS | {"prompt": "BIGINT"} | dict.fromkeys(self.values.values(), "FLOAT")
-        fields = ", ".join(f"{name} {kind}" for name, kind in types.items())
-        database.execute(CREATE_TABLES.format(fields=fields))
+        floats = dict.fromkeys(self.values.values(), "FLOAT")
+        types = COLUMNS | floats
+        fields = [f"{name} {kind}" for name, kind in types.items()]
+        database.execute(CREATE_TABLES.format(fields=", ".join(fields)))
 
     def add(self, manifest: pa.Table) -> None:
         """Add the images of the next shard."""
@@ -80,19 +85,25 @@ def read_rows(
 ) -> dict[int, Row]:
     """The rows of these images, by number, from the manifests of their shards."""
     sizes = [shard.images for shard in plan.shards]
-    ends = np.cumsum(sizes)
-    ordered = np.unique(np.array([*numbers], np.int64))
-    shards = np.searchsorted(ends, ordered, side="right")
-    needed = np.unique(shards).tolist()
+    starts = list(accumulate(sizes, initial=0))
+    by_shard: defaultdict[int, list[int]] = defaultdict(list)
+    for number in sorted(set(numbers)):
+        shard = bisect(starts, number) - 1
+        by_shard[shard].append(number)
+    shards = list(by_shard)
 
-    def read(place: int) -> list[Row]:
-        shard = needed[place]
-        first = ends[shard] - sizes[shard]
-        places = ordered[shards == shard] - first
-        return to_rows(read_manifest(shard).take(places))
+    def read(place: int) -> dict[int, Row]:
+        shard = shards[place]
+        of_shard = by_shard[shard]
+        places = [number - starts[shard] for number in of_shard]
+        manifest = read_manifest(shard)
+        rows = to_rows(manifest.take(places))
+        return dict(zip(of_shard, rows, strict=True))
 
-    rows = [row for of_shard in map_ordered(read, len(needed)) for row in of_shard]
-    return dict(zip(ordered.tolist(), rows, strict=True))
+    rows: dict[int, Row] = {}
+    for of_shard in map_ordered(read, len(shards)):
+        rows |= of_shard
+    return rows
 
 
 @contextmanager

@@ -153,15 +153,8 @@ def mark_near_duplicates(table: ImageTable, run: Run, manifests: Sequence[str]) 
 
     Returns the keys of the manifests of the run, each with its marks.
     """
-    hashed = table.database.fetch_table(SELECT_HASHES)
-    numbers = hashed["rowid"].to_numpy()
-    matches = find_earlier_matches(hashed["phash"].to_numpy())
-    is_duplicate = matches >= 0
-    originals = matches[is_duplicate]
-    found = pa.table({"number": numbers[is_duplicate], "original": numbers[originals]})
+    found = _find_duplicates(table)
     table.database.insert(INSERT_FOUND, "found", found)
-    del hashed, numbers, matches, is_duplicate, originals, found  # memory is tight
-
     sizes = [shard.images for shard in run.plan.shards]
     ends = list(accumulate(sizes, initial=0))
 
@@ -171,10 +164,27 @@ def mark_near_duplicates(table: ImageTable, run: Run, manifests: Sequence[str]) 
         if not rows:
             return manifests[shard]
         manifest = read_table(run.store, manifests[shard])
-        marked = _mark_rows(manifest, {number - first: original.hex for number, original in rows})
+        originals = {number - first: original.hex for number, original in rows}
+        marked = _mark_rows(manifest, originals)
         return write_manifest(run.store, shard, marked)
 
     return list(map_ordered(mark, len(manifests)))
+
+
+def _find_duplicates(table: ImageTable) -> pa.Table:
+    """The numbers of near-duplicates, and of the original of each."""
+    hashed = table.database.fetch_table(SELECT_HASHES)
+    numbers = hashed["rowid"].to_numpy()
+    hashes = hashed["phash"].to_numpy()
+    matches = find_earlier_matches(hashes)
+    is_duplicate = matches >= 0
+    originals = matches[is_duplicate]
+    return pa.table(
+        {
+            "number": numbers[is_duplicate],
+            "original": numbers[originals],
+        }
+    )
 
 
 def without_near_duplicates(manifest: pa.Table) -> pa.Table:
@@ -189,8 +199,14 @@ def _mark_rows(manifest: pa.Table, originals: Mapping[int, str]) -> pa.Table:
     marks = []
     for row, gates in enumerate(manifest["marks"].to_pylist()):
         others = gates and [gate for gate in gates if gate != NEAR_DUPLICATE]
-        marks.append([*others, NEAR_DUPLICATE] if row in originals else others)
-    ids = list(map(originals.get, range(len(marks))))
-    marked = replace_column(manifest, "marks", pa.array(marks, manifest["marks"].type))
-    marked = replace_column(marked, "near_duplicate_of", pa.array(ids, pa.string()))
-    return marked.combine_chunks()
+        if row in originals:
+            others = [*others, NEAR_DUPLICATE]
+        marks.append(others)
+    columns = {
+        "marks": marks,
+        "near_duplicate_of": [originals.get(row) for row in range(len(marks))],
+    }
+    for name, values in columns.items():
+        column = pa.array(values, manifest[name].type)
+        manifest = replace_column(manifest, name, column)
+    return manifest.combine_chunks()

@@ -160,7 +160,8 @@ def write_derived(counted: CountedRun) -> None:
 
 def mark_finished(run: Run, summary: Summary) -> None:
     """Register a run that is as its job asks."""
-    entry = RunEntry(run.plan.run_id, run.plan.job.name)
+    plan = run.plan
+    entry = RunEntry(plan.run_id, plan.job.name)
     register_run(run.store.uri, entry)
     message = f"{summary.ok} of {summary.images} images\n"
     run.store.create(SUCCESS_KEY, message.encode())
@@ -227,7 +228,8 @@ def _write_manifests(run: Run, reconciler: RunReconciler) -> Iterator[tuple[str,
     def write(number: int) -> tuple[str, ReconciledShard]:
         shard = reconciler.reconcile(number)
         if has_marks:
-            shard = replace(shard, manifest=without_near_duplicates(shard.manifest))
+            manifest = without_near_duplicates(shard.manifest)
+            shard = replace(shard, manifest=manifest)
         key = write_manifest(run.store, number, shard.manifest, run.head.commit.manifests)
         return key, shard
 

@@ -133,8 +133,9 @@ def find_problems(summary: Summary, job: Job) -> dict[str, str]:
     images = pluralize(summary.images, "image")
     if summary.missing:
         parts = ", ".join(summary.missing_parts[:MAX_IN_ERROR])
-        if summary.missing_parts_count > MAX_IN_ERROR:
-            parts += f" and {summary.missing_parts_count - MAX_IN_ERROR} more"
+        unlisted = summary.missing_parts_count - MAX_IN_ERROR
+        if unlisted > 0:
+            parts += f" and {unlisted} more"
         problems[f"{format_count(summary.missing)} of {images} are missing"] = parts
     if summary.too_many_failed:
         causes = "; ".join(
@@ -242,8 +243,10 @@ def describe_permanent_failures(summary: Summary) -> str:
 
 def _steps_to_complete(summary: Summary, job: Job, uri: str) -> Steps:
     places = filter(None, map(parse_part_key, summary.missing_parts))
-    shards = sorted({shard for _, shard in places})[:MAX_SHARD_COMMANDS]
-    commands = [format_command("generate", uri, f"--shard {shard}") for shard in shards]
+    shards = sorted({shard for _, shard in places})
+    commands = [
+        format_command("generate", uri, f"--shard {shard}") for shard in shards[:MAX_SHARD_COMMANDS]
+    ]
     commands.append(_aggregate_command(uri, job, summary.failed_share, summary.accepted))
     steps = {"Or by hand, shard by shard": commands}
     if summary.retries:
@@ -258,7 +261,8 @@ def _steps_to_accept(summary: Summary, job: Job, uri: str) -> Steps:
         failed_share = max(failed_share, summary.share_to_accept)
         if summary.retryable:
             steps["To generate them again"] = [format_command("retry", uri)]
-    accepted = [*summary.accepted, *(result.gate for result in exceeded_gates(summary, job))]
+    exceeded = [result.gate for result in exceeded_gates(summary, job)]
+    accepted = [*summary.accepted, *exceeded]
     steps["To accept them"] = [_aggregate_command(uri, job, failed_share, accepted)]
     return steps
 

@@ -151,7 +151,8 @@ class Gallery:
         """
         position = find_position(self._index, number, image_id)
         run = self._runs.runs[position.run].run
-        row = _take_row(read_shard_manifest(run.at_head(), position.shard), position, image_id)
+        manifest = read_shard_manifest(run.at_head(), position.shard)
+        row = _take_row(manifest, position, image_id)
         with self._queries:
             candidates = find_candidates(self._index, position)
             neighbors = find_neighbors(self._index, number)
