@@ -24,7 +24,7 @@ from imagekiln.steps.gallery.queries import (
 )
 from imagekiln.steps.imaging.codecs import encode_thumbnail
 from imagekiln.steps.job.output import mime_type
-from imagekiln.steps.maintain.run_list import RunOverview, describe_runs
+from imagekiln.steps.maintain.run_list import describe_runs
 from imagekiln.steps.runs.image import STATUSES
 from imagekiln.steps.runs.readback import decode_stored_image, read_image_bytes
 from imagekiln.steps.runs.row_values import to_rows
@@ -41,7 +41,6 @@ CACHED_MANIFESTS = 4  # the images of a page are mostly of one shard
 THUMBNAIL_SIDE = 320
 DECODERS = 2  # at once, since an image may have 16 million pixels
 MAX_VALUE_CHARS = 20_000
-FIRST_ROWS_SECONDS = 30.0
 Figures = dict[str, object]
 QUERIES = 2  # at once: each uses all of DuckDB's threads
 
@@ -135,7 +134,6 @@ class Gallery:
 
     def page(self, query: PageQuery) -> list[Tile]:
         """A page of images. Raises BadInput if the query fits no column."""
-        self._index.wait_for_rows(FIRST_ROWS_SECONDS)
         with self._queries:
             return find_page(self._index, query)
 
@@ -188,10 +186,7 @@ class Gallery:
         return read_shard_columns(run.at_head(), number, LOCATION_COLUMNS)
 
     def trends(self, column: str | None) -> list[Figures]:
-        """The runs, oldest first, with the mean of a column of numbers. Raises BadInput.
-
-        `rate` is ok images per device-hour, `not_ok` a share.
-        """
+        """The runs, oldest first, with the mean of a column of numbers. Raises BadInput."""
         means: dict[str, float | None] = {}
         if column is not None:
             with self._queries:
@@ -201,14 +196,8 @@ class Gallery:
 
 def _read_figures(runs: GalleryRuns) -> list[Figures]:
     oldest_first = [run.run for run in runs.runs[::-1]]
-    return [asdict(run) | _shares(run) for run in describe_runs(oldest_first)]
-
-
-def _shares(run: RunOverview) -> Figures:
-    return {
-        "rate": run.ok / run.device_hours if run.ok is not None and run.device_hours else None,
-        "not_ok": run.not_ok / run.images if run.not_ok is not None and run.images else None,
-    }
+    overviews = describe_runs(oldest_first)
+    return [asdict(overview) for overview in overviews]
 
 
 @contextmanager
