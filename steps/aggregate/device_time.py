@@ -69,13 +69,13 @@ class Spending:
 
 
 def summarize_spending(
-    stats: Sequence[ShardStats], spent: Spent, prices: PricePerHour | None, *, drawn: int, ok: int
+    stats: Sequence[ShardStats], spent: Spent, prices: PricePerHour | None, *, made: int, ok: int
 ) -> Spending:
-    """Add up attempts and the statistics of shards, which made `drawn` images, `ok` of use."""
+    """Add up attempts and the statistics of shards, with `made` images, `ok` of use."""
     gpu_seconds = _seconds_by_use(stats, spent)
     used = _device_prices(stats, spent, prices)
     mean_price = _mean_price(used)
-    share_not_ok = max(0.0, 1.0 - ok / drawn) if drawn else 0.0
+    share_not_ok = max(0.0, 1.0 - ok / made) if made else 0.0
     return Spending(
         gpu_seconds=gpu_seconds,
         cost=None if mean_price is None else mean_price * gpu_seconds.total / SECONDS_PER_HOUR,

@@ -99,7 +99,7 @@ def permanent_mask(statuses: pa.Array, errors: pa.Array) -> pa.Array:
 class FailureExample:
     """One image that is not ok, and the part with its row. Long texts are truncated.
 
-    `id` is that of the prompt row, `carried` has the first columns copied from the input.
+    `id` is that of the prompt row, `columns` has the first columns copied from the input.
     """
 
     image_id: str
@@ -107,7 +107,7 @@ class FailureExample:
     part: str
     prompt: str
     id: str | None = None
-    carried: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,28 +132,28 @@ def find_causes(
     causes = table.fetch(SELECT_CAUSES)
     numbers = chain.from_iterable(examples for *_, examples in causes)
     rows = read_rows(plan, numbers, read_manifest)
-    carried = plan.job.carried_names[:MAX_CARRIED_COLUMNS]
+    names = plan.job.carried_names[:MAX_CARRIED_COLUMNS]
     return tuple(
         FailureCause(
             status,
             error,
             images,
-            tuple(_failure_example(rows[number], carried) for number in examples),
+            tuple(_failure_example(rows[number], names) for number in examples),
         )
         for status, error, images, examples in causes
     )
 
 
-def _failure_example(row: Row, carried: Sequence[str]) -> FailureExample:
+def _failure_example(row: Row, names: Sequence[str]) -> FailureExample:
     return FailureExample(
         image_id=row["image_id"],
         row=row["input_row"],
         part=row["part"],
         prompt=truncate_text(row["prompt"], MAX_PROMPT_CHARS),
         id=None if row["id"] is None else truncate_text(row["id"], MAX_CARRIED_CHARS),
-        carried={
+        columns={
             name: truncate_text(str(row[name]), MAX_CARRIED_CHARS)
-            for name in carried
+            for name in names
             if row[name] is not None
         },
     )

@@ -257,7 +257,7 @@ class SummaryBuilder:
             stats,
             spent,
             policy.price_per_hour,
-            drawn=max(generated, plan.counts.images - statuses[MISSING_STATUS]),
+            made=max(generated, plan.counts.images - statuses[MISSING_STATUS]),
             ok=statuses["ok"] + statuses[OUTSCORED_STATUS] + statuses[FORGOTTEN_STATUS],
         )
         return Summary(

@@ -101,7 +101,7 @@ def serve_gallery(uri: str, host: str, port: int, report: Callable[[str], None])
                 f"{server.url} until Ctrl-C."
             )
             if not is_loopback(host):
-                report(f"Whoever reaches {host} can see all of them.")
+                report(f"Everybody who reaches {host} can see all of them.")
             server.serve_forever()
         except Stopped:
             return

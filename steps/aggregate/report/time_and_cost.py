@@ -44,7 +44,7 @@ NOT_OK = "of the drawing, images that are not ok"
 
 MIN_LOST_SHARE = 0.1  # of the time: what costs less is not worth a change
 MIN_BUSY_SHARE = 0.8  # of the time: a device that computes for less is not the limit
-# By kind: a stage in which the device draws nothing, a sentence for its share, and a remedy.
+# By kind: a stage in which the device makes no image, a sentence for its share, and a remedy.
 LOSSES = {
     "encoding": (
         "wait",
@@ -99,7 +99,7 @@ def break_down_time(seconds: StageSeconds, busy: float | None) -> dict[str, floa
     working = max(0.0, seconds.total - seconds.load)
     text = seconds.text
     if busy is not None:
-        # The time in which the device computed and did not draw went into encoding texts.
+        # The time in which the device computed and made no image went into encoding texts.
         text = min(text, max(0.0, busy * working - drawing))
     left = max(0.0, working - seconds.compile - text - drawing)
     # The device may still be drawing a batch while the one before waits.
@@ -157,7 +157,7 @@ def find_bottleneck(seconds: StageSeconds, busy: float | None) -> Bottleneck | N
         "launching",
         f"Nothing held the device up, yet it computed only {share} of the time after loading: it "
         "gets too little work at once.",
-        "Draw more images in a batch, or let the model be compiled.",
+        "Generate more images in a batch, or let the model be compiled.",
     )
 
 

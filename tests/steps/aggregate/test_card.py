@@ -79,7 +79,7 @@ def test_models_that_drew_over_the_images_are_named(done: tuple[Plan, Summary]) 
     facts = PassFacts(digest, model=replace(frozen.model, digest=digest))
     plan = replace(frozen, passes={"detail": facts})
     _, text = written((plan, sums), passes={"detail": RefinePass(model=model)})
-    assert "| pass ` detail ` | drawn over by ` my-refiner `, float16 |" in text
+    assert "| pass ` detail ` | refined by ` my-refiner `, float16 |" in text
     assert "secret" not in text
 
 

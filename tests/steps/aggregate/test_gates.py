@@ -137,12 +137,3 @@ def test_statuses_have_a_share_too(
     ):
         aggregate(planned_run.uri)
     assert aggregate(planned_run.uri, accept=[gate]).ok == 6
-
-
-def test_images_that_are_not_ok_are_not_looked_at(tmp_path: Path) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
-    fill(planned_run, {place: not_ok(place) for place in range(8)})
-    aggregate(planned_run.uri)
-    columns = ("marks", "marks_reason", "contrast", "saturation", "phash", "near_duplicate_of")
-    rows = manifest(open_store(planned_run.uri)).select(columns).to_pylist()
-    assert rows == [dict.fromkeys(columns) | {"marks": []}] * 8

@@ -137,11 +137,3 @@ def test_no_image_is_read_but_those_of_the_contact_sheet(
     summary = aggregate_run(replace(open_run(planned_run.uri), store=store))
     sheet = summary.bytes / 20
     assert sheet < store.bytes < sheet + 5 * FOOTER_BYTES + 120_000 < summary.bytes / 4
-
-
-def test_a_price_given_by_hand_goes_before_the_job_s_and_stays(tmp_path: Path) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.0)
-    fill(planned_run)
-    for price, expected in ((None, 2.0), (3.5, 3.5), (None, 3.5)):
-        aggregate(planned_run.uri, price=price)
-        assert open_run(planned_run.uri).terms.price_per_hour == expected

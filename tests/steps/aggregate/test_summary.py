@@ -15,7 +15,6 @@ from imagekiln.steps.aggregate.summary import (
     SummaryBuilder,
 )
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 from imagekiln.steps.storage import open_store
 from tests.runs import PROMPTS, encoded, fill, not_ok, planned
@@ -52,17 +51,6 @@ def test_every_planned_image_is_counted_once(planned_run: PlanResult) -> None:
     assert (result.rows, result.rejected_rows, result.duplicate_images) == (12, 1, 1)
     sizes = [len(encoded(place % 4).content or b"") for place in (0, 2, 3, 4, 5, 7, 8)]
     assert result.bytes == sum(sizes)
-
-
-def test_parts_that_are_not_there_are_listed_and_counted(planned_run: PlanResult) -> None:
-    fill(planned_run)
-    open_store(planned_run.uri).remove(part_key(0, 1))
-    result = _summary(planned_run)
-    assert (result.missing, result.missing_parts, result.missing_parts_count) == (
-        4,
-        (part_key(0, 1),),
-        1,
-    )
 
 
 def test_causes_come_by_how_often_they_happened(planned_run: PlanResult) -> None:
@@ -103,10 +91,3 @@ def test_a_summary_comes_back_from_its_json(planned_run: PlanResult) -> None:
         planned_run, replace(_shard_stats(0, 8, "H100", 1.0), busy_share=0.5, peak_memory=10)
     )
     assert SUMMARY_ADAPTER.validate_json(SUMMARY_ADAPTER.dump_json(result)) == result
-
-
-def test_the_job_names_the_price(tmp_path: Path) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.5)
-    result = _summary(planned_run, _shard_stats(0, 4, "H100", 7200.0))
-    assert (result.spending.price_per_hour, result.cost) == (2.5, 5.0)
-    assert _summary(planned(tmp_path, str(tmp_path / "other"), PROMPTS[:4])).cost is None

@@ -388,4 +388,4 @@ def test_a_signal_ends_it_as_asked_and_who_may_look_is_told(
     with stop_on_signals(at_once=True):
         serve_gallery(str(output), host, 0, report)
     assert sentences[0].startswith(f"{2 * IMAGES} images of 2 runs: http://{host}:")
-    assert sentences[1:] == [f"Whoever reaches {host} can see all of them."][: told - 1]
+    assert sentences[1:] == [f"Everybody who reaches {host} can see all of them."][: told - 1]

@@ -32,12 +32,6 @@ def test_the_breakdown_adds_up_to_all_of_the_time(busy: float | None, waits: flo
     assert sum(result.values()) == pytest.approx(100.0) or busy is None
 
 
-def test_texts_encoded_during_a_batch_take_no_time_of_their_own() -> None:
-    assert break_down_time(SECONDS, 70 / 90)["text"] == pytest.approx(0.0)
-    assert break_down_time(SECONDS, 73 / 90)["text"] == pytest.approx(3.0)
-    assert break_down_time(SECONDS, 1.0)["text"] == 6.0
-
-
 TOOK = StageSeconds(
     total=1000.0, load=50.0, compile=20.0, text=10.0, denoise=700.0, decode=100.0, copy=10.0,
     denoise_waits=100.0, encode=400.0, write=30.0,
