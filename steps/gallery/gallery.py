@@ -176,9 +176,11 @@ class Gallery:
         position = find_position(self._index, number, image_id)
         manifest = self._locations((position.run, position.shard))
         row = _take_row(manifest, position, image_id)
-        if row["status"] != "ok":
-            raise BadInput(f"{image_id}: has no file, since its status is {row['status']}.")
-        return self._runs.runs[position.run].run, row
+        status = row["status"]
+        if status != "ok":
+            raise BadInput(f"{image_id}: has no file, since its status is {status}.")
+        run = self._runs.runs[position.run].run
+        return run, row
 
     def _read_locations(self, shard: tuple[int, int]) -> pa.Table:
         run_number, number = shard

@@ -228,8 +228,9 @@ def _add_position(table: pa.Table, columns: Sequence[IndexColumn], first: Positi
     fields = [column.field for column in columns]
     renamed = table.rename_columns(["image_id", *fields])
     for name, number in numbers.items():
-        constant = pa.scalar(number, pa.int32())
-        renamed = renamed.append_column(name, pa.repeat(constant, rows))
+        scalar = pa.scalar(number, pa.int32())
+        constant = pa.repeat(scalar, rows)
+        renamed = renamed.append_column(name, constant)
     places = pa.array(range(rows), pa.int32())
     return renamed.append_column("shard_row", places)
 

@@ -138,7 +138,8 @@ def _find_sorted_page(
     order = f"ORDER BY {name} {direction} NULLS LAST, rowid LIMIT {query.limit}"
     sql = f"SELECT rowid, {name} FROM images {selection.sql} {order}"
     rows = index.fetch(sql, selection.values)
-    return _tiles(index, {number: _format_number(query.sort, value) for number, value in rows})
+    notes = {number: _format_number(query.sort, value) for number, value in rows}
+    return _tiles(index, notes)
 
 
 def _format_number(name: str | None, value: float | None) -> str:
@@ -192,7 +193,8 @@ def find_neighbors(index: GalleryIndex, number: int) -> list[Tile]:
         ORDER BY distance, rowid LIMIT {MAX_NEIGHBORS}
     """
     rows = index.fetch(sql, [hashes[0][0], number])
-    return _tiles(index, {neighbor: f"{bits} bits" for neighbor, bits in rows})
+    notes = {neighbor: f"{bits} bits" for neighbor, bits in rows}
+    return _tiles(index, notes)
 
 
 def find_position(index: GalleryIndex, number: int, image_id: str) -> Position:

@@ -191,7 +191,7 @@ def cost_table(spending: Spending) -> TextTable | None:
         return None
     seconds = {label: getattr(spending.gpu_seconds, use) for use, label in USES.items()}
     seconds[NOT_OK] = spending.not_ok_seconds
-    columns = ("use", "time", "share", "cost")
+    columns: tuple[str, ...] = ("use", "time", "share", "cost")
     if spending.cost is None:
         columns = columns[:-1]
     rows = []
