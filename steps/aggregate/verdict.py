@@ -146,8 +146,8 @@ def find_problems(summary: Summary, job: Job) -> dict[str, str]:
         failed = f"{format_count(summary.failed)} of {images} are not ok"
         problems[failed] = f"{causes}. {accepted} are accepted"
     if exceeded := exceeded_gates(summary, job):
-        found = pluralize(len(exceeded), "gate found", "gates found")
-        problems[f"{found} too many images"] = "; ".join(map(str, exceeded))
+        gates = pluralize(len(exceeded), "gate")
+        problems[f"{gates} found too many images"] = "; ".join(map(str, exceeded))
     return problems
 
 
