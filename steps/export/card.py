@@ -3,8 +3,8 @@
 import yaml
 
 from imagekiln.steps.aggregate.card import card_template, describe_configuration, size_category
-from imagekiln.steps.aggregate.features import sample_features
 from imagekiln.steps.export.commits import ExportCommit, read_file_rows
+from imagekiln.steps.export.features import sample_features
 from imagekiln.steps.export.formats import file_columns
 from imagekiln.steps.export.layout import FILE_SUFFIXES, FOLDER_TABLE
 from imagekiln.steps.runs.keys import CARD_KEY

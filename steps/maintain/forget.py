@@ -17,9 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.counting import count_run
 from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.step import aggregate_run
+from imagekiln.steps.aggregate.step import aggregate_run, count_run
 from imagekiln.steps.aggregate.verdict import resolve_policy
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, cut_name
 from imagekiln.steps.export.commits import require_export

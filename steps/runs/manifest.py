@@ -122,15 +122,21 @@ def forget_rows(manifest: pa.Table, image_ids: pa.Array, added: AddedFields) -> 
     is_forgotten = pc.is_in(manifest["image_id"], image_ids)
     if not pc.any(is_forgotten).as_py():
         return manifest
+    status = pc.if_else(is_forgotten, FORGOTTEN_STATUS, manifest["status"])
+    manifest = replace_column(manifest, "status", status)
     added_names = [field.name for field in added]
-    emptied = {*EMPTIED_COLUMNS, *added_names}
-    columns = []
-    for name, column in zip(manifest.column_names, manifest.columns, strict=True):
-        if name == "status":
-            column = pc.if_else(is_forgotten, FORGOTTEN_STATUS, column)
-        elif name in emptied:
+    for name in (*EMPTIED_COLUMNS, *added_names):
+        if name in manifest.column_names:
+            column = manifest[name]
             nulls = pa.nulls(len(column), column.type)
-            column = pc.if_else(is_forgotten, nulls, column)
-        columns.append(column)
-    forgotten = pa.Table.from_arrays(columns, schema=manifest.schema)
-    return forgotten.combine_chunks()
+            values = pc.if_else(is_forgotten, nulls, column)
+            manifest = replace_column(manifest, name, values)
+    return manifest.combine_chunks()
+
+
+def replace_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """The table with other values in a column, of the same type."""
+    schema = table.schema
+    index = schema.get_field_index(name)
+    field = schema.field(index)
+    return table.set_column(index, field, values)

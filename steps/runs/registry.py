@@ -35,17 +35,15 @@ class RunEntry:
 RUN_ENTRY_TYPE_ADAPTER: TypeAdapter[RunEntry] = TypeAdapter(RunEntry)
 
 
-def register_run(uri: str, entry: RunEntry) -> str | None:
-    """Register the run at `uri` under the folder that holds it, and return that folder.
+def register_run(uri: str, entry: RunEntry) -> None:
+    """Register the run at `uri` under the folder that holds it.
 
-    A copy of a run in a folder of another name is not registered: then, None.
+    A copy of a run in a folder of another name is not registered.
     """
     path = uri if "://" in uri else os.path.normpath(Path(uri).absolute())
     output, folder = os.path.split(path)
-    if folder != entry.run_id:
-        return None
-    append_run_entry(output, entry)
-    return output
+    if folder == entry.run_id:
+        append_run_entry(output, entry)
 
 
 def append_run_entry(output: str, entry: RunEntry) -> None:

@@ -239,12 +239,6 @@ def mean_busy_share(stats: Iterable[ShardStats]) -> float | None:
     return busy / whole if whole else None
 
 
-def largest_by_number(stats: Iterable[ShardStats]) -> list[ShardStats]:
-    """One entry for each shard number, which a retry's shard has too: that with the most images."""
-    by_size = sorted(stats, key=lambda shard: shard.images)
-    return list({shard.shard: shard for shard in by_size}.values())
-
-
 def elapsed_seconds(stats: Iterable[ShardStats]) -> float | None:
     """The time by the clock in which any shard was being generated; None if it is unknown."""
     elapsed = 0.0

@@ -115,7 +115,7 @@ def test_who_loses_every_number_is_told_to_try_again(
         create_commit(store, head, replace(head.commit, at=0.0))
         return create_commit(of_run, head, commit)
 
-    monkeypatch.setattr("imagekiln.steps.aggregate.counting.create_commit", overtaken)
+    monkeypatch.setattr("imagekiln.steps.aggregate.step.create_commit", overtaken)
     with pytest.raises(TryAgain, match="other processes keep changing this run"):
         aggregate(run.uri)
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.aggregate.features import sample_features
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.export.features import sample_features
 from imagekiln.steps.export.formats import (
     ImageBatch,
     picture_keys,

@@ -152,7 +152,10 @@ def test_pod_of_a_bad_canary_ends_with_the_sentence_of_what_failed(
         pod = ("generate", "--shard", "0", "--workers", workers, "--judge", "true", "--", run)
         done = CliRunner().invoke(main, pod)
         assert done.exit_code == 3
-        assert "the first 8 images of 135 are not as the job asks: 1 image is not ok" in done.output
+        assert (
+            "the first 8 images of 135 are not as the job asks: 1 of 8 images are not ok"
+            in done.output
+        )
     # Without a canary, the same run goes on.
     assert CliRunner().invoke(main, ("generate", "--shard", "0", "--", run)).exit_code == 0
 
