@@ -10,15 +10,19 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
 from imagekiln.steps.plan import catalog_sql as sql
 from imagekiln.steps.plan.existing_images import create_existing_table
-from imagekiln.steps.plan.image_sql import INPUT_IMAGE_SET_COLUMN, SHAPE_COLUMNS, quote_literal
-from imagekiln.steps.plan.ordering import Int64Array, SortedStream, order_by_group
+from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS, quote_literal
+from imagekiln.steps.plan.ordering import (
+    GROUP_COLUMN,
+    Int64Array,
+    NumberedGroups,
+    order_by_group,
+)
 from imagekiln.steps.plan.rules import SAME_ID_RULE, RejectionRule
 from imagekiln.steps.runs.plan import PlanCounts
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
@@ -97,22 +101,14 @@ class Catalog:
         """The images that are made under an earlier row, as DUPLICATE_SCHEMA."""
         return self.database.fetch_batches(sql.DUPLICATE_ROWS)
 
-    def iter_images(
-        self, groups: Sequence[ImageGroup] | None = None, sampled: Int64Array | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Every planned image in the order of groups and rows, except those in `sampled`.
-
-        `sampled` is sorted, and `groups` are those without it.
-        """
-        groups = self.groups if groups is None else groups
-        images = self._iter_planned(sampled)
-        if len(groups) > 1:
-            sizes = {
-                tuple(getattr(group, name) for name in SHAPE_COLUMNS): group.images
-                for group in groups
-            }
-            images = order_by_group(images, SHAPE_COLUMNS, sizes, self.images_file.parent)
-        return (batch.drop_columns([INPUT_IMAGE_SET_COLUMN]) for batch in images)
+    def iter_images(self, sampled: Int64Array | None = None) -> Iterator[pa.RecordBatch]:
+        """Every planned image in the order of groups and rows, except those in `sampled`."""
+        columns = [*IMAGE_ROW_SCHEMA.names, *self.passthrough]
+        images = self._iter_planned(columns, sampled)
+        if len(self.groups) > 1:
+            sizes = [group.images for group in self.groups]
+            images = order_by_group(images, sizes, self.images_file.parent)
+        return (batch.drop_columns([GROUP_COLUMN]) for batch in images)
 
     def iter_columns(self, columns: list[str], numbers: Int64Array) -> Iterator[pa.RecordBatch]:
         """Columns of the images with these numbers, which rise, in the order of rows."""
@@ -123,20 +119,22 @@ class Catalog:
                 rows = batch.select(columns)
                 yield rows.filter(pa.array(is_sampled))
 
-    def _iter_planned(self, sampled: Int64Array | None = None) -> Iterator[pa.RecordBatch]:
-        """Every planned image in the order of rows, which a join would lose."""
-        omitted = SortedStream(self.database.fetch_batches(sql.OMITTED_NUMBERS))
-        columns = [*IMAGE_ROW_SCHEMA.names, *self.passthrough, INPUT_IMAGE_SET_COLUMN]
+    def _iter_planned(
+        self, columns: list[str], sampled: Int64Array | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Planned images in the order of rows, which a join would lose, with their group."""
+        planned = NumberedGroups(self.database.fetch_batches(sql.PLANNED_NUMBERS))
         for batch in read_arrow_batches(self.images_file):
             numbers = batch["number"].to_numpy()
-            is_omitted = omitted.contains(numbers)
+            is_planned, groups = planned.find(numbers)
             if sampled is not None:
-                is_omitted |= np.isin(numbers, sampled, assume_unique=True)
-            planned = batch.select(columns)
-            if is_omitted.any():
-                is_planned = pa.array(~is_omitted)
-                planned = planned.filter(is_planned)
-            yield planned
+                is_rest = np.isin(numbers[is_planned], sampled, invert=True)
+                is_planned[is_planned] = is_rest
+                groups = groups[is_rest]
+            rows = batch.select(columns)
+            if len(groups) < batch.num_rows:
+                rows = rows.filter(pa.array(is_planned))
+            yield rows.append_column(GROUP_COLUMN, pa.array(groups))
 
 
 def write_images(
@@ -185,18 +183,12 @@ def catalog_images(
     Images of the runs at the URIs `existing_runs` are omitted. Candidates are planned together:
     all of them or, if one exists, none. Raises BadInput, TryAgain.
     """
-    # Earlier runs know images by their ids.
-    columns = [*sql.NARROW_COLUMNS, "image_id"] if existing_runs else sql.NARROW_COLUMNS
-    database.register("narrow_images", arrow_stream_reader(images_file, columns))
-    database.execute("CREATE TABLE images AS FROM narrow_images")
-    create_repeated_table(database, "repeated_ids", sql.ID_HASHES)
-    database.execute(sql.SAME_ID_SUSPECTS)
-    _register_texts(database, images_file, "id", "same_id_suspects")
+    database.register("narrow_images", arrow_stream_reader(images_file, sql.NARROW_COLUMNS))
+    database.execute(sql.IMAGES)
+    _create_repeated_table(database, "repeated_ids", sql.ID_HASHES)
     database.execute(sql.SAME_ID)
     database.execute(sql.VALID_IMAGES)
-    create_repeated_table(database, "repeated_images", sql.IMAGE_HASHES)
-    database.execute(sql.DUPLICATE_SUSPECTS)
-    _register_texts(database, images_file, "image_id", "duplicate_suspects")
+    _create_repeated_table(database, "repeated_images", sql.IMAGE_HASHES)
     database.execute(sql.DUPLICATES)
     database.execute(sql.UNIQUE_IMAGES)
     create_existing_table(database, existing_runs)
@@ -221,55 +213,21 @@ def catalog_images(
     )
 
 
-def create_repeated_table(
-    database: Database, name: str, hashes_sql: str, hashes_per_range: int = HASHES_PER_RANGE
-) -> None:
+def _create_repeated_table(database: Database, name: str, hashes_sql: str) -> None:
     """Create the table `name` of hashes that the query returns more than once.
 
     NumPy sorts hashes in a tenth of the time that DuckDB takes to group them, in bounded memory.
     """
     database.execute(f"CREATE TABLE {name} (hash UBIGINT)")
     count = _fetch_count(database, f"SELECT count(*) FROM ({hashes_sql})")
-    ranges = count // hashes_per_range + 1
-    numbers = range(ranges + 1)
-    bounds = [2**64 * number // ranges for number in numbers]
+    ranges = count // HASHES_PER_RANGE + 1
+    bounds = [2**64 * number // ranges for number in range(ranges + 1)]
     for low, high in pairwise(bounds):
-        hashes = _fetch_sorted_hashes(database, hashes_sql, low, high)
-        later = hashes[1:]
-        earlier = hashes[:-1]
-        repeated = later[later == earlier]
-        rows = pa.table({"hash": repeated})
-        reader = rows.to_reader()
-        database.register("repeated_hashes", reader)
-        database.execute(f"INSERT INTO {name} FROM repeated_hashes")
-
-
-def _fetch_sorted_hashes(
-    database: Database, hashes_sql: str, low: int, high: int
-) -> npt.NDArray[np.uint64]:
-    batches = database.fetch_batches(
-        f"""
-        SELECT hash FROM ({hashes_sql})
-        WHERE hash BETWEEN {low} AND {high - 1}
-        """
-    )
-    columns = [np.empty(0, np.uint64)]
-    for batch in batches:
-        column = batch["hash"]
-        columns.append(column.to_numpy())
-    hashes = np.concatenate(columns)
-    hashes.sort()
-    return hashes
-
-
-def _register_texts(database: Database, images_file: Path, column: str, suspects: str) -> None:
-    """Register `suspect_texts`: the `column` of the images whose numbers `suspects` has."""
-    path = images_file.with_name(f"{suspects}.arrow")
-    numbers = SortedStream(database.fetch_batches(f"SELECT number FROM {suspects} ORDER BY number"))
-    batches = arrow_stream_reader(images_file, ["number", column])
-    # By way of the disk: while the numbers are read, DuckDB runs no other statement.
-    write_arrow_file(path, map(numbers.filter, batches))
-    database.register("suspect_texts", arrow_stream_reader(path, ["number", column]))
+        rows = database.fetch_table(f"""
+            SELECT hash FROM ({hashes_sql}) WHERE hash BETWEEN {low} AND {high - 1}""")
+        hashes = np.sort(rows["hash"].to_numpy())
+        repeated = hashes[1:][hashes[1:] == hashes[:-1]]
+        database.insert(f"INSERT INTO {name} FROM hashes", "hashes", pa.table({"hash": repeated}))
 
 
 def _group_by_shape(database: Database) -> tuple[ImageGroup, ...]:

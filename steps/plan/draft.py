@@ -155,7 +155,7 @@ class PlanDraft:
             yield sampled.combine_chunks()
             sizes = sizes[1:]
             numbers = np.sort(self.sample.numbers)
-            batches = self.catalog.iter_images(self.sample.rest, numbers)
+            batches = self.catalog.iter_images(numbers)
         waiting = pa.Table.from_batches([], schema)
         for size in sizes:
             while waiting.num_rows < size:

@@ -20,10 +20,6 @@ from imagekiln.steps.storage.store import Store
 
 READERS = 4  # of chunks, which have megabytes
 HEAD_READERS = 16
-INSERT_HELD = "INSERT INTO held SELECT CAST(hex(image_id) AS UUID) FROM chunk"
-FIND_EXISTING = """
-    INSERT INTO existing
-    SELECT number FROM unique_images WHERE CAST(image_id AS UUID) IN (FROM held)"""
 
 
 def successful_runs(job: Job, run_id: str | None = None) -> tuple[str, ...]:
@@ -40,13 +36,11 @@ def create_existing_table(database: Database, runs: Sequence[str]) -> None:
     The view `planned_images` has the others. Raises BadInput for a run without a readable index,
     TryAgain.
     """
+    database.execute(sql.HELD)
+    for chunk in _iter_chunks([open_store(uri) for uri in runs]):
+        database.insert(sql.INSERT_HELD, "chunk", chunk)
     database.execute(sql.EXISTING)
-    if runs:
-        database.execute("CREATE TABLE held (id UUID)")
-        for chunk in _iter_chunks([open_store(uri) for uri in runs]):
-            database.insert(INSERT_HELD, "chunk", chunk)
-        database.execute(FIND_EXISTING)
-        database.execute("DROP TABLE held")
+    database.execute("DROP TABLE held")
     database.execute(sql.PLANNED_IMAGES)
 
 

@@ -19,6 +19,7 @@ from imagekiln.steps.plan.catalog import Catalog, ImageGroup
 from imagekiln.steps.plan.catalog_sql import SHAPE, candidate_group
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 
+IMAGE_HASH = "hash(replace(CAST(image_id AS VARCHAR), '-', ''))"
 CANDIDATES_PER_IMAGE = 8  # whose prompts are looked at, at random
 Int64Array = npt.NDArray[np.int64]
 
@@ -82,7 +83,7 @@ def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[i
     most = CANDIDATES_PER_IMAGE * max(1, *quotas)
     groups = catalog.database.fetch_table(
         f"""
-        SELECT arg_min(number, image_hash, {most}) AS numbers
+        SELECT arg_min(number, {IMAGE_HASH}, {most}) AS numbers
         FROM planned_images
         WHERE number = {candidate_group(catalog.candidates)}
         GROUP BY {SHAPE}

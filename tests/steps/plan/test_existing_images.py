@@ -25,8 +25,8 @@ def existing_numbers(folder: Path, new_ids: Sequence[str], runs: Sequence[str]) 
         or "(NULL, NULL)"
     )
     database.execute(
-        f"CREATE TABLE unique_images AS SELECT * FROM (VALUES {values}) AS t(image_id, "
-        "number) WHERE number IS NOT NULL"
+        "CREATE TABLE unique_images AS SELECT CAST(image_id AS UUID) AS image_id, number "
+        f"FROM (VALUES {values}) AS t(image_id, number) WHERE number IS NOT NULL"
     )
     create_existing_table(database, runs)
     numbers = database.fetch_table("SELECT number FROM existing ORDER BY number")[
