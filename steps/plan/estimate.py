@@ -19,7 +19,7 @@ from imagekiln.steps.plan.rejected_rows import RejectionCause
 from imagekiln.steps.plan.rewriting import rewrite_for_estimate
 from imagekiln.steps.plan.run_time import RunTime, cost_of, expect_run_time
 from imagekiln.steps.plan.sharding import load_tuning
-from imagekiln.steps.plan.template_rows import read_prompts
+from imagekiln.steps.plan.templates import read_prompts
 from imagekiln.steps.runs.attempts import Terms, terms_of
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.plan import parse_plan

@@ -26,8 +26,7 @@ from imagekiln.steps.plan.run_time import (
     require_within_budget,
 )
 from imagekiln.steps.plan.sharding import load_tuning
-from imagekiln.steps.plan.template_recipes import TEMPLATE_SETTING
-from imagekiln.steps.plan.template_rows import read_prompts
+from imagekiln.steps.plan.templates import TEMPLATE_SETTING, read_prompts
 from imagekiln.steps.plan.writing import store_input_image, write_plan, write_rejected
 from imagekiln.steps.runs.attempts import Terms, terms_of
 from imagekiln.steps.runs.commits import read_present_head

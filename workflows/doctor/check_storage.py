@@ -10,7 +10,7 @@ from imagekiln.steps.job.prompts import PromptList, PromptTemplate
 from imagekiln.steps.job.tuning_file import read_tuning_file
 from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.source_files import expand_pattern
-from imagekiln.steps.plan.template_recipes import load_recipes
+from imagekiln.steps.plan.templates import load_recipes
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
