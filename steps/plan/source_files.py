@@ -2,8 +2,7 @@
 
 import glob
 import hashlib
-from collections.abc import Collection, Iterable
-from contextlib import suppress
+import shutil
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
@@ -84,57 +83,80 @@ def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile,
     for pattern in patterns:
         uris = expand_pattern(pattern)
         if not uris:
-            raise Missing(f"{pattern}: {_describe_absence(pattern)}")
+            place = Path(resolve_path(pattern.removeprefix("file://"))).absolute()
+            raise Missing(
+                f"{pattern}: no such file as {place}. Check `prompts`: it is relative to the "
+                "working directory, not to the job file."
+            )
         for uri in uris:
-            if is_remote_uri(pattern):
-                sources += _download_all(uri, folder, len(sources))
-            else:
-                sources.append(_hash_file(uri))
+            path = Path(uri)
+            if is_remote_uri(uri):
+                path = folder / f"{len(sources):05d}.download"
+                _download(uri, path)
+            with translate_errors(uri), open_file(path) as file:
+                digest = hashlib.file_digest(file, "sha256")
+            sources.append(SourceFile(uri, path, digest.hexdigest()))
     return tuple(sources)
 
 
 def expand_pattern(pattern: str) -> list[str]:
-    """The names that a pattern matches, sorted; of a folder, its files of data.
-
-    A remote name that ends as a file of data does is not looked up.
-    """
-    return _expand_remote(pattern) if is_remote_uri(pattern) else _expand_local(pattern)
-
-
-def _expand_local(pattern: str) -> list[str]:
-    path = resolve_path(pattern.removeprefix("file://"))
-    names: set[str] = set()
+    """The names that a pattern matches, sorted; of a folder, its files of data."""
+    if is_web_uri(pattern):
+        open_filesystem(pattern)
+        if pattern.endswith("/") or "*" in pattern.partition("?")[0]:
+            raise BadInput(f"{pattern}: folders cannot be listed over HTTP. Name each file.")
+        return [pattern]
     with translate_errors(pattern):
-        found = [path] if Path(path).exists() else glob.glob(path, recursive=True)
-        for name in found:
-            place = Path(name)
-            if place.is_dir():
-                files = (str(file) for file in place.rglob("*") if file.is_file())
-                names.update(_choose_data_files(files, str(place), pattern))
-            else:
-                names.add(name)
-        if Path(path).is_dir():
-            _refuse_folder_without_data(names, pattern)
+        found = _match_remote(pattern) if is_remote_uri(pattern) else _match_local(pattern)
+    names: set[str] = set()
+    for name, files in found.items():
+        names.update([name] if files is None else _choose_data_files(files, name, pattern))
+    if found and not names:
+        raise BadInput(
+            f"{pattern}: is a folder without files of prompts, whose names end in "
+            f"{', '.join(DATA_SUFFIXES)}. Check `prompts`."
+        )
     return sorted(names)
 
 
-def _describe_absence(pattern: str) -> str:
-    if is_remote_uri(pattern):
-        return "no such file or bucket. Check `prompts`."
-    if " " in pattern and not {"/", "*"} & {*pattern} and not suffix_of(pattern):
-        return (
-            "no such file. If it is a prompt, write `prompts: {texts: [...]}`, in Python "
-            'prompts={"texts": [...]}.'
-        )
+def _match_local(pattern: str) -> dict[str, list[str] | None]:
+    """The files that match, with None, and the folders, with the files in them."""
     path = resolve_path(pattern.removeprefix("file://"))
-    return (
-        f"no such file as {Path(path).absolute()}. Check `prompts`: "
-        "it is relative to the working directory, not to the job file."
-    )
+    names = [path] if Path(path).exists() else glob.glob(path, recursive=True)
+    found: dict[str, list[str] | None] = {}
+    for name in names:
+        folder = Path(name)
+        if folder.is_dir():
+            found[str(folder)] = [str(file) for file in folder.rglob("*") if file.is_file()]
+        else:
+            found[name] = None
+    return found
 
 
-def _choose_data_files(names: Iterable[str], folder: str, pattern: str) -> list[str]:
-    """The files with rows among `names`, sorted; not those of hidden folders or `_SUCCESS`."""
+def _match_remote(pattern: str) -> dict[str, list[str] | None]:
+    """The files that match, with None, and the folders, with the files in them."""
+    filesystem, path = open_filesystem(pattern)
+    scheme = pattern.partition("://")[0]
+    if not any(character in path for character in "*?["):
+        try:
+            kind = filesystem.info(path)["type"]
+        except OSError:  # reading it says why
+            kind = "file"
+        if kind != "directory":
+            return {pattern: None}
+        entries = {path.rstrip("/"): {"type": kind}}
+    else:
+        entries = filesystem.glob(path, detail=True)
+    found: dict[str, list[str] | None] = {}
+    for name, entry in entries.items():
+        is_folder = entry["type"] == "directory"
+        files = [f"{scheme}://{file}" for file in filesystem.find(name)] if is_folder else None
+        found[f"{scheme}://{name}"] = files
+    return found
+
+
+def _choose_data_files(names: list[str], folder: str, pattern: str) -> list[str]:
+    """The files with rows among `names`; not those of hidden folders or `_SUCCESS`."""
     chosen = []
     for name in names:
         parts = PurePosixPath(name.removeprefix(folder).lstrip("/")).parts
@@ -146,58 +168,7 @@ def _choose_data_files(names: Iterable[str], folder: str, pattern: str) -> list[
         is_hidden = any(part.startswith((".", "_")) for part in parts)
         if not is_hidden and suffix_of(name) in DATA_SUFFIXES:
             chosen.append(name)
-    certain = [name for name in chosen if suffix_of(name) not in AMBIGUOUS_SUFFIXES]
-    return sorted(certain or chosen)
-
-
-def _refuse_folder_without_data(names: Collection[str], pattern: str) -> None:
-    if not names:
-        raise BadInput(
-            f"{pattern}: is a folder without files of prompts, whose names end in "
-            f"{', '.join(DATA_SUFFIXES)}. Check `prompts`."
-        )
-
-
-def _expand_remote(pattern: str) -> list[str]:
-    filesystem, path = open_filesystem(pattern)
-    if is_web_uri(pattern):
-        if pattern.endswith("/") or "*" in pattern.partition("?")[0]:
-            raise BadInput(f"{pattern}: folders cannot be listed over HTTP. Name each file.")
-        return [pattern]
-    with translate_errors(pattern):
-        if any(character in path for character in "*?["):
-            return _match_remote(pattern)
-        is_folder = pattern.endswith("/")
-        if not is_folder and suffix_of(pattern) not in DATA_SUFFIXES:
-            is_folder = filesystem.isdir(path)
-    if not is_folder:
-        return [pattern]
-    names = _list_remote_folder(pattern)
-    _refuse_folder_without_data(names, pattern)
-    return names
-
-
-def _match_remote(pattern: str) -> list[str]:
-    filesystem, path = open_filesystem(pattern)
-    names: set[str] = set()
-    for name, entry in filesystem.glob(path, detail=True).items():
-        if entry["type"] == "directory":
-            names.update(_choose_data_files(filesystem.find(name), name, pattern))
-        else:
-            names.add(name)
-    return [_uri_of(name, pattern) for name in sorted(names)]
-
-
-def _list_remote_folder(pattern: str) -> list[str]:
-    filesystem, path = open_filesystem(pattern)
-    folder = path.rstrip("/")
-    with translate_errors(pattern):
-        names = _choose_data_files(filesystem.find(folder), folder, pattern)
-    return [_uri_of(name, pattern) for name in names]
-
-
-def _uri_of(name: str, pattern: str) -> str:
-    return f"{pattern.partition('://')[0]}://{name}"
+    return [name for name in chosen if suffix_of(name) not in AMBIGUOUS_SUFFIXES] or chosen
 
 
 def is_web_uri(uri: str) -> bool:
@@ -205,41 +176,15 @@ def is_web_uri(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
-def _hash_file(path: str) -> SourceFile:
-    digest = hashlib.sha256()
-    with translate_errors(path), open_file(Path(path)) as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return SourceFile(path, Path(path), digest.hexdigest())
-
-
-def _download_all(uri: str, folder: Path, number: int) -> list[SourceFile]:
-    """Download a file, or the files of a folder that is named like one, as Spark's are."""
-    with suppress(Missing):
-        source = _download(uri, folder / f"{number:05d}.download")
-        if source.path.stat().st_size:
-            return [source]
-    # s3fs opens what is only the beginning of names as a file without a byte.
-    names = [] if is_web_uri(uri) else _list_remote_folder(uri)
-    return [
-        _download(name, folder / f"{place:05d}.download")
-        for place, name in enumerate(names or [uri], start=number)
-    ]
-
-
-def _download(uri: str, path: Path) -> SourceFile:
+def _download(uri: str, path: Path) -> None:
     # Many web servers know no ranges, and do not say so: one request, for all of it.
     block_bytes = 0 if is_web_uri(uri) else CHUNK_BYTES
-    digest = hashlib.sha256()
     with (
         translate_errors(uri),
         open_object(uri, block_bytes) as source,
         path.open("wb") as copy,
     ):
-        while chunk := source.read(CHUNK_BYTES):
-            digest.update(chunk)
-            copy.write(chunk)
-    return SourceFile(uri, path, digest.hexdigest())
+        shutil.copyfileobj(source, copy, CHUNK_BYTES)
 
 
 def write_prompt_list(job: Job, prompts: PromptList, folder: Path) -> SourceFile:

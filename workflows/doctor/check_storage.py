@@ -116,14 +116,8 @@ def _read_first_file(pattern: str) -> None:
     uris = expand_pattern(pattern)
     if not uris:
         raise Missing(f"{pattern}: no such file or bucket.")
-    try:
-        with translate_errors(uris[0]), open_object(resolve_path(uris[0]), block_bytes=1) as file:
-            file.read(1)
-    except Missing:
-        with suppress(BadInput):  # a folder may be named like a file, as Spark's are
-            expand_pattern(f"{uris[0]}/")
-            return
-        raise
+    with translate_errors(uris[0]), open_object(resolve_path(uris[0]), block_bytes=1) as file:
+        file.read(1)
 
 
 def _check_templates(settings: PromptTemplate) -> DoctorCheck:

@@ -70,6 +70,10 @@ def _refused(folder: Path, name: str) -> str:
     return str(caught.value).replace(f"{folder}/", "")
 
 
+TABLE_IN_TEXT = (
+    "begins as a table or JSON, not with a prompt. End its name in .csv, .tsv (separated by tabs) "
+    "or .json."
+)
 REFUSED = {
     "p.csv.gz": (gzip.compress(b"prompt\na\n"), "is compressed with gzip. Unpack it."),
     "p.xlsx": (
@@ -80,14 +84,8 @@ REFUSED = {
         b"FEA1....",
         "is a Feather file of version 1. Write it again as version 2, or as Parquet.",
     ),
-    "p.txt": (
-        b"prompt\na\n",
-        "begins with a header. End its name in .csv, or .tsv if tabs separate its columns.",
-    ),
-    "json.txt": (
-        b'{"prompt": "a"}\n',
-        "is JSON, not a prompt on each line. End its name in .json.",
-    ),
+    "p.txt": (b"prompt\na\n", TABLE_IN_TEXT),
+    "json.txt": (b'{"prompt": "a"}\n', TABLE_IN_TEXT),
     "old.xls": (b"\xd0\xcf\x11\xe0....", "is a workbook of Excel. Save it as CSV."),
     "sheet.csv": (
         b"<!DOCTYPE html><html>",

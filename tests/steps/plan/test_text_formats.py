@@ -143,8 +143,8 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
     ),
     "semicolons": (
         "p.csv",
-        "\N{BYTE ORDER MARK}Caption;uid\na red circle, large;1\n",
-        "p.csv: the separator seems to be ';'. Save it with commas.",
+        "\N{BYTE ORDER MARK}Caption;uid\na red circle;1\n",
+        "p.csv: has no column 'prompt' (it has Caption;uid). Set columns.prompt.",
     ),
     "first line broken": (
         "p.jsonl",
