@@ -1,7 +1,7 @@
 """The images, time and cost of a job, before anything runs."""
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from imagekiln.steps.errors import KilnError
@@ -113,20 +113,15 @@ def estimate(
             existing_runs=successful_runs(job),
         )
         with make_draft(inputs, scratch) as draft:
-            counts = draft.counts
             shards = draft.sharding.shard_images
             part = draft.sharding.part_images
             time = expect_run_time(model, draft, gpu)
             device = gpu or (None if time is None else time.device)
-            gigabytes = _estimate_bytes(draft, job) / BYTES_PER_GIGABYTE
+            gigabytes = _estimate_gigabytes(draft, job)
             price = find_price_or_highest(terms.price_per_hour, device)
             counted = Estimate(
                 rows=draft.input.rows,
-                rejected_rows=counts.rejected_rows,
-                duplicate_images=counts.duplicate_images,
-                existing_images=counts.existing_images,
-                truncated_prompts=counts.truncated_prompts,
-                images=counts.images,
+                **asdict(draft.counts),
                 shards=len(shards),
                 parts=sum(-(-images // part) for images in shards),
                 gigabytes=gigabytes,
@@ -164,15 +159,15 @@ def _describe_named_plan(job: Job) -> str | None:
     return None
 
 
-def _estimate_bytes(draft: PlanDraft, job: Job) -> float:
+def _estimate_gigabytes(draft: PlanDraft, job: Job) -> float:
     pixels = 0
     for group in draft.catalog.groups:
         width, height = draft.sizes.final((group.width, group.height))
         pixels += group.images * width * height
-    pixels //= job.candidates
-    if is_lossless(job.encoding) and job.encoding.kind != "png":
-        return pixels * LOSSLESS_BYTES_PER_PIXEL
-    return pixels * BYTES_PER_PIXEL[job.encoding.kind]
+    kind = job.encoding.kind
+    is_lossless_webp = kind == "webp" and is_lossless(job.encoding)
+    per_pixel = LOSSLESS_BYTES_PER_PIXEL if is_lossless_webp else BYTES_PER_PIXEL[kind]
+    return pixels // job.candidates * per_pixel / BYTES_PER_GIGABYTE
 
 
 def _add_time(

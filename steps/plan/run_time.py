@@ -21,11 +21,9 @@ from imagekiln.steps.runtime.figures import format_device_hours, format_duration
 from imagekiln.steps.storage import open_folder, open_store
 from imagekiln.steps.storage.store import Store
 
-MAX_EARLIER_RUNS = 40  # a schedule may have made few images in each, or none
-ENOUGH_IMAGES = 256  # for a rate: older runs are not read
+MAX_EARLIER_RUNS = 10
 MIN_FIRM_IMAGES = 100  # a budget refuses no job by a rate of fewer images
 DEVICES_WITHOUT_GPU_NAME = ("cpu", "mps")
-HOURS_PER_DAY = 24
 SECONDS_PER_HOUR = 3600
 HOW_TO_MEASURE = "run `imagekiln tune JOB` on its GPU or CPU, or set shard.seconds_per_image"
 
@@ -57,18 +55,8 @@ class RunTime:
     def describe(self, gpus: int) -> str:
         """The time on so many GPUs, in a sentence, with the source of the figure."""
         noun = device_noun(self.device)
-        return self._describe_hours(format_hours(self.hours_on(gpus), self.usable_gpus(gpus), noun))
-
-    def describe_both(self, cluster_gpus: int) -> str:
-        """The time on one GPU and on those of a cluster, with the source of the figure."""
-        gpus = self.usable_gpus(cluster_gpus)
-        hours = self.hours_on(gpus)
-        noun = device_noun(self.device)
-        return self._describe_hours(format_both(self.gpu_hours, hours, gpus, noun))
-
-    def _describe_hours(self, hours: str) -> str:
-        total = format_device_hours(self.gpu_hours, device_noun(self.device))
-        return f"About {hours} ({total}, {self.source})."
+        hours = format_hours(self.hours_on(gpus), self.usable_gpus(gpus), noun)
+        return f"About {hours} ({format_device_hours(self.gpu_hours, noun)}, {self.source})."
 
 
 def device_noun(device: str | None) -> str:
@@ -77,23 +65,9 @@ def device_noun(device: str | None) -> str:
 
 
 def format_hours(hours: float, gpus: int, noun: str = "GPU") -> str:
-    """The time on so many GPUs, such as 24 min on 16 GPUs at once."""
-    return f"{_format_time(hours)} on {pluralize(gpus, noun, f'{noun}s at once')}"
-
-
-def format_both(gpu_hours: float, hours: float, cluster_gpus: int, noun: str = "GPU") -> str:
-    """The time on one GPU, and on those of a cluster if several have work."""
-    alone = format_hours(gpu_hours, 1, noun)
-    if cluster_gpus == 1:
-        return alone
-    return (
-        f"{alone}, about {_format_time(hours)} on the {cluster_gpus} that a cluster gives at once"
-    )
-
-
-def _format_time(hours: float) -> str:
-    days = hours / HOURS_PER_DAY
-    return format_duration(hours * SECONDS_PER_HOUR) if days < 3 else f"{days:,.1f} days"
+    """A time on so many GPUs, such as 3 h 24 min on 16 GPUs at once."""
+    duration = format_duration(hours * SECONDS_PER_HOUR)
+    return f"{duration} on {pluralize(gpus, noun, f'{noun}s at once')}"
 
 
 def expect_run_time(
@@ -101,26 +75,16 @@ def expect_run_time(
 ) -> RunTime | None:
     """The time of a draft, by earlier runs with the model unless the job itself says it.
 
-    Runs on another GPU than `gpu` count only if there is no other figure.
+    With `gpu`, only runs on that GPU count.
     """
     job = model.job
-    by_figure = _time_by_figure(model, draft)
-    if job.shard.seconds_per_image is not None:
-        return by_figure
     rates: list[RunRate] = []
-    with suppress(KilnError):  # an estimate by other figures is better than none
-        rates = _read_alike(job, model.facts.digest)
-    latest = _choose_latest(rates, job.device, gpu)
-    if latest:
-        return _time_by_runs(latest, draft)
-    on_gpus = [rate for rate in rates if rate.device not in DEVICES_WITHOUT_GPU_NAME]
-    latest = _choose_latest(on_gpus, job.device, None)
-    if by_figure is None and latest:
-        return _time_by_runs(latest, draft, is_other_gpu=True)
-    return by_figure
-
-
-def _time_by_figure(model: ResolvedModel, draft: PlanDraft) -> RunTime | None:
+    if job.shard.seconds_per_image is None:
+        with suppress(KilnError):  # an estimate by other figures is better than none
+            rates = _read_alike(job, model.facts.digest)
+    rates = [rate for rate in rates if _is_on_device(rate.device, job.device, gpu)]
+    if rates:
+        return _time_by_runs([rate for rate in rates if rate.device == rates[0].device], draft)
     figure = draft.figure
     if figure is None:
         return None
@@ -134,46 +98,25 @@ def _time_by_figure(model: ResolvedModel, draft: PlanDraft) -> RunTime | None:
     )
 
 
-def _time_by_runs(runs: list[RunRate], draft: PlanDraft, *, is_other_gpu: bool = False) -> RunTime:
+def _time_by_runs(runs: Sequence[RunRate], draft: PlanDraft) -> RunTime:
     """The time of a draft by runs on one device; each run weighs as its images do.
 
     Work scales with pixels and steps, loading with shards.
     """
     device = runs[0].device
     shards = len(draft.sharding.shard_images)
-    images = shards_made = 0
-    work = working = loading = 0.0
-    for run in runs:
-        images += run.images
-        shards_made += run.shards
-        work += run.work
-        working += run.working_seconds
-        loading += run.loading_seconds
-    per_work = working / work
-    per_shard = loading / shards_made
+    images = sum(run.images for run in runs)
+    per_work = sum(run.working_seconds for run in runs) / sum(run.work for run in runs)
+    per_shard = sum(run.loading_seconds for run in runs) / sum(run.shards for run in runs)
     seconds = per_work * draft.work + per_shard * shards
     names = f"run {runs[0].run_id}" if len(runs) == 1 else f"{len(runs)} runs"
-    source = f"measured by {names}, {pluralize(images, 'image')}, on {device}"
-    if is_other_gpu:
-        source += ", another GPU than the job's"
     return RunTime(
         seconds / SECONDS_PER_HOUR,
-        source,
+        f"measured by {names}, {pluralize(images, 'image')}, on {device}",
         shards,
         device=device,
-        is_firm=images >= MIN_FIRM_IMAGES and not is_other_gpu,
+        is_firm=images >= MIN_FIRM_IMAGES,
     )
-
-
-def _choose_latest(rates: Sequence[RunRate], device: str, gpu: str | None) -> list[RunRate]:
-    """The latest runs on the job's device, all on one, until they have enough images."""
-    fitting = [rate for rate in rates if _is_on_device(rate.device, device, gpu)]
-    chosen: list[RunRate] = []
-    for rate in fitting:
-        is_enough = sum(run.images for run in chosen) >= ENOUGH_IMAGES
-        if rate.device == fitting[0].device and not is_enough:
-            chosen.append(rate)
-    return chosen
 
 
 def _is_on_device(measured: str, device: str, gpu: str | None) -> bool:
@@ -188,10 +131,10 @@ def _read_alike(job: Job, digest: str) -> list[RunRate]:
     """The rates of the latest runs under the output that used the job's model and settings."""
     store = open_store(job.output)
     newest_first = read_entries(job.output)[::-1]
-    latest = list(islice(iter_successful(job.output, newest_first), MAX_EARLIER_RUNS))
+    latest = islice(iter_successful(job.output, newest_first), MAX_EARLIER_RUNS)
+    folders = [open_folder(store, entry.run_id) for entry in latest]
     with ThreadPoolExecutor(READERS) as pool:
-        folders = [open_folder(store, entry.run_id) for entry in latest]
-        rates = [*pool.map(_read_rate, folders)]
+        rates = pool.map(_read_rate, folders)
     settings = (digest, job.model.dtype, describe_passes(job), job.speed)
     return [
         rate
@@ -214,8 +157,7 @@ def require_within_budget(job: Job, time: RunTime | None, terms: Terms) -> str |
     """
     if time is None or not terms.budget.is_limited:
         return None
-    price = find_price_or_highest(terms.price_per_hour, time.device)
-    cost = cost_of(time, price)
+    cost = cost_of(time, find_price_or_highest(terms.price_per_hour, time.device))
     excess = terms.find_estimated_excess(time.gpu_hours, cost)
     if excess is not None and time.is_firm:
         raise BadInput(
@@ -239,8 +181,8 @@ def make_expectation(time: RunTime | None, terms: Terms) -> Expectation | None:
     """The expected time and cost of a new run, at the price of the GPU that was measured."""
     if time is None:
         return None
-    price = find_price(terms.price_per_hour, time.device)
-    return Expectation(time.gpu_hours, time.source, cost_of(time, price))
+    cost = cost_of(time, find_price(terms.price_per_hour, time.device))
+    return Expectation(time.gpu_hours, time.source, cost)
 
 
 def cost_of(time: RunTime | None, price: Price | None) -> float | None:

@@ -68,7 +68,7 @@ def print_untried_entries(job: "Job") -> None:
 def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = None) -> str:
     """A plan in a few lines, with its time on so many GPUs, if that is known.
 
-    With `cluster_gpus`, which a cluster gives it, the time is that on one GPU and on those.
+    `cluster_gpus` are those that a cluster gives it, each with shards of its own.
     """
     plan = result.plan
     counts = plan.counts
@@ -135,7 +135,7 @@ def _describe_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) ->
     if result.time is None:
         return ""
     if cluster_gpus is not None:
-        return result.time.describe_both(cluster_gpus)
+        return result.time.describe(cluster_gpus)
     # Here, devices share the parts of a shard.
     plan = result.plan
     parts = sum(plan.part_count(shard) for shard in range(len(plan.shards)))
@@ -270,7 +270,7 @@ def format_estimate(result: "Estimate") -> str:
 
 def _time_lines(result: "Estimate") -> dict[str, str]:
     """The time and its cost, or why they are not known."""
-    from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, device_noun, format_both
+    from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, device_noun, format_hours
 
     noun = device_noun(result.device)
     unit = f"{noun}-hours"
@@ -281,7 +281,7 @@ def _time_lines(result: "Estimate") -> dict[str, str]:
 
     lines = {
         unit: f"{result.gpu_hours:,.2f} ({result.time_source})",
-        "time": f"about {format_both(result.gpu_hours, result.hours, result.gpus, noun)}",
+        "time": f"about {format_hours(result.hours, result.gpus, noun)}",
     }
     if not result.is_measured:
         lines["other GPUs"] = _compare_gpus(result.gpu_hours)
