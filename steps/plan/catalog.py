@@ -75,9 +75,11 @@ class Catalog:
     passthrough: tuple[str, ...]
     candidates: int = 1
 
-    def iter_rejected(self) -> Iterator[pa.RecordBatch]:
-        """The rejected rows: `row`, `column`, `reason`, in input order."""
-        return self.database.fetch_batches(f"{self._rejected_rows_sql()} ORDER BY row")
+    def fetch_rejected(self, start: int, end: int) -> pa.Table:
+        """The rejected rows from `start` to before `end`, in order: `row`, `column`, `reason`."""
+        low, high = start * MAX_IMAGES_PER_ROW, end * MAX_IMAGES_PER_ROW
+        condition = f"number >= {low} AND number < {high}"
+        return self.database.fetch_table(f"{self._rejected_rows_sql(condition)} ORDER BY row")
 
     def count_rejections(self, limit: int) -> pa.Table:
         """The most frequent reasons for rejection: `column`, `reason`, `rows`, the first `row`."""
@@ -86,7 +88,7 @@ class Catalog:
             FROM ({self._rejected_rows_sql()})
             GROUP BY ALL ORDER BY rows DESC, row, "column", reason LIMIT {limit}""")
 
-    def _rejected_rows_sql(self) -> str:
+    def _rejected_rows_sql(self, condition: str = "true") -> str:
         labels = " UNION ALL ".join(
             f"SELECT {index}, '{rule.column}', {quote_literal(rule.reason)}"
             for index, rule in enumerate(self.rules)
@@ -94,8 +96,10 @@ class Catalog:
         return f"""
             SELECT number // {MAX_IMAGES_PER_ROW} AS row, "column", reason
             FROM images JOIN ({labels}) label(rule, "column", reason) USING (rule)
+            WHERE {condition}
             UNION ALL
-            SELECT DISTINCT row, '{SAME_ID_RULE.column}', '{SAME_ID_RULE.reason}' FROM same_id"""
+            SELECT DISTINCT row, '{SAME_ID_RULE.column}', '{SAME_ID_RULE.reason}' FROM same_id
+            WHERE {condition}"""
 
     def iter_duplicates(self) -> Iterator[pa.RecordBatch]:
         """The images that are made under an earlier row, as DUPLICATE_SCHEMA."""

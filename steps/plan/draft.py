@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -51,7 +52,6 @@ from imagekiln.steps.plan.sharding import (
 from imagekiln.steps.runs.plan import (
     BatchSize,
     InputFacts,
-    PlanCounts,
     RewriteFacts,
     max_batch_size,
 )
@@ -122,51 +122,24 @@ class PlanDraft:
             sha256=input_fingerprint(self.files),
         )
 
-    @property
-    def counts(self) -> PlanCounts:
-        """The numbers of images and of rejected rows."""
-        return self.catalog.counts
-
-    @property
-    def rejection_causes(self) -> tuple[RejectionCause, ...]:
-        """Reasons for rejected rows, the most frequent reasons first."""
-        return find_rejection_causes(self.files, self.catalog)
-
-    def iter_rejected(self) -> Iterator[pa.RecordBatch]:
-        """The rejected rows, as REJECTED_SCHEMA."""
-        return locate_rejected_rows(self.files, self.catalog.iter_rejected())
-
     def iter_shards(self) -> Iterator[pa.Table]:
         """The image rows of each shard in turn, with the sizes in which images are stored."""
-        for rows in self._iter_drawn_shards():
-            yield with_final_sizes(rows, self.sizes)
-
-    def _iter_drawn_shards(self) -> Iterator[pa.Table]:
         schema = IMAGE_ROW_SCHEMA
         for field in self.files[0].passthrough:
-            name = dataset_name(field.name)
-            schema = schema.append(field.with_name(name))
-        sizes = self.sharding.shard_images
-        batches = self.catalog.iter_images()
+            schema = schema.append(field.with_name(dataset_name(field.name)))
+        sampled = None if self.sample is None else np.sort(self.sample.numbers)
+        batches = self.catalog.iter_images(sampled)
         if self.sample is not None:
-            sampled = read_sample(self.catalog, self.sample)
-            sampled = sampled.rename_columns(schema.names)
-            sampled = sampled.cast(schema)
-            yield sampled.combine_chunks()
-            sizes = sizes[1:]
-            numbers = np.sort(self.sample.numbers)
-            batches = self.catalog.iter_images(numbers)
-        waiting = pa.Table.from_batches([], schema)
-        for size in sizes:
+            batches = chain(read_sample(self.catalog, self.sample).to_batches(), batches)
+        waiting = schema.empty_table()
+        for size in self.sharding.shard_images:
             while waiting.num_rows < size:
-                batch = next(batches)
-                rows = pa.Table.from_batches([batch])
-                rows = rows.rename_columns(schema.names)
-                rows = rows.cast(schema)
+                rows = pa.Table.from_batches([next(batches)])
+                rows = rows.rename_columns(schema.names).cast(schema)
                 waiting = pa.concat_tables([waiting, rows])
-            shard = waiting.slice(0, size)
-            yield shard.combine_chunks()
+            shard = waiting.slice(0, size).combine_chunks()
             waiting = waiting.slice(size)
+            yield with_final_sizes(shard, self.sizes)
 
 
 @contextmanager
@@ -265,19 +238,17 @@ def _refuse_too_many_rejected(
     if rejected < rows and share <= limit:
         return
     causes = find_rejection_causes(inputs.files, catalog)
-    remedy = ""
+    *clauses, advice = describe_causes(causes)
     if any(cause.reason != NOT_UTF8 for cause in causes):
-        remedy = (
+        advice += (
             f" {100 * share:.3g} % of the rows are rejected, and the limit is {100 * limit:.3g} %. "
             "Correct the input, or raise limits.rejected_share."
         )
     if store_rejected is not None:
-        uri = store_rejected(locate_rejected_rows(inputs.files, catalog.iter_rejected()))
-        remedy += f" All are listed in {uri}."
+        uri = store_rejected(locate_rejected_rows(inputs.files, catalog))
+        advice += f" All are listed in {uri}."
     were = "was" if rejected == 1 else "were"
     subject = f"{causes[0].file}: {rejected} of {pluralize(rows, 'row')} {were} rejected:"
-    *clauses, advice = describe_causes(causes)
-    advice += remedy
     if len(clauses) == 1:
         raise BadInput(f"{subject} {clauses[0]}. {advice}")
     lines = [f"  {clause}" for clause in clauses]

@@ -15,7 +15,7 @@ from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns
-from imagekiln.steps.plan.rejected_rows import RejectionCause
+from imagekiln.steps.plan.rejected_rows import RejectionCause, find_rejection_causes
 from imagekiln.steps.plan.rewriting import rewrite_for_estimate
 from imagekiln.steps.plan.run_time import RunTime, cost_of, expect_run_time
 from imagekiln.steps.plan.sharding import load_tuning
@@ -121,7 +121,7 @@ def estimate(
             price = find_price_or_highest(terms.price_per_hour, device)
             counted = Estimate(
                 rows=draft.input.rows,
-                **asdict(draft.counts),
+                **asdict(draft.catalog.counts),
                 shards=len(shards),
                 parts=sum(-(-images // part) for images in shards),
                 gigabytes=gigabytes,
@@ -135,7 +135,7 @@ def estimate(
                 notes=draft.notes,
                 made_prompts=files[0].made_prompts,
                 prompts_to_rewrite=rewritten.missing,
-                rejection_causes=draft.rejection_causes,
+                rejection_causes=find_rejection_causes(files, draft.catalog),
                 defaults=describe_defaults(job, model.facts),
                 device="cpu" if job.device == "cpu" else None,
                 planned_run=_describe_named_plan(job),

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.job.prompts import REWRITE_COLUMNS
 from imagekiln.steps.plan.columns import (
     COLUMN_READERS,
     OUR_NAMES,
@@ -92,6 +93,12 @@ class InputFile:
     unused_columns: tuple[str, ...] = ()
     made_prompts: str | None = None
     prompt_texts: PromptTexts | None = None
+
+    @property
+    def carried(self) -> list[str]:
+        """The carried columns of the file itself."""
+        names: list[str] = self.passthrough.names
+        return names if self.prompt_texts is None else names[: -len(REWRITE_COLUMNS)]
 
 
 def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
@@ -260,26 +267,21 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
     columns = [name for name in names if name not in file.partitions]
     try:
         with pq.ParquetFile(file.source.path, **PARQUET_OPTIONS) as parquet:
-            for batch in _iter_batches(parquet, columns):
+            rows = _batch_rows(parquet, columns)
+            for batch in parquet.iter_batches(rows, columns=columns):
                 yield _add_partitions(file, batch, names)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(file.source, error) from error
 
 
-def _iter_batches(parquet: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    schema = parquet.schema_arrow
-    size = BATCH_ROWS
-    for name in columns:
-        kind = schema.field(name).type
-        if pa.types.is_struct(kind) or pa.types.is_binary(kind):  # of images
-            size = IMAGE_BATCH_ROWS
+def _batch_rows(parquet: pq.ParquetFile, columns: Sequence[str]) -> int:
+    """The rows of a batch that fits in memory, by the largest rows of any row group."""
     metadata = parquet.metadata
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        group_bytes = max(1, group.total_byte_size)
-        rows = BATCH_BYTES * group.num_rows // group_bytes
-        size = max(1, min(size, rows))
-    yield from parquet.iter_batches(size, columns=[*columns])
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    sizes = [BATCH_BYTES * group.num_rows // max(1, group.total_byte_size) for group in groups]
+    kinds = [parquet.schema_arrow.field(name).type for name in columns]
+    has_images = any(pa.types.is_struct(kind) or pa.types.is_binary(kind) for kind in kinds)
+    return max(1, min([*sizes, IMAGE_BATCH_ROWS if has_images else BATCH_ROWS]))
 
 
 def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:

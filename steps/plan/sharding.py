@@ -107,19 +107,11 @@ def _part_costs(
     groups: tuple[ImageGroup, ...], part: int, seconds_per_work: float
 ) -> Iterator[tuple[int, float]]:
     """The images and the seconds of each part."""
-    images = [0]
-    work = [0.0]
-    for group in groups:
-        images.append(group.images)
-        work.append(group.images * work_per_image(group))
-    group_ends = np.cumsum(images)
-    group_seconds = seconds_per_work * np.cumsum(work)
-    total = sum(images)
-    starts = np.array([*range(0, total, part), total])
-    elapsed = np.interp(starts, group_ends, group_seconds)
-    sizes = np.diff(starts)
-    costs = np.diff(elapsed)
-    return zip(sizes.tolist(), costs.tolist(), strict=True)
+    ends = np.cumsum([0, *(group.images for group in groups)])
+    work = np.cumsum([0.0, *(group.images * work_per_image(group) for group in groups)])
+    starts = np.array([*range(0, ends[-1], part), ends[-1]])
+    costs = np.diff(np.interp(starts, ends, seconds_per_work * work))
+    return zip(np.diff(starts).tolist(), costs.tolist(), strict=True)
 
 
 def _default_most_images(job: Job, images: int) -> int:

@@ -16,7 +16,7 @@ from imagekiln.steps.models.resolve import NamedRevision, ResolvedModel, resolve
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns, input_fingerprint
-from imagekiln.steps.plan.rejected_rows import RejectionCause
+from imagekiln.steps.plan.rejected_rows import RejectionCause, find_rejection_causes
 from imagekiln.steps.plan.rewriting import PromptRewriter, rewrite_input
 from imagekiln.steps.plan.run_time import (
     RunTime,
@@ -31,7 +31,7 @@ from imagekiln.steps.plan.writing import store_input_image, write_plan, write_re
 from imagekiln.steps.runs.attempts import Terms, terms_of
 from imagekiln.steps.runs.commits import read_present_head
 from imagekiln.steps.runs.keys import PLAN_KEY
-from imagekiln.steps.runs.plan import Plan, load_plan, parse_plan
+from imagekiln.steps.runs.plan import Plan, parse_plan
 from imagekiln.steps.runs.run import set_terms
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
@@ -94,69 +94,40 @@ def make_plan(
     terms = terms_of(job)
     _require_folders(job)
     samples = (job.cluster.canary or 0) if sample_images is None else sample_images
-    job = job.without_cluster()
     find_untried_entries(job)  # one that can be tried and is wrong is refused
-    named = _adopt_named_run(job, terms)
-    if named is not None and must_exist:
-        return named
-    if named is not None:
-        return replace(named, input_change=_describe_change(job, named))
-    model = resolve_model(job)
-    require_room(job, model.weights_bytes, gpu_memory)
+    asked = job.without_cluster()
+    if asked.run_id is not None:
+        named = _adopt_run(asked, asked.run_id, terms, must_exist=must_exist)
+        if named is not None:
+            return named
+    model = resolve_model(asked)
+    require_room(asked, model.weights_bytes, gpu_memory)
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
-        inputs = replace(_read_inputs(job, model, scratch, rewriter), sample_images=samples)
-        run_id = job.run_id or _derive_run_id(job, inputs)
-        store = _open_run_store(job, run_id)
-        adopted = _adopt_equal_run(store, job, inputs, terms)
+        rewritten = rewrite_input(asked, read_prompts(asked, scratch), rewriter)
+        inputs = PlanInputs(
+            job=model.job,
+            model=model,
+            files=rewritten.files,
+            tuning=load_tuning(asked, model.facts, rewritten.files),
+            sample_images=samples,
+            rewrite=rewritten.facts,
+        )
+        run_id = asked.run_id or _derive_run_id(asked, inputs)
+        adopted = _adopt_run(asked, run_id, terms, model)
         if adopted is not None:
             return adopted
+        store = _open_run_store(asked, run_id)
         if must_exist:
             raise Missing(f"{store.uri}: there is no such run to retry. Run the job first.")
         read_present_head(store)
-        inputs = replace(inputs, existing_runs=successful_runs(job, run_id))
+        inputs = replace(inputs, existing_runs=successful_runs(asked, run_id))
         store_image = partial(store_input_image, store)
         store_rejected = partial(write_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             result = _write_draft(store, run_id, inputs, draft, scratch, terms)
-            if result is not None:
-                return result
-            first = _adopt_plan(store, load_plan(store), job, model, terms)
-            return replace(first, input_change=_describe_change(job, first))
-
-
-def _adopt_named_run(job: Job, terms: Terms) -> PlanResult | None:
-    if job.run_id is None:
-        return None
-    store = _open_run_store(job, job.run_id)
-    plan = _read_plan(store)
-    if plan is None:
-        return None
-    return _adopt_plan(store, plan, job, resolve_model(job, plan.revisions), terms)
-
-
-def _read_inputs(
-    job: Job, model: ResolvedModel, scratch: Path, rewriter: PromptRewriter | None
-) -> PlanInputs:
-    rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)
-    return PlanInputs(
-        job=model.job,
-        model=model,
-        files=rewritten.files,
-        tuning=load_tuning(job, model.facts, rewritten.files),
-        rewrite=rewritten.facts,
-    )
-
-
-def _adopt_equal_run(store: Store, job: Job, inputs: PlanInputs, terms: Terms) -> PlanResult | None:
-    plan = _read_plan(store)
-    if plan is None:
-        return None
-    return replace(
-        _adopt_plan(store, plan, job, inputs.model, terms),
-        guessed_columns=guessed_columns(job, inputs.files),
-        unused_columns=find_unused_columns(inputs.files),
-    )
+    # Another process was first: its plan is adopted.
+    return result or make_plan(job, sample_images=sample_images, rewriter=rewriter)
 
 
 def _write_draft(
@@ -167,14 +138,7 @@ def _write_draft(
     time = expect_run_time(inputs.model, draft)
     over_budget = require_within_budget(job, time, terms)
     expected = make_expectation(time, terms)
-    plan = write_plan(
-        store,
-        run_id,
-        inputs,
-        draft,
-        scratch,
-        expected,
-    )
+    plan = write_plan(store, run_id, inputs, draft, scratch, expected)
     if plan is None:
         return None
     set_terms(store, plan, terms)
@@ -186,14 +150,10 @@ def _write_draft(
         guessed_columns=guessed_columns(job, inputs.files),
         unused_columns=find_unused_columns(inputs.files),
         notes=draft.notes,
-        rejection_causes=draft.rejection_causes,
+        rejection_causes=find_rejection_causes(inputs.files, draft.catalog),
         over_budget=over_budget,
         made_prompts=inputs.files[0].made_prompts,
     )
-
-
-def _describe_change(job: Job, adopted: PlanResult) -> str | None:
-    return _describe_input_change(job, adopted.plan) or adopted.input_change
 
 
 def _describe_input_change(job: Job, plan: Plan) -> str | None:
@@ -281,15 +241,25 @@ def _read_plan(store: Store) -> Plan | None:
     return parse_plan(content, store.uri_of(PLAN_KEY))
 
 
-def _adopt_plan(
-    store: Store, plan: Plan, job: Job, model: ResolvedModel, terms: Terms
-) -> PlanResult:
-    """Adopt the plan in `store`. A branch or tag is the commit that the plan froze.
+def _adopt_run(
+    job: Job,
+    run_id: str,
+    terms: Terms,
+    model: ResolvedModel | None = None,
+    *,
+    must_exist: bool = False,
+) -> PlanResult | None:
+    """Adopt the plan of a run, if there is one. A branch or tag is the commit that it froze.
 
     Raises BadInput if the plan has other settings or files, BudgetSpent.
     """
-    moved = tuple(named for named in model.revisions if named not in plan.revisions)
-    if moved:
+    store = _open_run_store(job, run_id)
+    plan = _read_plan(store)
+    if plan is None:
+        return None
+    named = () if model is None else model.revisions
+    moved = tuple(revision for revision in named if revision not in plan.revisions)
+    if model is None or moved:
         model = resolve_model(job, plan.revisions)
     planned = fixed_settings(plan.job)
     for setting, value in fixed_settings(model.job).items():
@@ -306,7 +276,10 @@ def _adopt_plan(
             "Choose another run_id or output."
         )
     require_budget_left(set_terms(store, plan, terms))
-    change = _describe_code_change(job, plan)
+    change = None
+    if job.run_id is not None and not must_exist:
+        change = _describe_input_change(job, plan)
+    change = change or _describe_code_change(job, plan)
     return PlanResult(plan, store.uri, adopted=True, moved_revisions=moved, input_change=change)
 
 

@@ -8,10 +8,10 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice, product
+from itertools import chain, islice, product
 from math import prod
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +33,6 @@ from imagekiln.steps.plan.columns import (
     find_spellings,
     plain_array,
     read_texts,
-    storage_type,
 )
 from imagekiln.steps.plan.input_files import (
     InputFile,
@@ -169,8 +168,10 @@ def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile
     count = count_prompts(settings, recipes, sum(file.rows for file in table) if table else 1)
     maker = _PromptMaker(job, settings, recipes, table)
     path = folder / "template-rows.parquet"
-    with translate_errors(str(path)), pq.ParquetWriter(path, maker.schema) as writer:
-        for batch in maker.iter_batches():
+    batches = maker.iter_batches()
+    first = next(batches)
+    with translate_errors(str(path)), pq.ParquetWriter(path, first.schema) as writer:
+        for batch in chain([first], batches):
             writer.write_batch(batch)
     digest = _hash_content(VERSION, recipes.digest, input_fingerprint(table))
     source = SourceFile(TEMPLATE_SETTING, path, digest)
@@ -268,7 +269,7 @@ class _PromptMaker:
         self._swept = [*settings.sweep.values]
         self._cells = [*product(*settings.sweep.values.values())]
         self._is_alone = recipes.combinations * len(self._cells) == 1
-        self._copied = table[0].passthrough if table else pa.schema([])
+        self._copied: list[str] = table[0].passthrough.names if table else []
         found = table[0].column_names if table else {}
         self._id = found.get("id")
         written = [*dict.fromkeys([*_written_columns(settings), "seed"])]
@@ -278,13 +279,6 @@ class _PromptMaker:
             ours: found.get(ours) or getattr(job.columns, ours) or f"imagekiln:{ours}"
             for ours in written
         }
-        types = {theirs: TYPES[ours] for ours, theirs in self.written.items()}
-        types |= {TEMPLATE_COLUMN: pa.string(), CHOICES_COLUMN: pa.string()}
-        types |= {field.name: storage_type(field.type) for field in self._copied}
-        seeds = self.written["seed"]
-        if seeds in self._copied.names:  # a type that holds every seed
-            types[seeds] = pa.float64() if pa.types.is_floating(types[seeds]) else pa.string()
-        self.schema = pa.schema(types)
 
     def iter_batches(self) -> Iterator[pa.RecordBatch]:
         """Every prompt of every row, in the order of rows, templates and combinations."""
@@ -293,28 +287,27 @@ class _PromptMaker:
             yield from self._make_batches([only_row], pa.record_batch({}))
         for file in self._table:
             ids = [] if self._id is None else [self._id]
-            names = dict.fromkeys([*self._recipes.columns, *ids, *self._copied.names])
+            names = dict.fromkeys([*self._recipes.columns, *ids, *self._copied])
             for batch in iter_file_columns(file, [*names]):
                 yield from self._make_batches(self._read_rows(file, batch), batch)
 
     def _read_rows(self, file: InputFile, batch: pa.RecordBatch) -> list[_TableRow]:
-        def read(name: str) -> list[str | None]:
+        def read(name: str) -> list[Any]:
             where = f"{file.source.uri}: column {name!r}"
             cells = read_texts(batch.column(name), where)
-            if name == self._id and cells.valid is not None:
+            if name == self._id and cells.faults is not None:
                 raise BadInput(f"{where} has ids that are not valid UTF-8. Save it as UTF-8.")
-            texts: list[str | None] = cells.values.to_pylist()
-            return texts
+            return list(cells.values.to_pylist())
 
         ids = [None] * batch.num_rows if self._id is None else read(self._id)
-        columns = {name: read(name) for name in self._recipes.columns}
+        names = self._recipes.columns
+        columns = [read(name) for name in names]
         rows = []
         for index, row_id in enumerate(ids):
-            texts = {name: column[index] for name, column in columns.items()}
-            content = ("texts", *texts.values()) if row_id is None else ("id", row_id)
-            whole = {name: text for name, text in texts.items() if text is not None}
-            is_whole = len(whole) == len(texts)
-            rows.append(_TableRow(_hash_content(*content), row_id, whole if is_whole else None))
+            texts = [column[index] for column in columns]
+            content = ["texts", *texts] if row_id is None else ["id", row_id]
+            whole = None if None in texts else dict(zip(names, texts, strict=True))
+            rows.append(_TableRow(_hash_content(*content), row_id, whole))
         return rows
 
     def _make_batches(
@@ -328,15 +321,16 @@ class _PromptMaker:
 
     def _assemble(self, made: list[tuple[int, _Values]], batch: pa.RecordBatch) -> pa.RecordBatch:
         indices = pa.array([index for index, _ in made])
-        arrays = []
-        for field in self.schema:
-            array = pa.array([values.get(field.name) for _, values in made])
-            if field.name in self._copied.names:
-                copied = plain_array(batch.column(field.name)).take(indices)
-                is_seed = field.name == self.written["seed"]
-                array = _fill_seeds(copied.cast(field.type), array) if is_seed else copied
-            arrays.append(array.cast(field.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        types = {theirs: TYPES[ours] for ours, theirs in self.written.items()}
+        types |= dict.fromkeys(RECIPE_COLUMNS, pa.string())
+        columns = {
+            name: pa.array([values.get(name) for _, values in made], kind)
+            for name, kind in types.items()
+        }
+        for name in self._copied:
+            copied = plain_array(batch.column(name)).take(indices)
+            columns[name] = _fill_seeds(copied, columns[name]) if name in columns else copied
+        return pa.RecordBatch.from_pydict(columns)
 
     def _iter_values(self, row: _TableRow) -> Iterator[_Values]:
         for recipe in self._recipes.prompts:
@@ -382,11 +376,10 @@ class _PromptMaker:
 
 
 def _fill_seeds(cells: pa.Array, own: pa.Array) -> pa.Array:
-    """The table's seeds; empty cells take the prompts' own."""
-    texts = cells.cast(pa.string())
-    is_empty = pc.match_substring_regex(texts, NO_SEED_PATTERN)
-    is_empty = pc.fill_null(is_empty, True)
-    return pc.if_else(is_empty, own.cast(cells.type), cells)
+    """The table's seeds, as a type that holds every seed; empty cells take the prompts' own."""
+    cells = cells.cast(pa.float64() if pa.types.is_floating(cells.type) else pa.string())
+    is_empty = pc.match_substring_regex(cells.cast(pa.string()), NO_SEED_PATTERN)
+    return pc.if_else(pc.fill_null(is_empty, True), own.cast(cells.type), cells)
 
 
 def _hash_content(*content: object) -> str:

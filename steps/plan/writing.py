@@ -11,6 +11,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import hash_entries
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs
+from imagekiln.steps.plan.rejected_rows import locate_rejected_rows
 from imagekiln.steps.runs.commits import digest_of
 from imagekiln.steps.runs.keys import (
     PLAN_KEY,
@@ -39,22 +40,16 @@ def write_plan(
     inputs: PlanInputs,
     draft: PlanDraft,
     scratch: Path,
-    expected: Expectation | None = None,
+    expected: Expectation | None,
 ) -> Plan | None:
     """Write the draft's objects, then plan.json; None if another process has written that."""
     job = inputs.job
     with ThreadPoolExecutor(WRITERS) as pool:
         shards = tuple(_write_shards(store, job, draft, pool))
-    rows = draft.iter_rejected()
+    rows = locate_rejected_rows(draft.files, draft.catalog)
     rejected = _write_rows(store, rejected_key, REJECTED_SCHEMA, rows, scratch)
     rows = draft.catalog.iter_duplicates()
-    duplicates = _write_rows(
-        store,
-        duplicates_key,
-        DUPLICATE_SCHEMA,
-        rows,
-        scratch,
-    )
+    duplicates = _write_rows(store, duplicates_key, DUPLICATE_SCHEMA, rows, scratch)
     width, height = draft.default_size
     plan = Plan(
         schema_version=PLAN_SCHEMA_VERSION,
@@ -65,7 +60,7 @@ def write_plan(
         height=height,
         model=inputs.model.facts,
         input=draft.input,
-        counts=draft.counts,
+        counts=draft.catalog.counts,
         part_images=draft.sharding.part_images,
         shards=shards,
         rejected=rejected,
