@@ -15,9 +15,8 @@ from imagekiln.steps.job.columns import dataset_name
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.checkpoints import scheduler_changes
 from imagekiln.steps.models.compatibility import require_quantizable_loras
-from imagekiln.steps.models.facts import default_image_size
 from imagekiln.steps.models.loras import parse_loras
-from imagekiln.steps.models.passes import PassSizes, iter_pass_jobs
+from imagekiln.steps.models.passes import iter_pass_jobs
 from imagekiln.steps.models.performance import TimeFigure, time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.models.samplers import fitting_samplers
@@ -26,7 +25,7 @@ from imagekiln.steps.plan.catalog_sql import split_groups
 from imagekiln.steps.plan.columns import describe_unread, passthrough_names
 from imagekiln.steps.plan.derived_columns import DERIVED_FIELDS, DerivedColumns
 from imagekiln.steps.plan.image_sql import images_sql, model_key
-from imagekiln.steps.plan.input_files import InputFile, input_fingerprint
+from imagekiln.steps.plan.input_files import InputFile
 from imagekiln.steps.plan.input_images import ImageSink, InputImages
 from imagekiln.steps.plan.prompt_batches import (
     CellNotes,
@@ -51,7 +50,6 @@ from imagekiln.steps.plan.sharding import (
 )
 from imagekiln.steps.runs.plan import (
     BatchSize,
-    InputFacts,
     RewriteFacts,
     max_batch_size,
 )
@@ -82,6 +80,11 @@ class PlanInputs:
     rewrite: RewriteFacts | None = None
 
     @property
+    def rows(self) -> int:
+        """The rows of all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
     def has_loras_by_row(self) -> bool:
         """Return whether a column holds LoRAs. Its cells do not count: ids depend on one row."""
         return "loras" not in empty_columns(self.files)
@@ -98,34 +101,23 @@ class PlanInputs:
 class PlanDraft:
     """The images of a job, validated, grouped and cut.
 
-    `work` is in pixels times steps, and `figure` its time, if known. `sizes` are those of passes.
-    `notes` are for the user. With `sample`, that is the first shard.
+    `work` is in pixels times steps, and `figure` its time, if known. `notes` are for the user. With
+    `sample`, that is the first shard.
     """
 
-    files: tuple[InputFile, ...]
+    inputs: PlanInputs
     catalog: Catalog
-    default_size: tuple[int, int]
     batch_sizes: tuple[BatchSize, ...]
     sharding: Sharding
     work: float
     figure: TimeFigure | None
-    sizes: PassSizes
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
     sample: PlanSample | None = None
-
-    @property
-    def input(self) -> InputFacts:
-        """Facts about the input that was read."""
-        return InputFacts(
-            files=len(self.files),
-            rows=_count_rows(self.files),
-            sha256=input_fingerprint(self.files),
-        )
 
     def iter_shards(self) -> Iterator[pa.Table]:
         """The image rows of each shard in turn, with the sizes in which images are stored."""
         schema = IMAGE_ROW_SCHEMA
-        for field in self.files[0].passthrough:
+        for field in self.inputs.files[0].passthrough:
             schema = schema.append(field.with_name(dataset_name(field.name)))
         sampled = None if self.sample is None else np.sort(self.sample.numbers)
         batches = self.catalog.iter_images(sampled)
@@ -139,7 +131,7 @@ class PlanDraft:
                 waiting = pa.concat_tables([waiting, rows])
             shard = waiting.slice(0, size).combine_chunks()
             waiting = waiting.slice(size)
-            yield with_final_sizes(shard, self.sizes)
+            yield with_final_sizes(shard, self.inputs.model.pass_sizes)
 
 
 @contextmanager
@@ -160,7 +152,7 @@ def make_draft(
         catalog = _make_images(inputs, database, scratch, store_image, notes)
         _refuse_too_many_rejected(inputs, catalog, store_rejected)
         _refuse_split_groups(inputs, catalog)
-        yield replace(_cut(inputs, catalog), notes=notes.describe())
+        yield _cut(inputs, catalog, notes.describe())
 
 
 def _make_images(
@@ -181,14 +173,7 @@ def _make_images(
     key = model_key(model.common_digest, job.model.dtype, *extras)
     violation = first_violation_sql(rules)
     empty = empty_columns(inputs.files)
-    sql = images_sql(
-        job,
-        model.facts,
-        key,
-        violation,
-        passthrough,
-        empty,
-    )
+    sql = images_sql(job, model.facts, key, violation, passthrough, empty)
     schema = pa.schema([*prompt_schema(inputs.files), *DERIVED_FIELDS])
     images_file = scratch / "images.arrow"
     configurations = [model.configuration, *model.pass_configurations.values()]
@@ -197,33 +182,19 @@ def _make_images(
     batches = iter_prompt_batches(inputs.files, InputImages(store_image), notes)
     rows = map(derived.append_to, batches)
     write_images(database, schema, rows, sql, images_file)
-    output = job.output.rstrip("/")
-    runs = [f"{output}/{run_id}" for run_id in inputs.existing_runs]
-    return catalog_images(
-        database,
-        images_file,
-        rules,
-        passthrough,
-        runs,
-        job.candidates,
-    )
+    runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in inputs.existing_runs]
+    return catalog_images(database, images_file, rules, passthrough, runs, job.candidates)
 
 
 def _make_rules(inputs: PlanInputs) -> tuple[RejectionRule, ...]:
     job = inputs.job
     model = inputs.model
     fit = fitting_samplers(model.configuration, scheduler_changes(job.model))
-    pass_fits = {}
-    for name, pass_job in iter_pass_jobs(job):
-        changes = scheduler_changes(pass_job.model)
-        pass_fits[name] = fitting_samplers(model.pass_configurations[name], changes)
-    return rejection_rules(
-        job,
-        model.facts,
-        fit,
-        model.pass_sizes,
-        pass_fits,
-    )
+    pass_fits = {
+        name: fitting_samplers(model.pass_configurations[name], scheduler_changes(pass_job.model))
+        for name, pass_job in iter_pass_jobs(job)
+    }
+    return rejection_rules(job, model.facts, fit, model.pass_sizes, pass_fits)
 
 
 def _refuse_too_many_rejected(
@@ -232,7 +203,7 @@ def _refuse_too_many_rejected(
     rejected = catalog.counts.rejected_rows
     if not rejected:
         return
-    rows = _count_rows(inputs.files)
+    rows = inputs.rows
     share = rejected / rows
     limit = inputs.job.limits.rejected_share
     if rejected < rows and share <= limit:
@@ -283,7 +254,7 @@ def describe_causes(causes: tuple[RejectionCause, ...]) -> list[str]:
     return [*clauses, f"Rows are counted from 0, without a header.{remedy}"]
 
 
-def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
+def _cut(inputs: PlanInputs, catalog: Catalog, notes: tuple[str, ...]) -> PlanDraft:
     job = inputs.job
     facts = inputs.model.facts
     passes = inputs.model.pass_sizes
@@ -303,17 +274,12 @@ def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
     sharding = cut_shards(job, catalog.groups, seconds, largest_batch, rest)
     work = sum(group.images * work_per_image(group) for group in catalog.groups)
     return PlanDraft(
-        files=inputs.files,
+        inputs=inputs,
         catalog=catalog,
-        default_size=default_image_size(job, facts),
         batch_sizes=batch_sizes,
         sharding=sharding,
         work=work,
         figure=figure,
-        sizes=passes,
+        notes=notes,
         sample=sample,
     )
-
-
-def _count_rows(files: tuple[InputFile, ...]) -> int:
-    return sum(file.rows for file in files)

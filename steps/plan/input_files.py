@@ -23,9 +23,13 @@ from imagekiln.steps.plan.columns import (
     match_names,
     passthrough_schema,
 )
-from imagekiln.steps.plan.input_formats import UNREADABLE_ERRORS, convert_sources
 from imagekiln.steps.plan.input_images import require_image_type
-from imagekiln.steps.plan.source_files import SourceFile, gather_sources
+from imagekiln.steps.plan.source_files import (
+    UNREADABLE_ERRORS,
+    SourceFile,
+    convert_sources,
+    gather_sources,
+)
 from imagekiln.steps.plan.text_formats import BATCH_ROWS, LINE_FIELD, refuse_nested, text_array
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error, is_storage_error
 

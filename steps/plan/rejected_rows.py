@@ -13,7 +13,7 @@ from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.plan.catalog import Catalog
 from imagekiln.steps.plan.columns import passthrough_names, uuid_texts
 from imagekiln.steps.plan.input_files import COLUMN_KINDS, InputFile, iter_file_columns
-from imagekiln.steps.plan.input_formats import TEXT_FORMATS
+from imagekiln.steps.plan.source_files import TEXT_FORMATS
 from imagekiln.steps.plan.text_formats import LINE_FIELD
 from imagekiln.steps.runs.tables import REJECTED_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize

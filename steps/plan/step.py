@@ -13,18 +13,18 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import find_untried_entries, hash_entries
 from imagekiln.steps.models.performance import require_room
 from imagekiln.steps.models.resolve import NamedRevision, ResolvedModel, resolve_model
+from imagekiln.steps.plan.catalog import successful_runs
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
-from imagekiln.steps.plan.existing_images import successful_runs
-from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns, input_fingerprint
-from imagekiln.steps.plan.rejected_rows import RejectionCause, find_rejection_causes
-from imagekiln.steps.plan.rewriting import PromptRewriter, rewrite_input
-from imagekiln.steps.plan.run_time import (
+from imagekiln.steps.plan.estimate import (
     RunTime,
     expect_run_time,
     make_expectation,
     require_budget_left,
     require_within_budget,
 )
+from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns, input_fingerprint
+from imagekiln.steps.plan.rejected_rows import RejectionCause, find_rejection_causes
+from imagekiln.steps.plan.rewriting import PromptRewriter, rewrite_input
 from imagekiln.steps.plan.sharding import load_tuning
 from imagekiln.steps.plan.templates import TEMPLATE_SETTING, read_prompts
 from imagekiln.steps.plan.writing import store_input_image, write_plan, write_rejected
@@ -125,20 +125,20 @@ def make_plan(
         store_image = partial(store_input_image, store)
         store_rejected = partial(write_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
-            result = _write_draft(store, run_id, inputs, draft, scratch, terms)
+            result = _write_draft(store, run_id, draft, scratch, terms)
     # Another process was first: its plan is adopted.
     return result or make_plan(job, sample_images=sample_images, rewriter=rewriter)
 
 
 def _write_draft(
-    store: Store, run_id: str, inputs: PlanInputs, draft: PlanDraft, scratch: Path, terms: Terms
+    store: Store, run_id: str, draft: PlanDraft, scratch: Path, terms: Terms
 ) -> PlanResult | None:
     """Write a draft as the run's plan; None if another process was first."""
+    inputs = draft.inputs
     job = inputs.job
     time = expect_run_time(inputs.model, draft)
     over_budget = require_within_budget(job, time, terms)
-    expected = make_expectation(time, terms)
-    plan = write_plan(store, run_id, inputs, draft, scratch, expected)
+    plan = write_plan(store, run_id, draft, scratch, make_expectation(time, terms))
     if plan is None:
         return None
     set_terms(store, plan, terms)

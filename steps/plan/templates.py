@@ -44,9 +44,13 @@ from imagekiln.steps.plan.input_files import (
     read_input_files,
     require_rows,
 )
-from imagekiln.steps.plan.input_formats import convert_sources
 from imagekiln.steps.plan.prompt_batches import NO_VALUE_PATTERN
-from imagekiln.steps.plan.source_files import SourceFile, gather_sources, write_prompt_list
+from imagekiln.steps.plan.source_files import (
+    SourceFile,
+    convert_sources,
+    gather_sources,
+    write_prompt_list,
+)
 from imagekiln.steps.prompts.parser import Mode, parse_template
 from imagekiln.steps.prompts.rendering import Drawing, render
 from imagekiln.steps.prompts.template import MAX_COUNT, Template, TemplateMistake, count_texts

@@ -10,7 +10,9 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import hash_entries
-from imagekiln.steps.plan.draft import PlanDraft, PlanInputs
+from imagekiln.steps.models.facts import default_image_size
+from imagekiln.steps.plan.draft import PlanDraft
+from imagekiln.steps.plan.input_files import input_fingerprint
 from imagekiln.steps.plan.rejected_rows import locate_rejected_rows
 from imagekiln.steps.runs.commits import digest_of
 from imagekiln.steps.runs.keys import (
@@ -20,7 +22,14 @@ from imagekiln.steps.runs.keys import (
     rejected_key,
     shard_key,
 )
-from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Plan, Shard, creation_time, plan_to_json
+from imagekiln.steps.runs.plan import (
+    PLAN_SCHEMA_VERSION,
+    InputFacts,
+    Plan,
+    Shard,
+    creation_time,
+    plan_to_json,
+)
 from imagekiln.steps.runs.stats import Expectation
 from imagekiln.steps.runs.tables import (
     DUPLICATE_SCHEMA,
@@ -35,22 +44,18 @@ WRITERS = 4
 
 
 def write_plan(
-    store: Store,
-    run_id: str,
-    inputs: PlanInputs,
-    draft: PlanDraft,
-    scratch: Path,
-    expected: Expectation | None,
+    store: Store, run_id: str, draft: PlanDraft, scratch: Path, expected: Expectation | None
 ) -> Plan | None:
     """Write the draft's objects, then plan.json; None if another process has written that."""
+    inputs = draft.inputs
     job = inputs.job
     with ThreadPoolExecutor(WRITERS) as pool:
         shards = tuple(_write_shards(store, job, draft, pool))
-    rows = locate_rejected_rows(draft.files, draft.catalog)
+    rows = locate_rejected_rows(inputs.files, draft.catalog)
     rejected = _write_rows(store, rejected_key, REJECTED_SCHEMA, rows, scratch)
     rows = draft.catalog.iter_duplicates()
     duplicates = _write_rows(store, duplicates_key, DUPLICATE_SCHEMA, rows, scratch)
-    width, height = draft.default_size
+    width, height = default_image_size(job, inputs.model.facts)
     plan = Plan(
         schema_version=PLAN_SCHEMA_VERSION,
         run_id=run_id,
@@ -59,7 +64,7 @@ def write_plan(
         width=width,
         height=height,
         model=inputs.model.facts,
-        input=draft.input,
+        input=InputFacts(len(inputs.files), inputs.rows, input_fingerprint(inputs.files)),
         counts=draft.catalog.counts,
         part_images=draft.sharding.part_images,
         shards=shards,

@@ -270,7 +270,7 @@ def format_estimate(result: "Estimate") -> str:
 
 def _time_lines(result: "Estimate") -> dict[str, str]:
     """The time and its cost, or why they are not known."""
-    from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, device_noun, format_hours
+    from imagekiln.steps.plan.estimate import HOW_TO_MEASURE, device_noun, format_hours
 
     noun = device_noun(result.device)
     unit = f"{noun}-hours"

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.plan.estimate import estimate
-from imagekiln.steps.plan.run_time import RunTime
+from imagekiln.steps.plan.estimate import RunTime, estimate
 from imagekiln.steps.plan.step import make_plan
 from tests import runs
 from tests.jobs import job, plan

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.plan.existing_images import create_existing_table, successful_runs
+from imagekiln.steps.plan.catalog import create_existing_table, successful_runs
 from imagekiln.steps.runs import image_id_index
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database
