@@ -20,7 +20,6 @@ from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS, quote_literal
 from imagekiln.steps.plan.ordering import (
     GROUP_COLUMN,
     Int64Array,
-    NumberedGroups,
     order_by_group,
 )
 from imagekiln.steps.plan.rules import SAME_ID_RULE, RejectionRule
@@ -135,18 +134,19 @@ class Catalog:
         self, columns: list[str], sampled: Int64Array | None
     ) -> Iterator[pa.RecordBatch]:
         """Planned images in the order of rows, which a join would lose, with their group."""
-        planned = NumberedGroups(self.database.fetch_batches(sql.PLANNED_NUMBERS))
         for batch in read_arrow_batches(self.images_file):
             numbers = batch["number"].to_numpy()
-            is_planned, groups = planned.find(numbers)
+            planned = self.database.fetch_table(f"""
+                SELECT number, place FROM planned
+                WHERE number BETWEEN {numbers[0]} AND {numbers[-1]}""")
             if sampled is not None:
-                is_rest = np.isin(numbers[is_planned], sampled, invert=True)
-                is_planned[is_planned] = is_rest
-                groups = groups[is_rest]
+                is_rest = np.isin(planned["number"].to_numpy(), sampled, invert=True)
+                planned = planned.filter(pa.array(is_rest))
             rows = batch.select(columns)
-            if len(groups) < batch.num_rows:
-                rows = rows.filter(pa.array(is_planned))
-            yield rows.append_column(GROUP_COLUMN, pa.array(groups))
+            if len(planned) < len(rows):
+                places = np.searchsorted(numbers, planned["number"].to_numpy())
+                rows = rows.take(pa.array(places))
+            yield rows.append_column(GROUP_COLUMN, pa.array(planned["place"].to_numpy()))
 
 
 def write_images(
@@ -251,6 +251,7 @@ def _group_by_shape(database: Database) -> tuple[ImageGroup, ...]:
             f"{', '.join(SHAPE_COLUMNS)}: "
             "images of different ones share no batch. Use fewer distinct values."
         )
+    database.execute(sql.PLANNED)
     groups = database.fetch_table(sql.GROUPS)
     return tuple(ImageGroup(**group) for group in groups.to_pylist())
 

@@ -89,11 +89,11 @@ SHAPES = f"""
            row_number() OVER (ORDER BY min(number)) - 1 AS place
     FROM planned_images GROUP BY {SHAPE}"""
 GROUPS = "SELECT * EXCLUDE (place) FROM shapes ORDER BY place"
-IS_SHAPE = " AND ".join(
-    f"image.{name} IS NOT DISTINCT FROM shapes.{name}" for name in SHAPE_COLUMNS
-)
-PLANNED_NUMBERS = f"""
-    SELECT number, place FROM planned_images AS image JOIN shapes ON {IS_SHAPE} ORDER BY number"""
+IS_SHAPE = " AND ".join(f"image.{name} IS NOT DISTINCT FROM shape.{name}" for name in SHAPE_COLUMNS)
+PLANNED = f"""
+    CREATE TABLE planned AS
+    SELECT number, place FROM planned_images image JOIN shapes shape ON {IS_SHAPE}
+    ORDER BY number"""
 REJECTED_ROW_COUNT = """
     SELECT (SELECT count(*) FROM images WHERE rule IS NOT NULL)
          + (SELECT count(DISTINCT row) FROM same_id)"""

@@ -262,11 +262,9 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
 
 def describe_absence(schema: pa.Schema, name: str) -> str:
     """The predicate of a file without this column, with the columns that it has."""
-    shown = schema.names[:MAX_LISTED_COLUMNS]
-    listed = ", ".join(map(cut_name, shown)) or "none"
-    omitted = len(schema.names) - MAX_LISTED_COLUMNS
-    more = f" and {omitted} more" if omitted > 0 else ""
-    return f"has no column {name!r} (it has {listed}{more})"
+    listed = ", ".join(map(cut_name, schema.names[:MAX_LISTED_COLUMNS]))
+    more = ", ..." if len(schema.names) > MAX_LISTED_COLUMNS else ""
+    return f"has no column {name!r} (it has {listed or 'none'}{more})"
 
 
 def read_passthrough(array: pa.Array, where: str) -> Cells:

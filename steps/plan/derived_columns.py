@@ -49,15 +49,12 @@ class DerivedColumns:
         """The batch with the fields at its end."""
         prompts = batch.column("prompt")
         # Longer ones are rejected, and would take any time and memory to tokenize.
-        lengths = pc.utf8_length(prompts)
-        is_short = pc.less_equal(lengths, MAX_PROMPT_CHARS)
-        null = pa.scalar(None, prompts.type)
-        prompts = pc.if_else(is_short, prompts, null)
+        is_short = pc.less_equal(pc.utf8_length(prompts), MAX_PROMPT_CHARS)
+        prompts = pc.if_else(is_short, prompts, None)
         # A prompt counts if any of the models truncates it.
         by_model = [model.find_truncated(prompts) for model in self._lengths]
         truncated = reduce(pc.or_kleene, by_model)
-        loras = self._loras.read(batch.column("loras"))
-        columns = [*batch.columns, truncated, *loras]
+        columns = [*batch.columns, truncated, *self._loras.read(batch.column("loras"))]
         schema = pa.schema([*batch.schema, *DERIVED_FIELDS])
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -25,13 +25,11 @@ from imagekiln.steps.plan.catalog import successful_runs
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns
 from imagekiln.steps.plan.rejected_rows import RejectionCause, find_rejection_causes
-from imagekiln.steps.plan.rewriting import rewrite_for_estimate
+from imagekiln.steps.plan.rewriting import rewrite_input
 from imagekiln.steps.plan.sharding import load_tuning
 from imagekiln.steps.plan.templates import read_prompts
 from imagekiln.steps.runs.attempts import Terms, budget_error, read_attempts, sum_charged, terms_of
 from imagekiln.steps.runs.commits import read_head
-from imagekiln.steps.runs.keys import PLAN_KEY
-from imagekiln.steps.runs.plan import parse_plan
 from imagekiln.steps.runs.registry import READERS, iter_successful, read_entries
 from imagekiln.steps.runs.run import Run
 from imagekiln.steps.runs.shard import has_missing_parts
@@ -225,7 +223,7 @@ class Estimate:
     much the budget is exceeded, and `is_firm` whether that refuses the job. `guessed_columns`
     are our names of columns that are spelled otherwise, `unused_columns` are neither read nor
     carried. `prompts_to_rewrite` counts prompts that a language model rewrites first, which is in
-    no other figure. `planned_run` says that the named run is planned already. `stored_size` is that
+    no other figure. `stored_size` is that
     of an image of the default size after its passes, in pixels.
     """
 
@@ -257,7 +255,6 @@ class Estimate:
     is_highest_price: bool = False
     is_firm: bool = True
     prompts_to_rewrite: int = 0
-    planned_run: str | None = None
     stored_size: tuple[int, int] | None = None
     defaults: str = ""
     weights_bytes: int | None = None
@@ -284,7 +281,7 @@ def estimate(
         scratch = Path(folder)
         model = resolve_model(job)
         require_room(job, model.weights_bytes, gpu_memory)
-        rewritten = rewrite_for_estimate(job, read_prompts(job, scratch))
+        rewritten = rewrite_input(job, read_prompts(job, scratch))
         files = rewritten.files
         inputs = PlanInputs(
             job=model.job,
@@ -321,25 +318,10 @@ def estimate(
                 rejection_causes=find_rejection_causes(files, draft.catalog),
                 defaults=describe_defaults(job, model.facts),
                 device="cpu" if job.device == "cpu" else None,
-                planned_run=_describe_named_plan(job),
                 weights_bytes=model.weights_bytes,
             )
             gpus = job.cluster.parallelism * gpus_per_pod
             return _add_time(counted, time, gpus, cost_of(time, price), terms)
-
-
-def _describe_named_plan(job: Job) -> str | None:
-    """A sentence if the run that a job names is planned and can be read."""
-    if job.run_id is None:
-        return None
-    uri = f"{job.output.rstrip('/')}/{job.run_id}"
-    with suppress(KilnError):
-        plan = parse_plan(open_store(uri).read(PLAN_KEY), uri)
-        return (
-            f"{uri}: is planned already, with {pluralize(plan.counts.images, 'image')}. The job "
-            "goes by that plan, and this is what a new one would be."
-        )
-    return None
 
 
 def _estimate_gigabytes(draft: PlanDraft, job: Job) -> float:

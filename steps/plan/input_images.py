@@ -128,10 +128,11 @@ def _read_cells(array: pa.Array) -> list[ImageCell | None]:
     if pa.types.is_struct(array.type):
         contents = pc.struct_field(array, "bytes")
         names = pc.struct_field(array, "path")
-    elif _is_bytes_type(array.type):
-        contents = array
-    else:
+    elif is_text(array.type):
         names = array
+    else:
+        contents = array
+    contents = contents.cast(pa.large_binary())
     names = decode_dictionary(names).cast(pa.large_binary())  # they may be no UTF-8
     return [
         ("bytes", content) if content is not None else None if name is None else ("name", name)
@@ -139,27 +140,12 @@ def _read_cells(array: pa.Array) -> list[ImageCell | None]:
     ]
 
 
-def _is_bytes_type(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
-
-
 def require_image_type(kind: pa.DataType, where: str) -> None:
     """Raise BadInput if a column of this type cannot be one of images."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_struct(kind):
-        fields = {field.name: field.type for field in kind}
-        has_bytes = _is_bytes_type(fields.get("bytes", pa.null()))
-        is_image = has_bytes and _is_text_type(fields.get("path", pa.null()))
-    else:
-        is_image = _is_bytes_type(kind) or _is_text_type(kind)
-    if not is_image:
+    try:
+        _read_cells(pa.nulls(0, kind))
+    except pa.ArrowException as error:
         raise BadInput(
             f"{where} is {cut_name(str(kind))}, no picture. "
             "Write its bytes, its URI as a string, or a struct of bytes and path."
-        )
-
-
-def _is_text_type(kind: pa.DataType) -> bool:
-    return is_text(kind) or pa.types.is_null(kind) or pa.types.is_string_view(kind)
+        ) from error

@@ -1,4 +1,4 @@
-"""Image rows ordered by group, and streams of sorted numbers.
+"""Image rows ordered by group.
 
 Rows are distributed over buckets on this disk, each of one group or small enough to sort in memory.
 The memory is that of one bucket, whatever the number of rows and groups; DuckDB's sort, which keeps
@@ -100,27 +100,3 @@ def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     rows = pa.Table.from_batches(batches).to_struct_array().combine_chunks()
     return pa.RecordBatch.from_struct_array(rows)
-
-
-class NumberedGroups:
-    """A stream of rising numbers, each with the number of its group."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Take the stream, whose columns are a number and its group."""
-        self._batches = batches
-        self._unread = np.empty((2, 0), np.int64)
-
-    def find(self, numbers: Int64Array) -> tuple[npt.NDArray[np.bool_], Int64Array]:
-        """Whether each number is in the stream, and the groups of those. Numbers rise."""
-        last = numbers[-1]
-        read = [self._unread]
-        while not (read[-1].size and read[-1][0, -1] > last):
-            batch = next(self._batches, None)
-            if batch is None:
-                break
-            read.append(np.stack([column.to_numpy() for column in batch.columns]))
-        stream = np.concatenate(read, axis=1)
-        end = np.searchsorted(stream[0], last, side="right")
-        self._unread = stream[:, end:]
-        is_found = np.isin(numbers, stream[0, :end], assume_unique=True)
-        return is_found, stream[1, :end]

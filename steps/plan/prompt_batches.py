@@ -31,13 +31,17 @@ SYNTAX = (
     (
         "<lora:...>",
         r"<(lora|lyco|hypernet|lora_[a-z]+):[^>]*>",
-        "for LoRAs, use the column `loras`",
+        "; for LoRAs, use the column `loras`",
     ),
     ("(word:1.3)", r"\([^()]*:\s*[0-9.]+\s*\)|\(\(|\S::-?[0-9]", ""),
-    ("{prompt}", r"(?i)\{\{? *prompt *\}?\}", "for styles, `prompts.template`"),
-    ("{a|b}", r"\{[^{}]*\|[^{}]*\}", "for choices, `prompts.template`"),
-    ("__wildcard__", r"__[A-Za-z0-9_/*-]*[A-Za-z0-9*]__", "for wildcards, `prompts.template`"),
-    ("--option", r"(^|\s)--[a-z]+\b", "for options, columns"),
+    ("{prompt}", r"(?i)\{\{? *prompt *\}?\}", "; for styles, use `prompts.template`"),
+    ("{a|b}", r"\{[^{}]*\|[^{}]*\}", "; for choices, use `prompts.template`"),
+    (
+        "__wildcard__",
+        r"__[A-Za-z0-9_/*-]*[A-Za-z0-9*]__",
+        "; for wildcards, use `prompts.template`",
+    ),
+    ("--option", r"(^|\s)--[a-z]+\b", "; for options, use columns"),
 )
 SYNTAX_COLUMNS = ("prompt", "negative_prompt")
 ANY_SYNTAX = "|".join(f"({pattern})" for _, pattern, _ in SYNTAX)
@@ -49,7 +53,7 @@ class CellNotes:
     def __init__(self) -> None:
         """Begin with no cell."""
         self._syntax: Counter[str] = Counter()
-        self._no_values: Counter[tuple[str, str]] = Counter()
+        self._no_values: Counter[str] = Counter()
 
     def read(self, column: Column, name: str, array: pa.Array) -> pa.Array:
         """Read the cells of a column, with null for texts and numbers that stand for no value."""
@@ -67,27 +71,25 @@ class CellNotes:
             is_empty = pc.match_substring_regex(array, NO_VALUE_PATTERN)
         else:
             is_empty = pc.equal(array.cast(pa.float64(), safe=False), NO_VALUE)
-        self._no_values[column.name, name] += pc.sum(is_empty).as_py() or 0
+        self._no_values[name] += pc.sum(is_empty).as_py() or 0
         return pc.if_else(is_empty, pa.scalar(None, array.type), array)
 
     def describe(self) -> tuple[str, ...]:
         """A sentence on cells read as empty, and one on syntax that stays plain text."""
-        notes = []
-        for (ours, name), count in self._no_values.items():
-            if count:
-                value = "a seed of its own" if ours == "seed" else "the job's own value"
-                cells = "1 cell that says" if count == 1 else f"{count:,} cells that say"
-                notes.append(
-                    f"Column {name!r} has {cells} -1, none or the like: read as empty, so that "
-                    f"each such row has {value}, the same each time."
-                )
-        found = {label: remedy for label, _, remedy in SYNTAX if self._syntax[label]}
+        notes = [
+            f"Column {name!r}: -1, none or the like in {pluralize(count, 'cell')} is read as empty."
+            for name, count in self._no_values.items()
+            if count
+        ]
+        found = [
+            f"{label} ({pluralize(self._syntax[label], 'text')}{remedy})"
+            for label, _, remedy in SYNTAX
+            if self._syntax[label]
+        ]
         if found:
-            counts = (f"{label} ({pluralize(self._syntax[label], 'text')})" for label in found)
-            advice = "; ".join(filter(None, found.values()))
             notes.append(
                 "Drawn as plain text, without the meaning that it has in other tools: "
-                f"{', '.join(counts)}." + (f" Instead, {advice}." if advice else "")
+                f"{', '.join(found)}."
             )
         return tuple(notes)
 

@@ -13,7 +13,6 @@ from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.plan.catalog import Catalog
 from imagekiln.steps.plan.columns import passthrough_names, uuid_texts
 from imagekiln.steps.plan.input_files import COLUMN_KINDS, InputFile, iter_file_columns
-from imagekiln.steps.plan.source_files import TEXT_FORMATS
 from imagekiln.steps.plan.text_formats import LINE_FIELD
 from imagekiln.steps.runs.tables import REJECTED_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
@@ -21,7 +20,7 @@ from imagekiln.steps.runtime.figures import pluralize
 MAX_CAUSES = 20
 MAX_VALUE_CHARS = 200
 MAX_SHOWN_CHARS = 40
-MAX_VALUE_BYTES = 4 * MAX_VALUE_CHARS  # of bytes that are not text
+MAX_VALUE_BYTES = 4 * MAX_VALUE_CHARS + 4  # that hold so many characters and one more
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def _locate(
         names = dict(file.column_names)
         for name in INPUT_IMAGE_COLUMNS:
             names.pop(name, None)
-        if file.source.kind in TEXT_FORMATS:
+        if file.source.has_lines:
             names[LINE_FIELD.name] = LINE_FIELD.name
         start = first_row
         for columns in iter_file_columns(file, [*dict.fromkeys(names.values())]):
@@ -153,17 +152,9 @@ def _show(cells: pa.Array) -> pa.Array:
         cells = cells.dictionary_decode()
     if isinstance(cells.type, pa.UuidType):
         return uuid_texts(cells.storage)
-    texts = cells.cast(pa.string())
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        raw = texts.view(pa.binary()).to_pylist()
-        escaped = [
-            cell and cell[:MAX_VALUE_BYTES].decode(errors="backslashreplace") for cell in raw
-        ]
-        texts = pa.array([cell or None for cell in escaped], pa.string())
-    lengths = pc.utf8_length(texts)
-    is_long = pc.greater(lengths, MAX_VALUE_CHARS)
-    start = pc.utf8_slice_codeunits(texts, 0, MAX_VALUE_CHARS)
-    cut = pc.binary_join_element_wise(start, "…", "")
-    return pc.if_else(is_long, cut, texts)
+    shown = []
+    for cell in cells.cast(pa.string()).view(pa.binary()).to_pylist():
+        text = None if cell is None else cell[:MAX_VALUE_BYTES].decode(errors="backslashreplace")
+        is_long = text is not None and len(text) > MAX_VALUE_CHARS
+        shown.append(f"{text[:MAX_VALUE_CHARS]}…" if text and is_long else text)
+    return pa.array(shown, pa.string())

@@ -134,9 +134,8 @@ def rejection_rules(
     samplers of the passes' own models. Raises BadInput if a default breaks a rule.
     """
     fit = fit or SamplerFit()
-    _check_sides(job, model.size_multiple)
     _check_few_step_loras(job)
-    _check_samplers(job, fit, pass_fits)
+    _check_pass_samplers(job, fit, pass_fits)
     return (
         *CELL_RULES,
         *(
@@ -155,16 +154,6 @@ def rejection_rules(
     )
 
 
-def _check_sides(job: Job, multiple: int) -> None:
-    for name, side in (("width", job.defaults.width), ("height", job.defaults.height)):
-        if side is not None and (side % multiple or side > MAX_SIDE):
-            nearest = min(max(1, round(side / multiple)), MAX_SIDE // multiple) * multiple
-            raise BadInput(
-                f"defaults.{name} is {side}; this model needs a multiple of {multiple}. "
-                f"Set it to {nearest}."
-            )
-
-
 def _check_few_step_loras(job: Job) -> None:
     """Raise BadInput for a LoRA whose number of steps only the user knows."""
     if job.defaults.steps is not None and job.defaults.guidance is not None:
@@ -177,16 +166,14 @@ def _check_few_step_loras(job: Job) -> None:
             )
 
 
-def _check_samplers(job: Job, fit: SamplerFit, pass_fits: Mapping[str, SamplerFit]) -> None:
-    samplers = {"defaults.sampler": (job.defaults.sampler, fit)}
+def _check_pass_samplers(job: Job, fit: SamplerFit, pass_fits: Mapping[str, SamplerFit]) -> None:
     for name, settings in job.passes.items():
-        if isinstance(settings, RefinePass):
-            sampler = settings.sampler or job.defaults.sampler
-            samplers[f"{PASSES_PREFIX}{name}.sampler"] = (sampler, pass_fits.get(name, fit))
-    for setting, (sampler, model_fit) in samplers.items():
-        if sampler not in model_fit.samplers:
+        model_fit = pass_fits.get(name, fit)
+        sampler = settings.sampler if isinstance(settings, RefinePass) else None
+        if sampler is not None and sampler not in model_fit.samplers:
             raise BadInput(
-                f"{setting} is {sampler}; {_describe_fit(model_fit)}. Set it to one of these."
+                f"{PASSES_PREFIX}{name}.sampler is {sampler}; {_describe_fit(model_fit)}. Set it "
+                "to one of these."
             )
 
 

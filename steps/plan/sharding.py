@@ -70,12 +70,9 @@ def _choose_part_images(
     if seconds_per_work is None or not groups:
         return default
 
-    images = _count_images(groups)
     work = sum(group.images * work_per_image(group) for group in groups)
-    seconds_per_image = work * seconds_per_work / images
-    seconds_per_batch = seconds_per_image * batch
-    batches = int(DEFAULT_PART_SECONDS / seconds_per_batch)
-    batches = max(1, batches)
+    seconds_per_batch = work * seconds_per_work / _count_images(groups) * batch
+    batches = max(1, int(DEFAULT_PART_SECONDS / seconds_per_batch))
     return min(default, batches * batch)
 
 
@@ -275,11 +272,9 @@ def choose_batch_sizes(
     guided: dict[tuple[int, int], bool] = {}
     for group in groups:  # images of one size have one batch size: that of the most work among them
         size = (group.width, group.height)
-        is_guided = model.own.call.is_guided(group.guidance)
-        guided[size] = is_guided or guided.get(size, False)
-    sizes = []
-    for (width, height), is_guided in guided.items():
-        images = tuning.batch_size_for(width, height, guided=is_guided)
-        if images:
-            sizes.append(BatchSize(width, height, images))
-    return tuple(sizes)
+        guided[size] = guided.get(size, False) or model.own.call.is_guided(group.guidance)
+    chosen = (
+        (width, height, tuning.batch_size_for(width, height, guided=is_guided))
+        for (width, height), is_guided in guided.items()
+    )
+    return tuple(BatchSize(width, height, images) for width, height, images in chosen if images)

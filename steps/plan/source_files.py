@@ -86,13 +86,14 @@ RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[pa.RecordBat
 class SourceFile:
     """One input file: the user's name for it, its path here and its content's hash.
 
-    The path is that of a converted copy if `kind` is not `parquet`.
+    The path is that of a converted copy for other formats. With `has_lines`, it has the line of
+    each row.
     """
 
     uri: str
     path: Path
     sha256: str
-    kind: str = "parquet"
+    has_lines: bool = False
 
     @property
     def partitions(self) -> dict[str, str | None]:
@@ -259,18 +260,18 @@ def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[Sour
     Text files without a byte are dropped, which Spark writes for a partition without rows. Raises
     BadInput, TryAgain.
     """
-    formats = [(source, _detect_format(source)) for source in sources]
+    kinds = {source.path: _detect_format(source) for source in sources}
     filled = [
-        (source, kind)
-        for source, kind in formats
-        if kind not in TEXT_FORMATS or source.path.stat().st_size
+        source
+        for source in sources
+        if kinds[source.path] not in TEXT_FORMATS or source.path.stat().st_size
     ]
     if not filled:
         raise BadInput(f"{sources[0].uri}: is empty. Check `prompts`.")
 
     columns = JsonColumns()  # one for all, so that all files have the same columns
-    for source, kind in filled:
-        if kind == "json":
+    for source in filled:
+        if kinds[source.path] == "json":
             columns.scan(source.path, source.uri)
     readers: dict[str, RowReader] = {
         "arrow": open_arrow,
@@ -278,17 +279,12 @@ def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[Sour
         "txt": open_prompt_lines,
         **{name: partial(open_delimited, delimiter=mark) for name, mark in DELIMITERS.items()},
     }
-
-    converted = []
-    for number, (source, kind) in enumerate(filled):
-        if kind in readers:
-            path = folder / f"{number:05d}-converted.parquet"
-            _write_parquet(source, readers[kind], path)
-            if source.path.parent == folder:  # a download, which nothing reads again
-                source.path.unlink()
-            source = replace(source, path=path, kind=kind)
-        converted.append(source)
-    return tuple(converted)
+    return tuple(
+        _convert(source, readers[kinds[source.path]], folder / f"{number:05d}-converted.parquet")
+        if kinds[source.path] in readers
+        else source
+        for number, source in enumerate(filled)
+    )
 
 
 def _detect_format(source: SourceFile) -> str:
@@ -305,7 +301,7 @@ def _detect_format(source: SourceFile) -> str:
     return DATA_SUFFIXES.get(suffix_of(source.uri), "parquet")
 
 
-def _write_parquet(source: SourceFile, read: RowReader, path: Path) -> None:
+def _convert(source: SourceFile, read: RowReader, path: Path) -> SourceFile:
     with (
         translate_errors(str(path)),
         read(source.path, source.uri) as rows,
@@ -313,6 +309,9 @@ def _write_parquet(source: SourceFile, read: RowReader, path: Path) -> None:
     ):
         for batch in rows:
             writer.write_batch(batch)
+    if source.path.parent == path.parent:  # a download, which nothing reads again
+        source.path.unlink()
+    return replace(source, path=path, has_lines=read is not open_arrow)
 
 
 @contextmanager

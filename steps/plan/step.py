@@ -1,6 +1,7 @@
 """The plan step: prompt rows become image rows, these become shards, and plan.json freezes them."""
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,14 +27,13 @@ from imagekiln.steps.plan.input_files import find_unused_columns, guessed_column
 from imagekiln.steps.plan.rejected_rows import RejectionCause, find_rejection_causes
 from imagekiln.steps.plan.rewriting import PromptRewriter, rewrite_input
 from imagekiln.steps.plan.sharding import load_tuning
-from imagekiln.steps.plan.templates import TEMPLATE_SETTING, read_prompts
+from imagekiln.steps.plan.templates import read_prompts
 from imagekiln.steps.plan.writing import store_input_image, write_plan, write_rejected
 from imagekiln.steps.runs.attempts import Terms, terms_of
 from imagekiln.steps.runs.commits import read_present_head
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.plan import Plan, parse_plan
 from imagekiln.steps.runs.run import set_terms
-from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import is_remote_uri, local_path, temporary_folder
@@ -46,7 +46,6 @@ UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
     "budget": True,
     "cluster": True,
 }
-MAX_NAMED_PATTERNS = 3
 ACCEPTED_SHARES = ("rejected_share", "failed_share")
 
 
@@ -105,6 +104,12 @@ def make_plan(
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
         rewritten = rewrite_input(asked, read_prompts(asked, scratch), rewriter)
+        if rewritten.missing:
+            raise BadInput(
+                f"{job.output}: lacks {rewritten.missing} rewritten prompts of the job, and "
+                "planning rewrites none. First type `imagekiln rewrite JOB` where the language "
+                "model can run, or `imagekiln submit JOB`, whose workflow does it."
+            )
         inputs = PlanInputs(
             job=model.job,
             model=model,
@@ -165,11 +170,9 @@ def _describe_input_change(job: Job, plan: Plan) -> str | None:
         return f"The input cannot be compared with that of the plan: {error}"
     if input_fingerprint(files) == plan.input.sha256:
         return None
-    names = ", ".join(job.prompt_patterns[:MAX_NAMED_PATTERNS]) or TEMPLATE_SETTING
-    rows = sum(file.rows for file in files)
     return (
-        f"{names}: has changed ({pluralize(plan.input.rows, 'row')} then, {rows:,} now) since this "
-        "run was planned. The change is not in the run. Set another run_id or --date to plan it."
+        f"{files[0].source.uri}: this input has changed since the run was planned. The change is "
+        "not in the run. Set another run_id or --date to plan it."
     )
 
 
@@ -222,23 +225,19 @@ def _open_run_store(job: Job, run_id: str) -> Store:
 
 def _require_folders(job: Job) -> None:
     """Raise BadInput if a file is where runs or their copies are to be."""
-    folders = [("output", job.output)]
-    folders += [(f"export[{number}].to", copy.to) for number, copy in enumerate(job.export)]
-    for setting, folder in folders:
-        if is_remote_uri(folder):
-            continue
+    folders = {"output": job.output}
+    folders |= {f"export[{number}].to": copy.to for number, copy in enumerate(job.export)}
+    for setting, folder in folders.items():
         path = local_path(folder)
         with translate_errors(folder):
-            if any(place.is_file() for place in (path, *path.parents)):
+            if not is_remote_uri(folder) and any(map(Path.is_file, [path, *path.parents])):
                 raise BadInput(f"{setting}: {folder} is a file, or lies within one. Name a folder.")
 
 
 def _read_plan(store: Store) -> Plan | None:
-    try:
-        content = store.read(PLAN_KEY)
-    except Missing:
-        return None
-    return parse_plan(content, store.uri_of(PLAN_KEY))
+    with suppress(Missing):
+        return parse_plan(store.read(PLAN_KEY), store.uri_of(PLAN_KEY))
+    return None
 
 
 def _adopt_run(

@@ -30,7 +30,6 @@ from imagekiln.steps.job.prompts import (
 from imagekiln.steps.plan.columns import (
     OUR_NAMES,
     describe_unread,
-    find_spellings,
     plain_array,
     read_texts,
 )
@@ -113,14 +112,8 @@ def load_recipes(settings: PromptTemplate) -> PromptRecipes:
             raise BadInput(f"{setting}, {mistake}.") from mistake
         return Recipe(source, template, count_texts(template))
 
-    numbers = range(len(settings.templates))
-    places = [f"[{number}]" for number in numbers] if len(numbers) > 1 else [""]
-    prompts = [
-        load(source, f"{TEMPLATE_SETTING}{place}")
-        for source, place in zip(settings.templates, places, strict=True)
-    ]
     return PromptRecipes(
-        prompts=tuple(prompts),
+        prompts=tuple(load(source, TEMPLATE_SETTING) for source in settings.templates),
         negative=load(settings.negative_template or "", NEGATIVE_SETTING),
         columns=tuple(sorted(wildcards.columns)),
         draws=1 if settings.combinations == "all" else settings.combinations,
@@ -129,20 +122,16 @@ def load_recipes(settings: PromptTemplate) -> PromptRecipes:
 
 
 def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -> str:
-    """Count the prompts of a table with so many rows, as `6 prompts (3 combinations x 2 rows)`.
+    """Count the prompts of a table with so many rows, as `6 prompts (3 combinations x 2 rows x 1 settings)`.
 
     Raises BadInput if the job allows fewer.
     """
     combinations = recipes.combinations
     swept = prod(map(len, settings.sweep.values.values()))
-    factors = [pluralize(combinations, "combination")]
-    if rows != 1:
-        factors.append(f"{rows:,} rows")
-    if swept != 1:
-        factors.append(f"{swept:,} settings of the sweep")
     prompts = combinations * rows * swept
     least = "at least " if combinations >= MAX_COUNT else ""
-    count = f"{least}{pluralize(prompts, 'prompt')} ({' x '.join(factors)})"
+    factors = f"{combinations:,} combinations x {rows:,} rows x {swept:,} settings"
+    count = f"{least}{pluralize(prompts, 'prompt')} ({factors})"
     if prompts > settings.most_prompts:
         raise BadInput(
             f"{TEMPLATE_SETTING}: makes {count}, and at most "
@@ -183,10 +172,6 @@ def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile
     (file,) = read_footers((source,), columns, job.read_columns)
 
     unused = [name for name in find_unused_columns(table) if name not in recipes.columns]
-    swept = [name for ours in settings.sweep.values for name in find_spellings(unused, ours)]
-    if swept:
-        count += f"; the sweep sets {', '.join(swept)}, not the table"
-    unused = [name for name in unused if name not in swept]
     return replace(file, unused_columns=tuple(unused), made_prompts=count)
 
 

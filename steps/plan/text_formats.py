@@ -147,11 +147,10 @@ def _refuse_swallowed_rows(record: list[str], delimiter: str, line: str) -> None
 
 def _require_width(record: list[str], width: int, line: str) -> None:
     if len(record) != width:
-        fields = pluralize(len(record), "field")
-        remedy = "Put quotation marks around a field that contains the separator."
-        if len(record) < width:
-            remedy = "Remove the line, or add what it lacks, if only the separators."
-        raise BadInput(f"{line} has {fields}, and the header has {width}. {remedy}")
+        raise BadInput(
+            f"{line} has {pluralize(len(record), 'field')}, and the header has {width}. Put "
+            "quotation marks around a field that contains the separator, or add what is absent."
+        )
 
 
 def batch_records(records: Iterator[Record], fields: Sequence[pa.Field]) -> pa.RecordBatchReader:

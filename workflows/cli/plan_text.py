@@ -262,8 +262,6 @@ def format_estimate(result: "Estimate") -> str:
         lines += ["Rejected:", *_list_causes(result.rejection_causes)]
     lines += _describe_duplicates(result.duplicate_images, result.images)
     lines += _describe_columns(result)
-    if result.planned_run is not None:
-        lines.append(result.planned_run)
     safe = {name: sanitize_line(value) for name, value in table.items()}
     return "\n".join([format_table(safe, MIN_NAME_WIDTH), *map(sanitize_line, lines)])
 

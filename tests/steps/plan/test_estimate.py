@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.plan.estimate import RunTime, estimate
-from imagekiln.steps.plan.step import make_plan
 from tests import runs
 from tests.jobs import job, plan
 
@@ -41,15 +40,6 @@ def test_estimate_agrees_with_the_plan_and_writes_nothing(tmp_path: Path) -> Non
         == sum(run_plan.part_count(number) for number in range(len(run_plan.shards)))
         == 4
     )
-
-
-def test_estimate_says_that_a_named_run_is_planned(tmp_path: Path) -> None:
-    named = job(tmp_path, {"prompt": ["a"]}, run_id="2026-11-21")
-    assert estimate(named).planned_run is None
-    make_plan(named)
-    said = estimate(job(tmp_path, {"prompt": ["a", "b"]}, run_id="2026-11-21"))
-    assert said.images == 2
-    assert "2026-11-21: is planned already, with 1 image." in str(said.planned_run)
 
 
 def test_gpu_hours_follow_pixels_and_steps_and_cost_follows_hours(tmp_path: Path) -> None:

@@ -113,8 +113,8 @@ def test_named_run_is_adopted_even_if_the_input_has_changed_or_gone(tmp_path: Pa
 
     assert (one.input_change, same.input_change) == (None, None)
     name = tmp_path / "prompts.parquet"
-    assert f"{name}: has changed (1 row then, 1 now) since this" in str(changed.input_change)
-    assert f"{name}: has changed (1 row then, 2 now) since this" in str(grown.input_change)
+    assert f"{name}: this input has changed since the run was" in str(changed.input_change)
+    assert f"{name}: this input has changed since the run was" in str(grown.input_change)
     assert "cannot be compared" in str(gone.input_change)
 
 
@@ -155,7 +155,7 @@ def test_planning_that_was_cut_off_is_finished_by_the_next(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("settings", "outcome"),
     [
-        ({}, "has changed (2 rows then, 3 now) since this run was planned"),
+        ({}, "this input has changed since the run was planned"),
         ({"defaults": {"seed": 1}}, "holds a plan with another `defaults`"),
     ],
 )

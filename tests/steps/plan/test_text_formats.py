@@ -128,7 +128,7 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
         "p.csv",
         "prompt,seed\na,1\na, b,2\n",
         "p.csv: line 3 has 3 fields, and the header has 2. Put quotation marks around a field "
-        "that contains the separator.",
+        "that contains the separator, or add what is absent.",
     ),
     "quotation mark not closed": (
         "p.csv",
