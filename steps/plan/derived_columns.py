@@ -145,26 +145,17 @@ class PromptLengths:
         words = encoded.dictionary
         indices = encoded.indices.to_numpy()
 
-        texts = words.to_pylist()
-        cached = map(self._words.get, texts, repeat(UNKNOWN_LENGTH))
+        cached = map(self._words.get, words.to_pylist(), repeat(UNKNOWN_LENGTH))
         lengths = np.fromiter(cached, np.int64, len(words))
         unknown = np.flatnonzero(lengths == UNKNOWN_LENGTH)
-        unknown_words = words.take(pa.array(unknown))
-        lengths[unknown] = _most_tokens(unknown_words, limit)
-        word_lengths = lengths[indices]
-        at_most = _sum_slices(word_lengths, offsets)
-        exceeds = at_most > limit
+        lengths[unknown] = _most_tokens(words.take(pa.array(unknown)), limit)
+        exceeds = _sum_slices(lengths[indices], offsets) > limit
         # Words that are only in prompts which do not exceed the limit even so stay unknown.
-        word_counts = np.diff(offsets)
-        is_open_word = np.repeat(exceeds, word_counts)
-        open_words = indices[is_open_word]
-        needed = np.intersect1d(open_words, unknown)
+        is_open_word = np.repeat(exceeds, np.diff(offsets))
+        needed = np.intersect1d(indices[is_open_word], unknown)
         needed_words = words.take(pa.array(needed))
-        texts = needed_words.to_pylist()
-        lengths[needed] = self._tokenize_words(texts)
-        word_lengths = lengths[indices]
-        counts = _sum_slices(word_lengths, offsets)
-        return counts > limit
+        lengths[needed] = self._tokenize_words(needed_words.to_pylist())
+        return _sum_slices(lengths[indices], offsets) > limit
 
     def _tokenize_words(self, words: list[str]) -> list[int]:
         lengths: list[int] = []
@@ -174,8 +165,7 @@ class PromptLengths:
             batch = words[start : start + WORDS_PER_BATCH]
             encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
             lengths.extend(map(len, encodings))
-        cached = len(self._words) + len(words)
-        if cached > MAX_CACHED_WORDS:
+        if len(self._words) + len(words) > MAX_CACHED_WORDS:
             self._words.clear()
         for word, length in zip(words, lengths, strict=True):
             if len(word) <= MAX_CACHED_WORD_CHARS:

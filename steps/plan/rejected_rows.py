@@ -43,16 +43,14 @@ class RejectionCause:
 
     def describe(self) -> str:
         """The cause as a clause, with the number of rows and the first of them."""
-        place = f"the first is row {self.row_in_file}"
+        first = f"the first is row {self.row_in_file}"
         if self.line is not None:
-            place += f" on line {self.line}"
-        first = [place]
+            first += f" on line {self.line}"
         if self.id is not None:
-            first.append(f"id {_quote(self.id)}")
+            first += f", id {_quote(self.id)}"
         if self.value is not None:
-            first.append(f"value {_quote(self.value)}")
-        rows = pluralize(self.rows, "row")
-        return f"{self.column} {self.reason} ({rows}; {', '.join(first)})"
+            first += f", value {_quote(self.value)}"
+        return f"{self.column} {self.reason} ({pluralize(self.rows, 'row')}; {first})"
 
 
 def _quote(text: str) -> str:
@@ -75,13 +73,16 @@ def find_rejection_causes(
     causes = []
     for count in counts.to_pylist():
         row = rows[count["row"]]
-        first = {name: row[name] for name in ("file", "row_in_file", "id", "value", "line")}
         cause = RejectionCause(
             column=row["column_name"],
             reason=count["reason"],
             rows=count["rows"],
+            file=row["file"],
+            row_in_file=row["row_in_file"],
+            id=row["id"],
+            value=row["value"],
+            line=row["line"],
             setting=count["column"] if count["column"] in COLUMN_KINDS else None,
-            **first,
         )
         causes.append(cause)
     return tuple(causes)

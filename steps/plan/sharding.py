@@ -7,7 +7,7 @@ from math import lcm
 
 import numpy as np
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES, MAX_SHARD_IMAGES
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import TuningEntry, forward_pixels, read_tuning_file
@@ -193,12 +193,7 @@ def load_tuning(job: Job, model: ModelFacts, files: tuple[InputFile, ...]) -> Tu
     if job.batch.tuning is None:
         return TuningEntries()
     name = job.batch.tuning
-    try:
-        file = read_tuning_file(name)
-    except Missing as error:
-        raise Missing(
-            f"{name}: there is no such tuning file. Run `imagekiln tune`, or correct batch.tuning."
-        ) from error
+    file = read_tuning_file(name)
     wanted = (model.digest, job.model.dtype, job.speed)
     entries = tuple(
         entry for entry in file.entries if (entry.digest, entry.dtype, entry.speed) == wanted

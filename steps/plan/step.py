@@ -35,8 +35,7 @@ from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.plan import Plan, parse_plan
 from imagekiln.steps.runs.run import set_terms
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.local import is_remote_uri, local_path, temporary_folder
+from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.store import Store
 
 # A run may be resumed with other values of these: no image depends on them.
@@ -91,7 +90,6 @@ def make_plan(
     exceeds the budget; BudgetSpent, TryAgain.
     """
     terms = terms_of(job)
-    _require_folders(job)
     samples = (job.cluster.canary or 0) if sample_images is None else sample_images
     find_untried_entries(job)  # one that can be tried and is wrong is refused
     asked = job.without_cluster()
@@ -221,17 +219,6 @@ def _derive_run_id(job: Job, inputs: PlanInputs) -> str:
 
 def _open_run_store(job: Job, run_id: str) -> Store:
     return open_store(f"{job.output.rstrip('/')}/{run_id}")
-
-
-def _require_folders(job: Job) -> None:
-    """Raise BadInput if a file is where runs or their copies are to be."""
-    folders = {"output": job.output}
-    folders |= {f"export[{number}].to": copy.to for number, copy in enumerate(job.export)}
-    for setting, folder in folders.items():
-        path = local_path(folder)
-        with translate_errors(folder):
-            if not is_remote_uri(folder) and any(map(Path.is_file, [path, *path.parents])):
-                raise BadInput(f"{setting}: {folder} is a file, or lies within one. Name a folder.")
 
 
 def _read_plan(store: Store) -> Plan | None:

@@ -122,7 +122,7 @@ def load_recipes(settings: PromptTemplate) -> PromptRecipes:
 
 
 def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -> str:
-    """Count the prompts of a table with so many rows, as `6 prompts (3 combinations x 2 rows x 1 settings)`.
+    """Count the prompts of a table with so many rows, and the factors of that number.
 
     Raises BadInput if the job allows fewer.
     """
