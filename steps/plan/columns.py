@@ -142,7 +142,12 @@ def read_integers(array: pa.Array, where: str) -> Cells:
     lowest, highest = INT64_RANGE
     is_high_enough = pc.greater_equal(decimals.values, lowest)
     fits = pc.and_(is_high_enough, pc.less_equal(decimals.values, highest))
-    return _keep(decimals.values, fits, pa.int64(), decimals.faults)
+    return _keep(
+        decimals.values,
+        fits,
+        pa.int64(),
+        decimals.faults,
+    )
 
 
 def read_numbers(array: pa.Array, where: str) -> Cells:
@@ -209,7 +214,12 @@ def _parse_texts(texts: Cells, pattern: str, kind: pa.DataType) -> Cells:
     """Texts as numbers: empty ones are null, those that do not match the pattern invalid."""
     trimmed = pc.utf8_trim_whitespace(texts.values)
     filled = pc.if_else(pc.equal(trimmed, ""), None, trimmed)
-    cells = _keep(filled, pc.match_substring_regex(filled, pattern), pa.string(), texts.faults)
+    cells = _keep(
+        filled,
+        pc.match_substring_regex(filled, pattern),
+        pa.string(),
+        texts.faults,
+    )
     unsigned = pc.replace_substring_regex(cells.values, r"^\+", "")
     return Cells(unsigned.cast(kind), cells.faults)
 

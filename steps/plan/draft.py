@@ -58,7 +58,6 @@ from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.scratch import Database
 
-MAX_DESCRIBED_CAUSES = 5
 FUSED_LORAS = "fused-loras"  # they change the last digits of every image
 # Takes rejected rows, as REJECTED_SCHEMA, and returns the URI of the object that lists them.
 RejectedSink: TypeAlias = Callable[[Iterator[pa.RecordBatch]], str]
@@ -149,7 +148,13 @@ def make_draft(
     """
     with closing(Database(scratch)) as database:
         notes = CellNotes()
-        catalog = _make_images(inputs, database, scratch, store_image, notes)
+        catalog = _make_images(
+            inputs,
+            database,
+            scratch,
+            store_image,
+            notes,
+        )
         _refuse_too_many_rejected(inputs, catalog, store_rejected)
         _refuse_split_groups(inputs, catalog)
         yield _cut(inputs, catalog, notes.describe())
@@ -173,7 +178,14 @@ def _make_images(
     key = model_key(model.common_digest, job.model.dtype, *extras)
     violation = first_violation_sql(rules)
     empty = empty_columns(inputs.files)
-    sql = images_sql(job, model.facts, key, violation, passthrough, empty)
+    sql = images_sql(
+        job,
+        model.facts,
+        key,
+        violation,
+        passthrough,
+        empty,
+    )
     schema = pa.schema([*prompt_schema(inputs.files), *DERIVED_FIELDS])
     images_file = scratch / "images.arrow"
     configurations = [model.configuration, *model.pass_configurations.values()]
@@ -181,9 +193,22 @@ def _make_images(
     derived = DerivedColumns(configurations, job.defaults.loras, lora_digests)
     batches = iter_prompt_batches(inputs.files, InputImages(store_image), notes)
     rows = map(derived.append_to, batches)
-    write_images(database, schema, rows, sql, images_file)
+    write_images(
+        database,
+        schema,
+        rows,
+        sql,
+        images_file,
+    )
     runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in inputs.existing_runs]
-    return catalog_images(database, images_file, rules, passthrough, runs, job.candidates)
+    return catalog_images(
+        database,
+        images_file,
+        rules,
+        passthrough,
+        runs,
+        job.candidates,
+    )
 
 
 def _make_rules(inputs: PlanInputs) -> tuple[RejectionRule, ...]:
@@ -194,7 +219,13 @@ def _make_rules(inputs: PlanInputs) -> tuple[RejectionRule, ...]:
         name: fitting_samplers(model.pass_configurations[name], scheduler_changes(pass_job.model))
         for name, pass_job in iter_pass_jobs(job)
     }
-    return rejection_rules(job, model.facts, fit, model.pass_sizes, pass_fits)
+    return rejection_rules(
+        job,
+        model.facts,
+        fit,
+        model.pass_sizes,
+        pass_fits,
+    )
 
 
 def _refuse_too_many_rejected(
@@ -241,16 +272,13 @@ def _refuse_split_groups(inputs: PlanInputs, catalog: Catalog) -> None:
 
 def describe_causes(causes: tuple[RejectionCause, ...]) -> list[str]:
     """The most frequent causes, one a line, and a last line of advice."""
-    clauses = [cause.describe() for cause in causes[:MAX_DESCRIBED_CAUSES]]
-    omitted = len(causes) - len(clauses)
-    if omitted:
-        clauses.append(f"and {pluralize(omitted, 'other reason')}")
     remedy = ""
     if any(cause.reason == NOT_UTF8 for cause in causes):
         remedy = " Save the file as UTF-8."
     settings = dict.fromkeys(cause.setting or "" for cause in causes)
     for setting in settings:
         remedy += describe_unread(setting)
+    clauses = [cause.describe() for cause in causes]
     return [*clauses, f"Rows are counted from 0, without a header.{remedy}"]
 
 
@@ -263,7 +291,12 @@ def _cut(inputs: PlanInputs, catalog: Catalog, notes: tuple[str, ...]) -> PlanDr
         for group in catalog.groups
     )
     catalog = replace(catalog, groups=tuple(groups))
-    batch_sizes = choose_batch_sizes(job, facts, catalog.groups, inputs.tuning)
+    batch_sizes = choose_batch_sizes(
+        job,
+        facts,
+        catalog.groups,
+        inputs.tuning,
+    )
     figure = time_figure(job, facts, tuned_figure(job, facts, inputs.tuning))
     seconds = None if figure is None else figure.seconds_per_work
     sample = None
@@ -271,7 +304,13 @@ def _cut(inputs: PlanInputs, catalog: Catalog, notes: tuple[str, ...]) -> PlanDr
         sample = choose_sample(catalog, inputs.sample_images)
     rest = None if sample is None else sample.rest
     largest_batch = max_batch_size(job, batch_sizes)
-    sharding = cut_shards(job, catalog.groups, seconds, largest_batch, rest)
+    sharding = cut_shards(
+        job,
+        catalog.groups,
+        seconds,
+        largest_batch,
+        rest,
+    )
     work = sum(group.images * work_per_image(group) for group in catalog.groups)
     return PlanDraft(
         inputs=inputs,

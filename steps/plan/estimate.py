@@ -321,7 +321,13 @@ def estimate(
                 weights_bytes=model.weights_bytes,
             )
             gpus = job.cluster.parallelism * gpus_per_pod
-            return _add_time(counted, time, gpus, cost_of(time, price), terms)
+            return _add_time(
+                counted,
+                time,
+                gpus,
+                cost_of(time, price),
+                terms,
+            )
 
 
 def _estimate_gigabytes(draft: PlanDraft, job: Job) -> float:

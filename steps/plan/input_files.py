@@ -174,7 +174,12 @@ def read_footer(
     `named` are the columns that templates name. Raises BadInput, TryAgain.
     """
     file, schema = read_source(source)
-    names = _match_columns(source, schema, columns, wanted)
+    names = _match_columns(
+        source,
+        schema,
+        columns,
+        wanted,
+    )
     for name in named:
         if name not in schema.names:
             absence = describe_absence(schema, name)
@@ -212,7 +217,13 @@ def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
     }
     for name in partitions:
         schema = schema.append(pa.field(name, pa.string()))
-    return InputFile(source, rows, {}, pa.schema([]), partitions), schema
+    return InputFile(
+        source,
+        rows,
+        {},
+        pa.schema([]),
+        partitions,
+    ), schema
 
 
 def _match_columns(
@@ -224,7 +235,12 @@ def _match_columns(
         if named is not None and is_set(ours, named) and named not in schema.names:
             absence = describe_absence(schema, named)
             raise BadInput(f"{source.uri}: {absence}. Correct columns.{ours}.")
-    names = match_names(schema.names, columns, source.uri, wanted)
+    names = match_names(
+        schema.names,
+        columns,
+        source.uri,
+        wanted,
+    )
     if "prompt" in wanted and "prompt" not in names:
         absence = describe_absence(schema, columns.prompt)
         raise BadInput(f"{source.uri}: {absence}. Set columns.prompt.")
@@ -282,10 +298,15 @@ def _batch_rows(parquet: pq.ParquetFile, columns: Sequence[str]) -> int:
     """The rows of a batch that fits in memory, by the largest rows of any row group."""
     metadata = parquet.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    sizes = [BATCH_BYTES * group.num_rows // max(1, group.total_byte_size) for group in groups]
-    kinds = [parquet.schema_arrow.field(name).type for name in columns]
-    has_images = any(pa.types.is_struct(kind) or pa.types.is_binary(kind) for kind in kinds)
-    return max(1, min([*sizes, IMAGE_BATCH_ROWS if has_images else BATCH_ROWS]))
+    limit = BATCH_ROWS
+    for name in columns:
+        kind = parquet.schema_arrow.field(name).type
+        if pa.types.is_struct(kind) or pa.types.is_binary(kind):
+            limit = IMAGE_BATCH_ROWS
+    for group in groups:
+        rows = BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
+        limit = max(1, min(limit, rows))
+    return limit
 
 
 def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:

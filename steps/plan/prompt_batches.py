@@ -128,7 +128,12 @@ def iter_prompt_batches(
     for file in files:
         names = dict.fromkeys([*file.column_names.values(), *file.carried])
         for batch in iter_file_columns(file, [*names]):
-            columns = _read_columns(file, batch, images, notes)
+            columns = _read_columns(
+                file,
+                batch,
+                images,
+                notes,
+            )
             columns["row"] = pa.array(np.arange(row, row + batch.num_rows, dtype=np.int64))
             yield pa.RecordBatch.from_pydict(columns, schema)
             row += batch.num_rows

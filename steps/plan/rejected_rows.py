@@ -17,7 +17,7 @@ from imagekiln.steps.plan.text_formats import LINE_FIELD
 from imagekiln.steps.runs.tables import REJECTED_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
 
-MAX_CAUSES = 20
+MAX_CAUSES = 5
 MAX_VALUE_CHARS = 200
 MAX_SHOWN_CHARS = 40
 MAX_VALUE_BYTES = 4 * MAX_VALUE_CHARS + 4  # that hold so many characters and one more
@@ -114,7 +114,12 @@ def _locate(
             if rejected.num_rows:
                 cells = columns.take(pa.array(rejected["row"].to_numpy() - start))
                 values = {ours: cells[theirs] for ours, theirs in names.items()}
-                yield from _describe_rows(file, rejected, first_row, values).to_batches()
+                yield from _describe_rows(
+                    file,
+                    rejected,
+                    first_row,
+                    values,
+                ).to_batches()
             count -= rejected.num_rows
             start += columns.num_rows
         first_row += file.rows

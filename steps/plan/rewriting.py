@@ -230,7 +230,9 @@ def rewrite_input(
     schema = pa.schema([*files[0].passthrough, *fields])
     files = tuple(replace(file, passthrough=schema, prompt_texts=prompt_texts) for file in files)
     model = rewriting.read_model()
-    facts = model and RewriteFacts(rewriting.folder, model.digest, len(prompts), sha256)
+    facts = None
+    if model is not None:
+        facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), sha256)
     return RewrittenInput(files, facts, len(prompts) - len(texts))
 
 

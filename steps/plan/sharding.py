@@ -48,8 +48,20 @@ def cut_shards(
     With `rest`, the groups without a sample, the sample is the first shard. `seconds_per_work` is
     for a pixel and step on one GPU. A part is a multiple of `batch`. Raises BadInput.
     """
-    part = _choose_part_images(job, groups, seconds_per_work, batch)
-    sizes = tuple(_cut(job, groups if rest is None else rest, seconds_per_work, part))
+    part = _choose_part_images(
+        job,
+        groups,
+        seconds_per_work,
+        batch,
+    )
+    sizes = tuple(
+        _cut(
+            job,
+            groups if rest is None else rest,
+            seconds_per_work,
+            part,
+        )
+    )
     if rest is not None:
         sampled = _count_images(groups) - _count_images(rest)
         sizes = (sampled, *sizes)
@@ -205,7 +217,15 @@ def load_tuning(job: Job, model: ModelFacts, files: tuple[InputFile, ...]) -> Tu
             "its own."
         )
     tuning = TuningEntries(entries)
-    return replace(tuning, key=_tuning_key(job, model, tuning, files))
+    return replace(
+        tuning,
+        key=_tuning_key(
+            job,
+            model,
+            tuning,
+            files,
+        ),
+    )
 
 
 def _tuning_key(

@@ -45,7 +45,6 @@ UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
     "budget": True,
     "cluster": True,
 }
-ACCEPTED_SHARES = ("rejected_share", "failed_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,12 @@ def make_plan(
     find_untried_entries(job)  # one that can be tried and is wrong is refused
     asked = job.without_cluster()
     if asked.run_id is not None:
-        named = _adopt_run(asked, asked.run_id, terms, must_exist=must_exist)
+        named = _adopt_run(
+            asked,
+            asked.run_id,
+            terms,
+            must_exist=must_exist,
+        )
         if named is not None:
             return named
     model = resolve_model(asked)
@@ -117,7 +121,12 @@ def make_plan(
             rewrite=rewritten.facts,
         )
         run_id = asked.run_id or _derive_run_id(asked, inputs)
-        adopted = _adopt_run(asked, run_id, terms, model)
+        adopted = _adopt_run(
+            asked,
+            run_id,
+            terms,
+            model,
+        )
         if adopted is not None:
             return adopted
         store = _open_run_store(asked, run_id)
@@ -127,8 +136,19 @@ def make_plan(
         inputs = replace(inputs, existing_runs=successful_runs(asked, run_id))
         store_image = partial(store_input_image, store)
         store_rejected = partial(write_rejected, store, scratch)
-        with make_draft(inputs, scratch, store_image, store_rejected) as draft:
-            result = _write_draft(store, run_id, draft, scratch, terms)
+        with make_draft(
+            inputs,
+            scratch,
+            store_image,
+            store_rejected,
+        ) as draft:
+            result = _write_draft(
+                store,
+                run_id,
+                draft,
+                scratch,
+                terms,
+            )
     # Another process was first: its plan is adopted.
     return result or make_plan(job, sample_images=sample_images, rewriter=rewriter)
 
@@ -141,7 +161,13 @@ def _write_draft(
     job = inputs.job
     time = expect_run_time(inputs.model, draft)
     over_budget = require_within_budget(job, time, terms)
-    plan = write_plan(store, run_id, draft, scratch, make_expectation(time, terms))
+    plan = write_plan(
+        store,
+        run_id,
+        draft,
+        scratch,
+        make_expectation(time, terms),
+    )
     if plan is None:
         return None
     set_terms(store, plan, terms)
@@ -188,10 +214,8 @@ def _describe_code_change(job: Job, plan: Plan) -> str | None:
 
 def is_planned(job: Job) -> bool:
     """Return whether the job names a run that is planned, so that planning reads no prompts."""
-    if job.run_id is None:
-        return False
-    store = _open_run_store(job, job.run_id)
-    return _read_plan(store) is not None
+    run_id = job.run_id
+    return run_id is not None and _read_plan(_open_run_store(job, run_id)) is not None
 
 
 def _derive_run_id(job: Job, inputs: PlanInputs) -> str:
@@ -201,11 +225,8 @@ def _derive_run_id(job: Job, inputs: PlanInputs) -> str:
     that a job resumes its run although the branch has moved.
     """
     is_named = any(revision.setting == "model" for revision in inputs.model.revisions)
-    # The shares decide whether a run is accepted, and none of its images.
-    defaults = JobLimits()
-    shares = {name: getattr(defaults, name) for name in ACCEPTED_SHARES}
-    limits = job.limits.model_copy(update=shares)
-    named_job = job.model_copy(update={"limits": limits})
+    # The limits decide whether a run is accepted, and none of its images.
+    named_job = job.model_copy(update={"limits": JobLimits()})
     content = [
         named_job.model_dump_json(exclude=UNNAMED_SETTINGS),
         input_fingerprint(inputs.files),
@@ -266,13 +287,18 @@ def _adopt_run(
     if job.run_id is not None and not must_exist:
         change = _describe_input_change(job, plan)
     change = change or _describe_code_change(job, plan)
-    return PlanResult(plan, store.uri, adopted=True, moved_revisions=moved, input_change=change)
+    return PlanResult(
+        plan,
+        store.uri,
+        adopted=True,
+        moved_revisions=moved,
+        input_change=change,
+    )
 
 
 def fixed_settings(job: Job) -> dict[str, object]:
     """The settings that must be equal to resume a run, as JSON. `run_id` may be derived."""
-    free: dict[str, IncEx | bool] = {**UNNAMED_SETTINGS, "run_id": True}
-    free["limits"] = dict.fromkeys(ACCEPTED_SHARES, True)
+    free: dict[str, IncEx | bool] = {**UNNAMED_SETTINGS, "run_id": True, "limits": True}
     settings = job.model_dump(mode="json", exclude=free)
     # The order of passes decides pixels, and that of a mapping is lost in comparing it.
     settings["passes"] = list(settings.get("passes", {}).items())

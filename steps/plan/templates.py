@@ -157,9 +157,19 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
 
 def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile:
     recipes = load_recipes(settings)
-    table = _read_table(job, settings, recipes, folder)
+    table = _read_table(
+        job,
+        settings,
+        recipes,
+        folder,
+    )
     count = count_prompts(settings, recipes, sum(file.rows for file in table) if table else 1)
-    maker = _PromptMaker(job, settings, recipes, table)
+    maker = _PromptMaker(
+        job,
+        settings,
+        recipes,
+        table,
+    )
     path = folder / "template-rows.parquet"
     batches = maker.iter_batches()
     first = next(batches)
@@ -194,7 +204,15 @@ def _read_table(
             )
     wanted = ["id", *(ours for ours in OUR_NAMES if ours not in written)]
     sources = convert_sources(gather_sources(settings.table_patterns, folder), folder)
-    files = tuple(_read_file(job, source, wanted, recipes.columns) for source in sources)
+    files = tuple(
+        _read_file(
+            job,
+            source,
+            wanted,
+            recipes.columns,
+        )
+        for source in sources
+    )
     require_rows(files)
     first = files[0]
     for file in files:
@@ -216,7 +234,13 @@ def _read_file(
     job: Job, source: SourceFile, wanted: list[str], named: tuple[str, ...]
 ) -> InputFile:
     carry = tuple(name for name in job.carry if name not in RECIPE_COLUMNS)
-    file, schema = read_footer(source, job.columns, carry, wanted, named)
+    file, schema = read_footer(
+        source,
+        job.columns,
+        carry,
+        wanted,
+        named,
+    )
     copied = {field.name: field for field in file.passthrough}
     for ours, theirs in file.column_names.items():
         if ours in INPUT_IMAGE_COLUMNS:
@@ -326,7 +350,12 @@ class _PromptMaker:
             count = recipe.count * self._recipes.negative.count
             for draw in range(self._recipes.draws):
                 for number in range(count):
-                    texts = self._make_texts(row, recipe, draw, number)
+                    texts = self._make_texts(
+                        row,
+                        recipe,
+                        draw,
+                        number,
+                    )
                     yield from self._sweep(row, draw, texts)
 
     def _make_texts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:

@@ -103,7 +103,7 @@ def open_text(path: Path, where: str) -> Iterator[TextIO]:
 
 def check_name(name: str, where: str) -> str:
     """The name of a column. Raises BadInput if it is not UTF-8."""
-    if name.isprintable() or name.encode(errors="replace").decode() == name:
+    if name.encode(errors="replace").decode() == name:
         return name
     raise BadInput(
         f"{where}: the name of a column, {cut_name(name)!a}, is no UTF-8. Save the file as UTF-8."
@@ -244,7 +244,12 @@ def _iter_rows(file: TextIO, where: str) -> Iterator[JsonRow]:
     if has_lines:
         for line, text in enumerate(file, start=1):
             if text.strip():
-                yield _make_row(_decode(text, where, line), where, f"line {line}", line)
+                yield _make_row(
+                    _decode(text, where, line),
+                    where,
+                    f"line {line}",
+                    line,
+                )
         return
     text = file.read(MAX_DOCUMENT_CHARS + 1)
     if len(text) > MAX_DOCUMENT_CHARS:
@@ -253,7 +258,12 @@ def _iter_rows(file: TextIO, where: str) -> Iterator[JsonRow]:
             f"{MAX_DOCUMENT_CHARS} characters. Write each object on a line, as `jq -c '.[]'` does."
         )
     for number, entry in enumerate(_find_entries(_decode(text, where))):
-        yield _make_row(entry, where, f"entry {number}", None)
+        yield _make_row(
+            entry,
+            where,
+            f"entry {number}",
+            None,
+        )
 
 
 def _make_row(value: object, where: str, place: str, line: int | None) -> JsonRow:

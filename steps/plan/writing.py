@@ -50,11 +50,30 @@ def write_plan(
     inputs = draft.inputs
     job = inputs.job
     with ThreadPoolExecutor(WRITERS) as pool:
-        shards = tuple(_write_shards(store, job, draft, pool))
+        shards = tuple(
+            _write_shards(
+                store,
+                job,
+                draft,
+                pool,
+            )
+        )
     rows = locate_rejected_rows(inputs.files, draft.catalog)
-    rejected = _write_rows(store, rejected_key, REJECTED_SCHEMA, rows, scratch)
+    rejected = _write_rows(
+        store,
+        rejected_key,
+        REJECTED_SCHEMA,
+        rows,
+        scratch,
+    )
     rows = draft.catalog.iter_duplicates()
-    duplicates = _write_rows(store, duplicates_key, DUPLICATE_SCHEMA, rows, scratch)
+    duplicates = _write_rows(
+        store,
+        duplicates_key,
+        DUPLICATE_SCHEMA,
+        rows,
+        scratch,
+    )
     width, height = default_image_size(job, inputs.model.facts)
     plan = Plan(
         schema_version=PLAN_SCHEMA_VERSION,
@@ -88,7 +107,13 @@ def write_plan(
 
 def write_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:
     """Write the rejected rows of a refused input; return the URI of the list."""
-    sha256 = _write_rows(store, rejected_key, REJECTED_SCHEMA, rows, scratch)
+    sha256 = _write_rows(
+        store,
+        rejected_key,
+        REJECTED_SCHEMA,
+        rows,
+        scratch,
+    )
     return store.uri_of(rejected_key(sha256))
 
 
@@ -120,7 +145,15 @@ def _write_shards(
     for number, rows in enumerate(draft.iter_shards()):
         is_first = number == 0
         check_store = is_first and job.unconditional_writes == "refuse"
-        pending.append(pool.submit(_write_shard, store, number, rows, check_store))
+        pending.append(
+            pool.submit(
+                _write_shard,
+                store,
+                number,
+                rows,
+                check_store,
+            )
+        )
         # The first shard shows what the store honors: nothing else is written before it is.
         if is_first or len(pending) > WRITERS:
             yield pending.popleft().result()

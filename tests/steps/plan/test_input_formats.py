@@ -56,13 +56,6 @@ def test_arrow_plans_the_images_of_the_same_parquet(
     assert [row["input_row"] for row in rejected(planned)] == [2]
 
 
-def test_text_in_arrow_that_is_no_utf8_costs_its_row(tmp_path: Path) -> None:
-    prompts = pa.array([b"good", b"\xff", b"fine"], pa.binary()).view(pa.string())
-    _write_stream(tmp_path / "p.arrows", pa.table({"prompt": prompts}))
-    planned = plan(tmp_path, prompts=f"{tmp_path}/p.arrows", limits=LIMITS)
-    assert image_rows(planned)["prompt"].to_pylist() == ["good", "fine"]
-
-
 def _refused(folder: Path, name: str) -> str:
     with pytest.raises(BadInput) as caught:
         plan(folder, prompts=f"{folder}/{name}")

@@ -190,18 +190,6 @@ def test_run_that_was_removed_is_neither_planned_again_nor_aggregated(tmp_path: 
             command()
 
 
-def test_input_is_fingerprinted_by_content_in_order_and_not_by_name(tmp_path: Path) -> None:
-    for place, prompts in enumerate((["a"], ["b"])):
-        write(tmp_path / f"{place}.parquet", {"prompt": prompts})
-        write(tmp_path / f"other-{place}.parquet", {"prompt": prompts})
-    orders = [["0", "1"], ["other-0", "other-1"], ["1", "0"]]
-    jobs = [
-        job(tmp_path, prompts=[f"{tmp_path}/{name}.parquet" for name in order]) for order in orders
-    ]
-    prints = [make_plan(configured).plan.input.sha256 for configured in jobs]
-    assert prints[0] == prints[1] != prints[2]
-
-
 def test_bundled_demo_is_planned_the_same_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
