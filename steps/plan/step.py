@@ -128,7 +128,11 @@ def make_plan(
             model,
         )
         if adopted is not None:
-            return adopted
+            return replace(
+                adopted,
+                guessed_columns=guessed_columns(asked, inputs.files),
+                unused_columns=find_unused_columns(inputs.files),
+            )
         store = _open_run_store(asked, run_id)
         if must_exist:
             raise Missing(f"{store.uri}: there is no such run to retry. Run the job first.")
