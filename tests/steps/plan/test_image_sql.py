@@ -125,8 +125,9 @@ def test_no_two_rows_have_one_id_however_their_texts_run_together() -> None:
 
 
 def test_every_setting_changes_the_id() -> None:
-    texts = ["another", "ugly"], ["euler", "style:1.0"], ["a" * 64] * 4
-    others = ImageParameters(*texts[0], 8, 1032, 1016, 31, 5.5, *texts[1], 0.5, *texts[2])
+    settings = ("another", "ugly", 8, 1032, 1016, 31, 5.5, "euler", "style:1.0", 0.5)
+    digests = ("a" * 64, "a" * 64, "a" * 64, "a" * 64)
+    others = ImageParameters(*settings, *digests)
     changed = [
         replace(PLAIN, **{field.name: getattr(others, field.name)})
         for field in fields(ImageParameters)
