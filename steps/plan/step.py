@@ -93,40 +93,16 @@ def make_plan(
     find_untried_entries(job)  # one that can be tried and is wrong is refused
     asked = job.without_cluster()
     if asked.run_id is not None:
-        named = _adopt_run(
-            asked,
-            asked.run_id,
-            terms,
-            must_exist=must_exist,
-        )
+        named = _adopt_run(asked, asked.run_id, terms, must_exist=must_exist)
         if named is not None:
             return named
     model = resolve_model(asked)
     require_room(asked, model.weights_bytes, gpu_memory)
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
-        rewritten = rewrite_input(asked, read_prompts(asked, scratch), rewriter)
-        if rewritten.missing:
-            raise BadInput(
-                f"{job.output}: lacks {rewritten.missing} rewritten prompts of the job, and "
-                "planning rewrites none. First type `imagekiln rewrite JOB` where the language "
-                "model can run, or `imagekiln submit JOB`, whose workflow does it."
-            )
-        inputs = PlanInputs(
-            job=model.job,
-            model=model,
-            files=rewritten.files,
-            tuning=load_tuning(asked, model.facts, rewritten.files),
-            sample_images=samples,
-            rewrite=rewritten.facts,
-        )
+        inputs = _read_inputs(asked, model, scratch, rewriter)
         run_id = asked.run_id or _derive_run_id(asked, inputs)
-        adopted = _adopt_run(
-            asked,
-            run_id,
-            terms,
-            model,
-        )
+        adopted = _adopt_run(asked, run_id, terms, model)
         if adopted is not None:
             return replace(
                 adopted,
@@ -137,7 +113,8 @@ def make_plan(
         if must_exist:
             raise Missing(f"{store.uri}: there is no such run to retry. Run the job first.")
         read_present_head(store)
-        inputs = replace(inputs, existing_runs=successful_runs(asked, run_id))
+        existing = successful_runs(asked, run_id)
+        inputs = replace(inputs, existing_runs=existing, sample_images=samples)
         store_image = partial(store_input_image, store)
         store_rejected = partial(write_rejected, store, scratch)
         with make_draft(
@@ -155,6 +132,26 @@ def make_plan(
             )
     # Another process was first: its plan is adopted.
     return result or make_plan(job, sample_images=sample_images, rewriter=rewriter)
+
+
+def _read_inputs(
+    job: Job, model: ResolvedModel, scratch: Path, rewriter: PromptRewriter | None
+) -> PlanInputs:
+    """Read and rewrite the prompts. Raises BadInput if rewritten ones are missing."""
+    rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)
+    if rewritten.missing:
+        raise BadInput(
+            f"{job.output}: lacks {rewritten.missing} rewritten prompts of the job, and "
+            "planning rewrites none. First type `imagekiln rewrite JOB` where the language "
+            "model can run, or `imagekiln submit JOB`, whose workflow does it."
+        )
+    return PlanInputs(
+        job=model.job,
+        model=model,
+        files=rewritten.files,
+        tuning=load_tuning(job, model.facts, rewritten.files),
+        rewrite=rewritten.facts,
+    )
 
 
 def _write_draft(
