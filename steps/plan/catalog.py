@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan import catalog_sql as sql
 from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS, quote_literal
@@ -78,35 +77,21 @@ class Catalog:
     counts: PlanCounts
     database: Database
     images_file: Path
-    rules: tuple[RejectionRule, ...]
     passthrough: tuple[str, ...]
     candidates: int = 1
 
     def fetch_rejected(self, start: int, end: int) -> pa.Table:
         """The rejected rows from `start` to before `end`, in order: `row`, `column`, `reason`."""
-        low, high = start * MAX_IMAGES_PER_ROW, end * MAX_IMAGES_PER_ROW
-        condition = f"number >= {low} AND number < {high}"
-        return self.database.fetch_table(f"{self._rejected_rows_sql(condition)} ORDER BY row")
+        return self.database.fetch_table(f"""
+            SELECT row, "column", reason FROM rejected JOIN labels USING (rule)
+            WHERE row >= {start} AND row < {end} ORDER BY row""")
 
     def count_rejections(self, limit: int) -> pa.Table:
         """The most frequent reasons for rejection: `column`, `reason`, `rows`, the first `row`."""
         return self.database.fetch_table(f"""
             SELECT "column", reason, count(*) AS rows, min(row) AS row
-            FROM ({self._rejected_rows_sql()})
+            FROM rejected JOIN labels USING (rule)
             GROUP BY ALL ORDER BY rows DESC, row, "column", reason LIMIT {limit}""")
-
-    def _rejected_rows_sql(self, condition: str = "true") -> str:
-        labels = " UNION ALL ".join(
-            f"SELECT {index}, '{rule.column}', {quote_literal(rule.reason)}"
-            for index, rule in enumerate(self.rules)
-        )
-        return f"""
-            SELECT number // {MAX_IMAGES_PER_ROW} AS row, "column", reason
-            FROM images JOIN ({labels}) label(rule, "column", reason) USING (rule)
-            WHERE {condition}
-            UNION ALL
-            SELECT DISTINCT row, '{SAME_ID_RULE.column}', '{SAME_ID_RULE.reason}' FROM same_id
-            WHERE {condition}"""
 
     def iter_duplicates(self) -> Iterator[pa.RecordBatch]:
         """The images that are made under an earlier row, as DUPLICATE_SCHEMA."""
@@ -199,6 +184,7 @@ def catalog_images(
     database.execute(sql.IMAGES)
     _create_repeated_table(database, "repeated_ids", sql.ID_HASHES)
     database.execute(sql.SAME_ID)
+    _create_rejected_table(database, (*rules, SAME_ID_RULE))
     database.execute(sql.VALID_IMAGES)
     _create_repeated_table(database, "repeated_images", sql.IMAGE_HASHES)
     database.execute(sql.DUPLICATES)
@@ -208,7 +194,7 @@ def catalog_images(
         database.execute(sql.whole_groups(candidates))
     groups = _group_by_shape(database)
     counts = PlanCounts(
-        rejected_rows=_fetch_count(database, sql.REJECTED_ROW_COUNT),
+        rejected_rows=_fetch_count(database, "SELECT count(*) FROM rejected"),
         images=sum(group.images for group in groups),
         duplicate_images=_fetch_count(database, "SELECT count(*) FROM duplicates"),
         truncated_prompts=sum(group.truncated for group in groups),
@@ -219,10 +205,21 @@ def catalog_images(
         counts=counts,
         database=database,
         images_file=images_file,
-        rules=rules,
         passthrough=passthrough,
         candidates=candidates,
     )
+
+
+def _create_rejected_table(database: Database, rules: tuple[RejectionRule, ...]) -> None:
+    """Create the table of rejected rows with their rule, and that of the rules' names."""
+    labels = " UNION ALL ".join(
+        f"SELECT {index}, '{rule.column}', {quote_literal(rule.reason)}"
+        for index, rule in enumerate(rules)
+    )
+    database.execute(
+        f'CREATE TABLE labels AS SELECT * FROM ({labels}) label(rule, "column", reason)'
+    )
+    database.execute(sql.rejected(len(rules) - 1))
 
 
 def _create_repeated_table(database: Database, name: str, hashes_sql: str) -> None:

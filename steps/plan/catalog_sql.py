@@ -27,6 +27,17 @@ SAME_ID = f"""
     first AS (SELECT id_key, arg_min(row_hash, number) AS row_hash FROM named GROUP BY id_key)
     SELECT number, number // {MAX_IMAGES_PER_ROW} AS row
     FROM named JOIN first USING (id_key) WHERE named.row_hash <> first.row_hash"""
+
+
+def rejected(same_id_rule: int) -> str:
+    """The rejected rows, each with the number of its rule."""
+    return f"""
+        CREATE TABLE rejected AS
+        SELECT number // {MAX_IMAGES_PER_ROW} AS row, rule FROM images WHERE rule IS NOT NULL
+        UNION ALL SELECT DISTINCT row, {same_id_rule} FROM same_id
+        ORDER BY row"""
+
+
 VALID_IMAGES = """
     CREATE VIEW valid_images AS
     SELECT * FROM images ANTI JOIN same_id USING (number) WHERE rule IS NULL"""
@@ -94,9 +105,6 @@ PLANNED = f"""
     CREATE TABLE planned AS
     SELECT number, place FROM planned_images image JOIN shapes shape ON {IS_SHAPE}
     ORDER BY number"""
-REJECTED_ROW_COUNT = """
-    SELECT (SELECT count(*) FROM images WHERE rule IS NOT NULL)
-         + (SELECT count(DISTINCT row) FROM same_id)"""
 # Sorted as numbers: as texts, many of them would not fit in memory.
 DUPLICATE_ROWS = """
     SELECT row AS input_row, image_index,
