@@ -120,9 +120,7 @@ def images_sql(
         SELECT image_id, image_index, row AS input_row, {", ".join(_planned_columns())}, truncated,
                {"NULL" if shortcuts is None else quote_literal(shortcuts)}::VARCHAR AS shortcuts
                {carried},
-               row * {MAX_IMAGES_PER_ROW} + image_index AS number, rule, row_hash,
-               CASE WHEN id IS NOT NULL THEN hash(id) END AS id_hash,
-               hash(image_id) AS image_hash
+               row * {MAX_IMAGES_PER_ROW} + image_index AS number, rule, row_hash
         FROM named"""
 
 

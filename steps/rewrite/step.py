@@ -29,7 +29,7 @@ from imagekiln.steps.plan.rewriting import (
     open_rewriting,
 )
 from imagekiln.steps.plan.step import is_planned
-from imagekiln.steps.plan.template_rows import read_prompts
+from imagekiln.steps.plan.templates import read_prompts
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.machine import limit_spinning
 from imagekiln.steps.runtime.progress import Event, NoProgress, Progress

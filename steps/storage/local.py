@@ -10,6 +10,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -159,7 +160,7 @@ class LocalStore:
 
 
 @contextmanager
-def open_file(path: Path) -> Iterator[BinaryIO]:
+def open_file(path: Path) -> Iterator[BufferedReader]:
     """A file for reading, without waiting for the other end of what turns out to be a pipe."""
     with open(path, "rb", opener=_open_at_once) as file:  # pathlib has no opener
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -12,8 +12,7 @@ import yaml
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.columns import OUR_NAMES, find_spellings
 from imagekiln.steps.plan.input_files import read_source
-from imagekiln.steps.plan.input_formats import convert_sources
-from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
+from imagekiln.steps.plan.source_files import convert_sources, expand_pattern, gather_sources
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.uri import is_remote_uri

@@ -103,7 +103,7 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
     if result.time is not None and counts.images:
         # Here, devices share the parts of a shard.
         here = replace(result.time, shards=gpus).describe(gpus)
-        lines.append(here if cluster_gpus is None else result.time.describe_both(cluster_gpus))
+        lines.append(here if cluster_gpus is None else result.time.describe(cluster_gpus))
     if result.over_budget is not None:
         lines.append(f"Budget exceeded by the estimate: {result.over_budget}.")
     lines += [*filter(None, [result.input_change]), *find_untried_entries(plan.job)]
@@ -191,13 +191,13 @@ def format_estimate(result: "Estimate") -> str:
         "rewriting": rewriting,
         **_time_lines(result),
     }
-    lines = [*_describe_input(result), *filter(None, [result.planned_run])]
+    lines = [*_describe_input(result)]
     return "\n".join([format_table(table), *map(sanitize_line, lines)])
 
 
 def _time_lines(result: "Estimate") -> dict[str, str]:
     """The time and its cost, or why they are not known."""
-    from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, device_noun, format_both
+    from imagekiln.steps.plan.estimate import HOW_TO_MEASURE, device_noun, format_hours
 
     noun = device_noun(result.device)
     unit = f"{noun}-hours"
@@ -206,7 +206,7 @@ def _time_lines(result: "Estimate") -> dict[str, str]:
 
     lines = {
         unit: f"{result.gpu_hours:,.2f} ({result.time_source})",
-        "time": f"about {format_both(result.gpu_hours, result.hours, result.gpus, noun)}",
+        "time": f"about {format_hours(result.hours, result.gpus, noun)}",
     }
     if not result.is_measured:
         lines["other GPUs"] = _compare_gpus(result.gpu_hours)

@@ -6,14 +6,14 @@ from functools import wraps
 from typing import cast
 from uuid import uuid4
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
+from imagekiln.steps.errors import KilnError, Missing, StorageRefused, TryAgain
 from imagekiln.steps.job.dates import DATE_PLACEHOLDER
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptList, PromptTemplate
 from imagekiln.steps.job.tuning_file import read_tuning_file
 from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.source_files import expand_pattern
-from imagekiln.steps.plan.template_recipes import load_recipes
+from imagekiln.steps.plan.templates import load_recipes
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.filesystem import open_object
@@ -142,14 +142,8 @@ def _read_first_file(pattern: str) -> None:
     uris = expand_pattern(pattern)
     if not uris:
         raise Missing(f"{pattern}: no such file or bucket.")
-    try:
-        with translate_errors(uris[0]), open_object(resolve_path(uris[0]), block_bytes=1) as file:
-            file.read(1)
-    except Missing:
-        with suppress(BadInput):  # a folder may be named like a file, as Spark's are
-            expand_pattern(f"{uris[0]}/")
-            return
-        raise
+    with translate_errors(uris[0]), open_object(resolve_path(uris[0]), block_bytes=1) as file:
+        file.read(1)
 
 
 @doctor_check("tuning")

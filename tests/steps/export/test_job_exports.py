@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.step import export_run
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import run
@@ -80,10 +79,3 @@ def test_copies_that_cannot_be_made_are_refused(
     values = {"name": "a", "prompts": "a.csv", "output": "out", "model": {"id": "bundled:shapes"}}
     with pytest.raises(ValueError, match=problem):
         Job.model_validate({**values, "export": copies})
-
-
-def test_a_file_in_the_place_of_copies_is_found_before_planning(tmp_path: Path) -> None:
-    (tmp_path / "tars").write_text("mine")
-    with pytest.raises(BadInput, match=r"export\[0\]\.to: .*tars is a file, or lies within one"):
-        run(exporting(tmp_path))
-    assert not (tmp_path / "out").exists()

@@ -100,7 +100,8 @@ def _sentence(code: int, output: str, errors: str, wanted: int) -> str:
 def test_every_command_that_takes_a_job_refuses_it_alike(command: str) -> None:
     assert _refused(command, _job()) == (
         f"prompts.parquet: no such file as {Path.cwd()}/prompts.parquet. Check `prompts`: it is "
-        "relative to the working directory, not to the job file."
+        "relative to the working directory, not to the job file. Prompts themselves are written "
+        "as `prompts: {texts: [...]}`."
     )
 
 
