@@ -83,12 +83,6 @@ def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:
     return scorers
 
 
-def images_scored_at_once(plan: Plan) -> int:
-    """Return how many images are scored at once: a batch, in whole groups of candidates."""
-    candidates = plan.job.candidates
-    return -(-plan.max_batch_size // candidates) * candidates
-
-
 def score_and_rank(
     job: Job,
     scorers: Scorers,

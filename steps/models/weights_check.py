@@ -1,7 +1,6 @@
 """Comparison of a model's files with the plan, in threads beside other work."""
 
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -15,12 +14,11 @@ from imagekiln.steps.models.hub import is_hub_id, require_undamaged
 class WeightsCheck:
     """A comparison of a model's files with its planned digest, which begins at once.
 
-    It also brings the files into the page cache. `hash_seconds` is the time of hashing.
+    It also brings the files into the page cache.
     """
 
     def __init__(self, model: ModelSettings, digest: str) -> None:
         """Begin to hash a local model. A hub model is known by its commit: nothing is read yet."""
-        self.hash_seconds = 0.0
         self._model = model
         self._planned_digest = digest
         self._downloaded: Future[None] | None = None
@@ -63,19 +61,11 @@ class WeightsCheck:
         self._pool.shutdown()
 
     def _hash_model(self) -> str:
-        started = time.perf_counter()
-        try:
-            return model_digest(self._model, self._raise_if_closed)
-        finally:
-            self.hash_seconds = time.perf_counter() - started
+        return model_digest(self._model, self._raise_if_closed)
 
     def _check_downloaded(self, folder: Path) -> None:
-        started = time.perf_counter()
-        try:
-            files = loaded_files(folder, self._model)
-            require_undamaged(self._model.id, files, self._raise_if_closed)
-        finally:
-            self.hash_seconds = time.perf_counter() - started
+        files = loaded_files(folder, self._model)
+        require_undamaged(self._model.id, files, self._raise_if_closed)
 
     def _raise_if_closed(self) -> None:
         if self._closed.is_set():

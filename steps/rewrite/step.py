@@ -27,7 +27,7 @@ from imagekiln.steps.plan.template_rows import read_prompts
 from imagekiln.steps.rewrite.model_files import fetch_weights, require_language_model
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.machine import limit_spinning
-from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
+from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage.local import temporary_folder
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _rewrite_prompts(notes: Progress, counter: Progress, job: Job, prompts: set[
 
 
 def _say(progress: Progress, sentence: str) -> None:
-    progress.show_event(Event("rewrite", {}, sentence))
+    progress.show_event("rewrite", sentence)
 
 
 def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenModel:

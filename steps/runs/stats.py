@@ -11,7 +11,6 @@ from pydantic import Field
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.fields import Dtype
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runs.start_times import StartSeconds
 
 # Bounds of what is read: figures beyond them are damage, and would break sums.
 Seconds = Annotated[float, Field(ge=0, le=1e10)]
@@ -73,9 +72,8 @@ class ShardStats:
     `max_batch_pixels` the most pixels that a batch held in the end, if memory ran out.
     `busy_share` is the share of the wall time after loading in which the device computed, and
     `peak_memory` the most bytes in use at once; both are None if that is unknown. `compile_mode`
-    and `decode_mode` are the modes in use at the end. `start` is the start of the process of the
-    latest attempt; None if the process did more than one shard. `started_at` and `ended_at` are
-    those of the first and the last attempt, in seconds since 1970.
+    and `decode_mode` are the modes in use at the end. `started_at` and `ended_at` are those of the
+    first and the last attempt, in seconds since 1970.
 
     `images` and `parts` are those that the processes of this shard committed: without those that
     others made for it, and with those that they made for other shards, of which `helped_images`
@@ -95,7 +93,6 @@ class ShardStats:
     max_batch_pixels: Count | None = None
     compile_mode: Literal["regional", "none"] = "none"
     decode_mode: Literal["whole", "tiles"] = "whole"
-    start: StartSeconds | None = None
     started_at: Seconds | None = None
     ended_at: Seconds | None = None
     helped_images: Count = 0

@@ -27,7 +27,6 @@ from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.scorers import ACCEPTED, BoundScorer, SafetyChecker
-from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
 from imagekiln.steps.generate.diffusion.transfer import (
@@ -40,6 +39,7 @@ from imagekiln.steps.generate.diffusion.vae import PlannedSize, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.execution import SpeedSettings
+from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.image import (
     DrawnImage,
     ImageRow,
@@ -90,7 +90,6 @@ class Denoiser:
         self.device: torch.device = pipe.device
         self.scorers: Mapping[str, BoundScorer] = {}
         self.passes: RunPasses | None = None
-        self.startup: Startup | None = None  # of a new process, until the first step ends it
         self._speed = speed
         self._loras = loras
         self._adapters = adapters
@@ -305,10 +304,7 @@ def to_drawn_image(
 
 
 def load_denoiser(
-    plan: Plan,
-    store: Store | None = None,
-    *,
-    startup: Startup | None = None,
+    plan: Plan, store: Store | None = None, weights: WeightsCheck | None = None
 ) -> Denoiser:
     """Load the denoiser of a plan, with adapters if `store` has the run.
 
@@ -316,8 +312,8 @@ def load_denoiser(
     does not load, TryAgain if its device is missing, full, or fails.
     """
     name = plan.job.model.id
-    with startup or Startup(plan) as begun, loading(name):
-        pipe = load_pipeline(plan, begun)
+    with loading(name):
+        pipe = load_pipeline(plan, weights)
 
     speed = plan.job.speed
     loras = None
@@ -327,6 +323,4 @@ def load_denoiser(
         if store is None:
             return Denoiser(pipe, speed, loras)
         adapters = load_adapters(pipe, plan, store)
-        denoiser = Denoiser(pipe, speed, loras, adapters, planned_size=plan.batch_size)
-        denoiser.startup = startup
-        return denoiser
+        return Denoiser(pipe, speed, loras, adapters, planned_size=plan.batch_size)

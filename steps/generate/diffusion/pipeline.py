@@ -23,7 +23,6 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_networks
 from imagekiln.steps.generate.diffusion.loras import fuse_loras
-from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
 from imagekiln.steps.models.checkpoints import checkpoint_file, scheduler_changes
@@ -46,7 +45,6 @@ from imagekiln.steps.models.scorers import score_references
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.run import open_run
-from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.machine import THREADS_VARIABLE, available_cpus
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 from imagekiln.steps.storage.uri import resolve_path
@@ -64,14 +62,14 @@ MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
 ACTIVATION_LOWER_BOUND = 1e-12
 
 
-def load_pipeline(plan: Plan, startup: Startup | None = None) -> diffusers.DiffusionPipeline:
-    """Load the plan's pipeline, ready to run; `startup` is what a new process began.
+def load_pipeline(plan: Plan, weights: WeightsCheck | None = None) -> diffusers.DiffusionPipeline:
+    """Load the plan's pipeline, ready to run; `weights` is a check that has begun.
 
     Raises BadInput if the model does not load, TryAgain without its device.
     """
-    with startup or Startup(plan) as begun:
-        device = open_device(plan, begun.clock)
-        pipe = load_pretrained(plan.job.model, device, begun, plan.model.pipeline)
+    with weights or WeightsCheck(plan.job.model, plan.model.digest) as check:
+        device = open_device(plan)
+        pipe = load_pretrained(plan.job.model, device, check, plan.model.pipeline)
     _require_text_input(plan.job.model.id, pipe)
     if plan.fused_loras is not None:
         fuse_loras(pipe, plan.job.model.loras, plan.loras, plan.fused_loras)
@@ -82,45 +80,41 @@ def load_pipeline(plan: Plan, startup: Startup | None = None) -> diffusers.Diffu
     return pipe
 
 
-def open_device(plan: Plan, clock: StartClock) -> torch.device:
-    """The plan's device, set up for its job. The classes of its pipeline are then imported."""
-    with clock.phase("device"):
-        device = choose_device(plan.job.device)
-        # Compiled code calls convolutions through PyTorch, which reads this at each call.
-        torch.backends.cudnn.deterministic = True
-        if plan.job.speed.quantization == "fp8":
-            require_fp8_support(device)
-        _refuse_emulated_dtype(plan, device)
-        if memory := device_memory(device):
-            weights_bytes = sum_weights(plan.model, plan.passes)
-            require_room(plan.job, weights_bytes, memory / GIB, describe_device(device))
+def open_device(plan: Plan) -> torch.device:
+    """The plan's device, set up for its job."""
+    device = choose_device(plan.job.device)
+    # Compiled code calls convolutions through PyTorch, which reads this at each call.
+    torch.backends.cudnn.deterministic = True
+    if plan.job.speed.quantization == "fp8":
+        require_fp8_support(device)
+    _refuse_emulated_dtype(plan, device)
+    if memory := device_memory(device):
+        weights_bytes = sum_weights(plan.model, plan.passes)
+        require_room(plan.job, weights_bytes, memory / GIB, describe_device(device))
     _limit_threads(device)
-    # diffusers imports each pipeline when it is first used; what fails fails again in loading.
-    with clock.phase("imports"), suppress(Exception):
-        getattr(diffusers, plan.model.pipeline, None)
     return device
 
 
 def load_pretrained(
-    model: ModelSettings, device: torch.device, startup: Startup, pipeline: str
+    model: ModelSettings, device: torch.device, weights: WeightsCheck, pipeline: str
 ) -> diffusers.DiffusionPipeline:
     """Load a model on its device, in eval mode, and check its files against the plan.
 
     `pipeline` is the name of its class, which a model in one file does not state.
     """
-    folder = fetch_model(model, startup)
+    folder = fetch_model(model, weights)
     _silence_libraries()
     try:
-        pipe = _load_files(model, folder, device, startup, pipeline)
+        require_data_only(folder, model.id)
+        pipe = _load_networks(model, folder, pipeline).to(device)
     except Exception as error:  # a user's folder makes the libraries raise anything
         with suppress(Missing):
-            startup.require_planned()  # files of another model, and damaged ones, need not load
+            weights.require_planned()  # files of another model, and damaged ones, need not load
         with loading_from_cache(model.id, folder):
             if isinstance(error, KilnError):
                 raise
             raise _explain_load_error(model.id, error) from error
-    with startup.clock.phase("hash_wait"):
-        startup.require_planned()
+    weights.require_planned()
     pipe.set_progress_bar_config(disable=True)
     for component in pipe.components.values():
         if isinstance(component, torch.nn.Module):
@@ -132,17 +126,6 @@ def _silence_libraries() -> None:
     for library in (diffusers, transformers):  # a pod's log is for what the job does
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
-
-
-def _load_files(
-    model: ModelSettings, folder: Path, device: torch.device, startup: Startup, pipeline: str
-) -> diffusers.DiffusionPipeline:
-    """The model in a folder, or its file with the configuration there. Raises anything."""
-    require_data_only(folder, model.id)
-    with startup.clock.phase("load"):
-        pipe = _load_networks(model, folder, pipeline)
-    with startup.clock.phase("device"):
-        return pipe.to(device)
 
 
 def _load_networks(

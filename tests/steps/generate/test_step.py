@@ -1,7 +1,5 @@
 """One shard, from its plan to its parts, with a real model."""
 
-import io
-import json
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +30,7 @@ from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.runs.parts import read_outcomes
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.start_times import StartClock
-from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress
+from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
@@ -98,20 +95,6 @@ def test_only_missing_parts_are_made_wherever_the_gaps_are(
         content, written_at = first[key]
         assert store.read(key) == content
         assert (Path(store.uri_of(key)).stat().st_mtime_ns == written_at) == (number not in gone)
-
-
-def test_a_process_s_start_is_in_its_shard_s_statistics_and_in_its_log(there: PlanResult) -> None:
-    log = io.StringIO()
-    progress = JsonLinesProgress(log)
-    done = generate(there.uri, 0, progress, process_clock=StartClock.of_process())
-    assert done is not None
-    assert done.start is not None
-    assert done.start.first_step > 0
-    assert done.start.hash > 0
-    assert stats_of(there.uri, 0) == done
-    events = [json.loads(line) for line in log.getvalue().splitlines()]
-    (event,) = [event for event in events if event["event"] == "start"]
-    assert event["seconds"]["total"] == pytest.approx(done.start.total, abs=0.001)
 
 
 def test_weights_that_changed_after_planning_commit_nothing(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from imagekiln.steps.generate.workers import choose_environments
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.local import run
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.runtime.progress import Event, NoProgress
+from imagekiln.steps.runtime.progress import NoProgress
 from tests.devices import remove_gpu
 from tests.runs import image_row, job, picture, write_prompts
 
@@ -90,8 +90,8 @@ def test_run_that_leaves_its_device_open_says_that_it_draws_on_the_cpu(
     sentences: list[str] = []
 
     class Progress(NoProgress):
-        def show_event(self, event: Event) -> None:
-            sentences.append(event.sentence)
+        def show_event(self, name: str, sentence: str) -> None:  # noqa: ARG002  # for programs
+            sentences.append(sentence)
 
     prompts = write_prompts(tmp_path / "prompts.parquet", [{"prompt": "a red circle"}])
     run(job(prompts, str(tmp_path / "out"), device=device), Progress())
