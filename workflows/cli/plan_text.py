@@ -36,12 +36,6 @@ BYTES_PER_GIGABYTE = 1e9
 NO_REFUSAL = (
     "The estimate rests on too little to refuse the job, which stops when its budget is spent"
 )
-STOP_REASONS = {
-    "saturated": "larger batches are no faster",
-    "memory": "larger batches do not fit in memory",
-    "largest": "the largest batch that is tried",
-    "time": "the time limit was reached",
-}
 
 
 def print_plan(result: "PlanResult", gpus: int = 1) -> None:
@@ -315,8 +309,7 @@ def format_tuning(result: "TuningResult") -> str:
 def _describe_tuning(entry: "TuningEntry") -> list[str]:
     size = f"{entry.width} x {entry.height} on {entry.gpu}"
     batch = f"batches of {pluralize(entry.batch, 'image')}"
-    reason = STOP_REASONS[entry.stopped]
-    lines = [f"{size}: {batch}, {entry.seconds_per_image:.3g} s per image ({reason})."]
+    lines = [f"{size}: {batch}, {entry.seconds_per_image:.3g} s per image."]
     for rate in entry.measured:
         memory = "" if rate.peak_gib is None else f"{rate.peak_gib:9.1f} GiB"
         lines.append(f"  batch {rate.batch:3} {rate.images_per_second:10.3g} images/s{memory}")

@@ -5,7 +5,7 @@ import pytest
 
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.job.tuning_file import add_tuning_entry
+from imagekiln.steps.job.tuning_file import add_tuning_entries
 from imagekiln.steps.storage import filesystem, open_store
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
 from imagekiln.workflows.doctor.check_storage import (
@@ -147,7 +147,7 @@ def test_tuning_file_must_be_readable(s3_bucket: str) -> None:
     name = f"{s3_bucket}/tuning.yaml"
     job = _job(s3_bucket, batch={"tuning": name})
     assert check_tuning(job).verdict == "wrong"
-    add_tuning_entry(name, entry())
+    add_tuning_entries(name, entry())
     finding = check_tuning(job)
     assert finding.verdict == "ok"
     assert finding.says == f"{name} can be read."
