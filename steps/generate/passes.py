@@ -19,13 +19,13 @@ from imagekiln.steps.generate.diffusion.denoiser import (
     load_denoiser,
     to_drawn_image,
 )
-from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
-from imagekiln.steps.generate.diffusion.transformers_models import (
+from imagekiln.steps.generate.diffusion.image_models import (
     Describe,
     Upscale,
     load_captioner,
     load_upscaler,
 )
+from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.encoder import mark_flat
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.input_images import resize_to_cover

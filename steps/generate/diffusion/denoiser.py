@@ -20,13 +20,13 @@ from imagekiln.steps.generate.diffusion.device import (
     side_stream,
     wait_for_event,
 )
+from imagekiln.steps.generate.diffusion.image_models import ACCEPTED, BoundScorer, SafetyChecker
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.noise import DrawnAhead, StepNoise, draw_step_noise
 from imagekiln.steps.generate.diffusion.patches import step_noise_from, step_on_host
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
-from imagekiln.steps.generate.diffusion.scorers import ACCEPTED, BoundScorer, SafetyChecker
 from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
 from imagekiln.steps.generate.diffusion.transfer import (
@@ -102,12 +102,12 @@ class Denoiser:
         self.compiled_pipeline = CompiledPipeline(pipe, speed, other_denoisers)
         self.vae_decoder = VaeDecoder(pipe, speed.vae, planned_size, self._prepare_recompilation)
         clock = self.compiled_pipeline.clock
-        self._profiler = PipelineProfiler(pipe, texts=not self._inputs.encodes_texts, clock=clock)
+        self._profiler = PipelineProfiler(self.device, clock)
 
-        self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add_text)
+        self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add)
         self._batch_noise = DrawnAhead[PipelineKwargs]()
         self._step_noise = DrawnAhead[StepNoise]()
-        self._check_safety = SafetyChecker(pipe, self._profiler.add_safety)
+        self._check_safety = SafetyChecker(pipe, self._profiler.add)
         self._upcoming: Sequence[ImageRow] = ()
         self._copy_stream = side_stream(self.device)
         self._previous_batch: DeviceEvent | None = None

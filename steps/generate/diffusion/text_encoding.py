@@ -14,6 +14,7 @@ import torch
 from imagekiln.steps.generate.diffusion.device import side_stream
 from imagekiln.steps.generate.diffusion.patches import mark_shared
 from imagekiln.steps.models.families import EmbeddingIndices, Family
+from imagekiln.steps.runs.stats import StageSeconds
 
 TEXT_THREAD = "texts"  # the name that its thread begins with
 PREFETCH_DEVICES = frozenset({"cuda"})  # on a CPU, texts and batches would share cores
@@ -141,11 +142,11 @@ class TextPrefetcher:
     plans anew in each thread, and never frees them.
     """
 
-    def __init__(self, device: torch.device, on_encoded: Callable[[float], None]) -> None:
-        """Call `on_encoded`, in the thread, with the seconds that each text took."""
+    def __init__(self, device: torch.device, add: Callable[[StageSeconds], None]) -> None:
+        """Call `add`, in the thread, with the time of each text."""
         self._stream = side_stream(device)
         self._enabled = device.type in PREFETCH_DEVICES
-        self._on_encoded = on_encoded
+        self._add = add
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=TEXT_THREAD)
         self._pending: list[Future[None]] = []
 
@@ -181,7 +182,7 @@ class TextPrefetcher:
             finally:  # a text may be in its cache even if this failed
                 if self._stream is not None:
                     self._stream.synchronize()
-            self._on_encoded(time.perf_counter() - started)
+            self._add(StageSeconds(text=time.perf_counter() - started))
 
     def _stream_context(self) -> AbstractContextManager[object]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)

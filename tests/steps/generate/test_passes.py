@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.transformers_models import load_captioner
+from imagekiln.steps.generate.diffusion.image_models import load_captioner
 from imagekiln.steps.generate.passes import ImagePass, ImagePasses, load_passes, pass_seed
 from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.imaging.codecs import RGB

@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.diffusion.scorers import BatchScorer
+from imagekiln.steps.generate.diffusion.image_models import BatchScorer
 from imagekiln.steps.generate.scores import (
     load_own_scorer,
     load_scorers,

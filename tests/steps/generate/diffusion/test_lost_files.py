@@ -9,9 +9,12 @@ import torch
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.adapters import load_adapters
+from imagekiln.steps.generate.diffusion.image_models import (
+    load_captioner,
+    load_model_scorer,
+    load_upscaler,
+)
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.scorers import load_model_scorer
-from imagekiln.steps.generate.diffusion.transformers_models import load_captioner, load_upscaler
 from imagekiln.steps.job.passes import CaptionPass, UpscalePass
 from imagekiln.steps.job.prompts import RewriteSettings
 from imagekiln.steps.models import hub
