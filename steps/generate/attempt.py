@@ -80,7 +80,6 @@ class Attempt:
 
         batches = [batch for part in parts for batch in split_into_batches(part, self._batch_size)]
         denoiser.pop_times()  # of an earlier attempt with the same model
-        denoiser.prefetch_images(row for batch in batches for row in batch.rows)
         recovery = BatchRecovery(
             partial(denoiser.draw, check=self._stop.raise_if_due),
             self._batch_size,

@@ -173,17 +173,14 @@ class Denoiser:
         return self._inputs.text_tokens(batch)
 
     def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
-        """Take the rows after the next batch, to prepare their texts and noise beside it."""
+        """Take the rows after the next batch, to prepare what they need beside it."""
         self._upcoming = rows
+        if self._adapters is not None:
+            self._adapters.images.prefetch(rows)
 
     def finish_texts(self) -> None:
         """Wait for texts that are encoded ahead: nothing may run while another model compiles."""
         self._text_prefetcher.wait()
-
-    def prefetch_images(self, rows: Iterable[ImageRow]) -> None:
-        """Take all rows to draw, in about this order, to read their input images ahead."""
-        if self._adapters is not None:
-            self._adapters.image_prefetcher.set_upcoming(rows)
 
     def load_loras(self, names: Iterable[str]) -> None:
         """Load these LoRAs now, not when a batch first uses them."""
@@ -203,7 +200,7 @@ class Denoiser:
         if self.passes is not None:
             self.passes.close()
         if self._adapters is not None:
-            self._adapters.image_prefetcher.close()
+            self._adapters.images.close()
         finish_device_work(self.device)
 
     def _call_pipeline(

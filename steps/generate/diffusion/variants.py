@@ -8,7 +8,7 @@ import diffusers
 from diffusers.utils import BaseOutput
 from PIL import Image as Pillow
 
-from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, ReferenceEmbeddings
+from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, image_request
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import (
     per_image_control_noise,
@@ -94,11 +94,6 @@ class PipelineVariants:
         self._variants: dict[tuple[str, bool], Variant] = {
             (TEXT_TO_IMAGE, False): self.text_to_image
         }
-        self._references: ReferenceEmbeddings | None = None
-        if adapters is not None and adapters.ip_adapter_scale is not None:
-            self._references = ReferenceEmbeddings(
-                pipe, adapters.ip_adapter_scale, adapters.image_prefetcher.get_preprocessed
-            )
 
     def variant_for(self, input_images: Sequence[str]) -> Variant:
         """The pipeline for rows that have input images in these columns."""
@@ -118,8 +113,8 @@ class PipelineVariants:
             components["controlnet"] = self._adapters.controlnet
         pipe = getattr(diffusers, auto_class).from_pipe(self.text_to_image.pipe, **components)
         pipe.set_progress_bar_config(disable=True)
-        if self._references is not None:
-            self._references.attach(pipe)
+        if self._adapters is not None and self._adapters.references is not None:
+            self._adapters.references.attach(pipe)
         inputs = self.text_to_image.inputs.for_sibling(pipe)
         return Variant(pipe, inputs, Schedulers(pipe.scheduler))
 
@@ -134,25 +129,21 @@ class PipelineVariants:
             return {"image": list(own_images), "strength": rows[0].parameters.strength}
         if self._adapters is None:
             return {}
-        prefetcher = self._adapters.image_prefetcher
+        adapters = self._adapters
+        adapters.images.prefetch(rows)
         columns = batch_shape(rows[0]).input_images
-        images = {
-            column: [prefetcher.get_image(row, column) for row in rows]
+        accepts = self.variant_for(columns).inputs.accepts
+        names = {"source_image": "image", "mask_image": "mask_image"}
+        names["control_image"] = "control_image" if accepts("control_image") else "image"
+        kwargs: PipelineKwargs = {
+            names[column]: [adapters.images.get(image_request(row, column)) for row in rows]
             for column in columns
-            if column != "reference_image"
+            if column in names
         }
-        kwargs: PipelineKwargs = {}
         if "source_image" in columns:
-            kwargs["image"] = images["source_image"]
             kwargs["strength"] = rows[0].parameters.strength
-        if "mask_image" in columns:
-            kwargs["mask_image"] = images["mask_image"]
         if "control_image" in columns:
-            accepts = self.variant_for(columns).inputs.accepts
-            name = "control_image" if accepts("control_image") else "image"
-            kwargs[name] = images["control_image"]
-            kwargs["controlnet_conditioning_scale"] = self._adapters.controlnet_scale
-        if self._references is not None:
-            kwargs |= self._references.pipeline_kwargs(rows)
-        prefetcher.release(rows)
+            kwargs["controlnet_conditioning_scale"] = adapters.controlnet_scale
+        if adapters.references is not None:
+            kwargs |= adapters.references.pipeline_kwargs(rows)
         return kwargs
