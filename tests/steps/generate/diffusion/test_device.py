@@ -67,9 +67,11 @@ def test_gpu_that_pytorch_does_not_find_is_no_absent_one(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _attach(monkeypatch, H200)
-    with pytest.raises(TryAgain, match=r"NVIDIA H200 is here, and PyTorch cannot use it \(No CUDA"):
+    with pytest.raises(
+        TryAgain, match=r"NVIDIA H200 is not there, or PyTorch cannot use it \(No CUDA"
+    ):
         choose_kind(device)
-    with pytest.raises(BadInput, match="NVIDIA H200 is here"):
+    with pytest.raises(BadInput, match="NVIDIA H200 is not there"):
         choose_environments(read_job("bundled:demo.yaml", [f"device={device}"]), None)
 
 
@@ -164,7 +166,7 @@ def test_failure_of_a_pod_names_its_node_and_how_to_take_it_out_of_use(
         "Run the command again. If this node fails again: kubectl cordon gpu-7"
     )
     remove_gpu(monkeypatch, "No CUDA GPUs are available")
-    with pytest.raises(TryAgain, match=r"is not there on node gpu-7 .* kubectl cordon gpu-7$"):
+    with pytest.raises(TryAgain, match=r"is not there on node gpu-7.* kubectl cordon gpu-7$"):
         choose_device("cuda")
 
 
