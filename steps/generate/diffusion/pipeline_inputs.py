@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import diffusers
@@ -13,7 +13,6 @@ from imagekiln.steps.generate.diffusion.noise import pin_for
 from imagekiln.steps.generate.diffusion.patches import pack_latents
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.text_encoding import (
-    PromptEmbeds,
     PromptEncoder,
     TextCache,
     TextRequest,
@@ -73,18 +72,21 @@ class PipelineInputs:
         if not rows or not self.encodes_texts:
             return []
         loras = self._activate_text_loras(rows[0])
-        prompts = [row.parameters.prompt for row in rows]
-        requests = [
-            TextRequest(self._prompts, text, loras)
-            for text in self._prompts.uncached(prompts, loras)
+        return [
+            TextRequest(cache, text, loras)
+            for cache, _, texts in self._texts_of(rows)
+            for text in cache.uncached(texts, loras)
         ]
-        if self._uses_negative_prompt(rows[0]):
+
+    def _texts_of(
+        self, rows: Sequence[ImageRow]
+    ) -> Iterator[tuple[TextCache, EmbeddingIndices, Sequence[str]]]:
+        """The prompts and, with guidance, the negative prompts, with their cache and arguments."""
+        prompts = [row.parameters.prompt for row in rows]
+        yield self._prompts, self._family.positive_embeds, prompts
+        if self._call.is_guided(rows[0].parameters.guidance):
             negative_prompts = [row.parameters.negative_prompt for row in rows]
-            requests += [
-                TextRequest(self._negative_prompts, text, loras)
-                for text in self._negative_prompts.uncached(negative_prompts, loras)
-            ]
-        return requests
+            yield self._negative_prompts, self._family.negative_embeds, negative_prompts
 
     def activate_loras(self, row: ImageRow) -> None:
         """Activate the row's LoRAs in what the pipeline's call runs."""
@@ -106,13 +108,10 @@ class PipelineInputs:
             kwargs["max_sequence_length"] = length
 
         loras = self._activate_text_loras(rows[0])
-        embeds = (self._prompts.get(row.parameters.prompt, loras) for row in rows)
-        kwargs |= self._embeds_kwargs(self._family.positive_embeds, embeds, length)
-        if self._uses_negative_prompt(rows[0]):
-            embeds = (
-                self._negative_prompts.get(row.parameters.negative_prompt, loras) for row in rows
-            )
-            kwargs |= self._embeds_kwargs(self._family.negative_embeds, embeds, length)
+        for cache, names, texts in self._texts_of(rows):
+            tensors = stack_embeds([cache.get(text, loras) for text in texts], length)
+            for name, tensor in zip(names, tensors, strict=True):
+                kwargs[name] = list(tensor) if self._family.embeds_as_list else tensor
         return kwargs
 
     def text_tokens(self, rows: Sequence[ImageRow]) -> int | None:
@@ -120,14 +119,9 @@ class PipelineInputs:
         longest = self._family.pad_to_tokens
         if longest is None or len(rows) > 1:
             return longest
-        (row,) = rows
-        parameters = row.parameters
-        loras = self._activate_text_loras(row)
-        embeds = [self._prompts.get(parameters.prompt, loras)]
-        if self._uses_negative_prompt(row):
-            embeds.append(self._negative_prompts.get(parameters.negative_prompt, loras))
-        lengths = [tensors[0].shape[1] for tensors in embeds]
-        tokens = max(lengths)
+        loras = self._activate_text_loras(rows[0])
+        texts = [(cache, text) for cache, _, (text,) in self._texts_of(rows)]
+        tokens = max(cache.get(text, loras)[0].shape[1] for cache, text in texts)
         # More than the text has: without padding, diffusers drops the mask, and other kernels run.
         return min(longest, TEXT_STEP * (tokens // TEXT_STEP + 1))
 
@@ -231,17 +225,6 @@ class PipelineInputs:
         if self._loras is None:
             return None
         return self._loras.activate(row.parameters.loras, texts=True)
-
-    def _uses_negative_prompt(self, row: ImageRow) -> bool:
-        return self._call.is_guided(row.parameters.guidance)
-
-    def _embeds_kwargs(
-        self, names: EmbeddingIndices, embeds: Iterable[PromptEmbeds], length: int | None
-    ) -> PipelineKwargs:
-        tensors = stack_embeds(list(embeds), length)
-        if self._family.embeds_as_list:
-            return {name: list(tensor) for name, tensor in zip(names, tensors, strict=True)}
-        return dict(zip(names, tensors, strict=True))
 
 
 def _call_after_step(
