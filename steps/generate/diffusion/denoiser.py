@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
 from typing import Protocol
 
 import diffusers
@@ -22,10 +21,8 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.image_models import ACCEPTED, BoundScorer, SafetyChecker
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.noise import DrawnAhead, StepNoise, draw_step_noise
-from imagekiln.steps.generate.diffusion.patches import step_noise_from, step_on_host
+from imagekiln.steps.generate.diffusion.patches import pinned_step_noise, step_on_host
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
-from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
@@ -70,7 +67,7 @@ class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once.
 
     Its scorers may be used in another thread, its passes in the drawing thread. Until `close`, it
-    has threads that prepare texts, noise and input images ahead.
+    has threads that prepare texts and input images ahead.
     """
 
     def __init__(
@@ -105,8 +102,6 @@ class Denoiser:
         self._profiler = PipelineProfiler(self.device, clock)
 
         self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add)
-        self._batch_noise = DrawnAhead[PipelineKwargs]()
-        self._step_noise = DrawnAhead[StepNoise]()
         self._check_safety = SafetyChecker(pipe, self._profiler.add)
         self._upcoming: Sequence[ImageRow] = ()
         self._copy_stream = side_stream(self.device)
@@ -141,16 +136,13 @@ class Denoiser:
         own_images: Mapping[int, Pillow.Image] | None = None,
     ) -> Sequence[DrawnImage]:
         batches = self._inputs.split_batches(rows, size)
-        next_batches = batches[1:]
-        if self._upcoming:
-            next_batches += self._inputs.split_batches(self._upcoming[:size], size)[:1]
         calls = [
             self.compiled_pipeline.draw(
                 batch,
-                partial(self._call_pipeline, batch, next_batch, check, own_images),
+                partial(self._call_pipeline, batch, check, own_images),
                 self._code_tokens(batch),
             )
-            for batch, next_batch in zip_longest(batches, next_batches, fillvalue=())
+            for batch in batches
         ]
         done_event = calls[-1].host_copy.done_event
         read = partial(self._to_drawn_images, rows, calls, own_images is None)
@@ -195,8 +187,6 @@ class Denoiser:
     def close(self) -> None:
         """End the threads, those of passes too. Batches can no longer be drawn."""
         self._text_prefetcher.close()
-        self._batch_noise.close()
-        self._step_noise.close()
         if self.passes is not None:
             self.passes.close()
         if self._adapters is not None:
@@ -206,7 +196,6 @@ class Denoiser:
     def _call_pipeline(
         self,
         batch: Sequence[ImageRow],
-        next_batch: Sequence[ImageRow],
         check: Callable[[], None],
         own_images: Mapping[int, Pillow.Image] | None,
     ) -> "PipelineCall":
@@ -216,8 +205,8 @@ class Denoiser:
         with self._profiler.profile_call(variant.pipe) as spans:
             with spans.span("text"):
                 kwargs = variant.inputs.text_kwargs(batch)
-            kwargs |= variant.inputs.batch_kwargs(batch, check, self._batch_noise.take(batch))
-            self._prefetch_upcoming(batch[0], next_batch)
+            kwargs |= variant.inputs.batch_kwargs(batch, check)
+            self._prefetch_texts(batch[0])
             images = None
             if own_images is not None:
                 indexes = [row.index_in_part for row in batch]
@@ -226,8 +215,7 @@ class Denoiser:
             with ExitStack() as stack:
                 stack.enter_context(step_shortcuts(variant.pipe, self._speed, len(batch)))
                 if variant is self._variants.text_to_image:  # others draw noise between steps
-                    draw_noise = partial(draw_step_noise, self._step_noise)
-                    stack.enter_context(step_noise_from(variant.pipe.scheduler, draw_noise))
+                    stack.enter_context(pinned_step_noise(variant.pipe.scheduler))
                 output = variant.draw(kwargs)
         tensor = to_tensor(output.images, batch[0])
         host_copy = copy_to_host(tensor, self._copy_stream, spans)
@@ -247,14 +235,12 @@ class Denoiser:
             images += map(to_drawn_image, call.rows, pixels, finite, verdicts)
         return images[: len(rows)]
 
-    def _prefetch_upcoming(self, row: ImageRow, next_batch: Sequence[ImageRow]) -> None:
-        """Draw noise, and encode texts of the same shape only: others may change the pipeline."""
+    def _prefetch_texts(self, row: ImageRow) -> None:
+        """Encode texts of upcoming rows of the same shape: others may change the pipeline."""
         upcoming = self._upcoming
         self._upcoming = ()
         if self.compiled_pipeline.compiling_now:
             return
-        if next_batch and self._inputs.encodes_texts:
-            self._batch_noise.start(next_batch, partial(self._inputs.noise_kwargs, next_batch))
         same_shape = [other for other in upcoming if batch_shape(other) == batch_shape(row)]
         self._text_prefetcher.start(self._inputs.uncached_texts(same_shape))
 

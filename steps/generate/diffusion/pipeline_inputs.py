@@ -9,8 +9,7 @@ import diffusers
 import torch
 
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.noise import pin_for
-from imagekiln.steps.generate.diffusion.patches import pack_latents
+from imagekiln.steps.generate.diffusion.patches import pack_latents, to_device
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.text_encoding import (
     PromptEncoder,
@@ -134,22 +133,15 @@ class PipelineInputs:
             kwargs["negative_prompt"] = negative_prompts
         return kwargs
 
-    def batch_kwargs(
-        self, rows: Sequence[ImageRow], after_step: StepCallback, noise: PipelineKwargs | None
-    ) -> PipelineKwargs:
-        """Everything but the texts: settings, the callback, and `noise` or newly drawn noise."""
-        kwargs = noise or self.noise_kwargs(rows)
-        latents = kwargs.get("latents")
-        if isinstance(latents, torch.Tensor):
-            pinned = latents.is_pinned()
-            kwargs["latents"] = latents.to(self._pipe.device, non_blocking=pinned)
+    def batch_kwargs(self, rows: Sequence[ImageRow], after_step: StepCallback) -> PipelineKwargs:
+        """Everything but the texts: noise, settings and the callback."""
+        kwargs = self.noise_kwargs(rows)
         return kwargs | self.settings_kwargs(rows[0]) | self.callback_kwargs(after_step)
 
     def noise_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         """A generator on the CPU for each image, and initial noise drawn from it in float32.
 
-        So noise does not depend on device, dtype or neighbors. Any thread may call this if texts
-        are encoded here.
+        So noise does not depend on device, dtype or neighbors.
         """
         if not self._family.positive_embeds:  # a single row
             # What the pipeline draws without a generator must follow from the row too.
@@ -172,7 +164,7 @@ class PipelineInputs:
         dtype = denoiser_network(self._pipe).dtype
         if self._family.float32_latents:
             dtype = torch.float32
-        return {"generator": generators, "latents": pin_for(self._pipe.device, noise.to(dtype))}
+        return {"generator": generators, "latents": to_device(noise.to(dtype), self._pipe.device)}
 
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
         """The size, steps and guidance of a batch, by the pipeline's names for them.
