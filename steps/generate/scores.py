@@ -42,20 +42,16 @@ def load_own_scorer(setting: str, entry: str, device: str) -> Scorer:
     if isinstance(function, type):
         try:
             function = function(device)
-        except (Exception, SystemExit) as error:  # a user's code may raise anything
-            if isinstance(error, Exception) and (failure := explain_device(setting, error)):
-                raise failure from error
-            reason = error_reason(error)
-            raise BadInput(f"{setting}: {entry} cannot be made ({reason}).") from error
+        except Exception as error:  # a user's code may raise anything
+            raise explain_device(setting, error) or BadInput(
+                f"{setting}: {entry} cannot be made ({error_reason(error)})."
+            ) from error
 
     def score(images: Sequence[RGB], rows: Sequence[ImageRow], _: int) -> Sequence[float]:
         read_only = [image.view() for image in images]
         for image in read_only:
             image.flags.writeable = False
-        try:
-            return function(read_only, [to_image_spec(row) for row in rows])  # type: ignore[return-value]  # checked by the caller
-        except SystemExit as error:  # it would end the process as if all were made
-            raise RuntimeError("it called exit()") from error
+        return function(read_only, [to_image_spec(row) for row in rows])  # type: ignore[return-value]  # checked by the caller
 
     return score
 

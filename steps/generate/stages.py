@@ -119,22 +119,19 @@ def judge_batches(
 
 def _regroup_batches(drawn: Iterator[DrawnBatch], images_at_once: int) -> Iterator[DrawnBatch]:
     """The images of each part in its order, so many in a batch but for the last. Waits for them."""
-    images: list[DrawnImage] = []
-    rows: list[ImageRow] = []
+    pairs: list[tuple[DrawnImage, ImageRow]] = []
     seconds = StageSeconds()
     for batch in drawn:
         began_waiting = time.perf_counter()
-        images += batch.images
-        rows += batch.rows
+        pairs += zip(batch.images, batch.rows, strict=True)
         waited = time.perf_counter() - began_waiting
         seconds += batch.seconds + StageSeconds(encode_waits=waited)
 
-        is_last = rows[-1].index_in_part == batch.part.rows.num_rows - 1
-        while len(rows) >= images_at_once or (is_last and rows):
-            regrouped = images[:images_at_once]
-            regrouped_rows = rows[:images_at_once]
-            yield DrawnBatch(batch.part, regrouped, regrouped_rows, seconds)
-            images, rows = images[images_at_once:], rows[images_at_once:]
+        is_last = batch.rows[-1].index_in_part == batch.part.rows.num_rows - 1
+        while len(pairs) >= images_at_once or (is_last and pairs):
+            images, rows = zip(*pairs[:images_at_once], strict=True)
+            yield DrawnBatch(batch.part, images, rows, seconds)
+            del pairs[:images_at_once]
             seconds = StageSeconds()
 
 

@@ -97,8 +97,9 @@ def tune(
     missing = [draft for draft in drafts if again or draft.tuning_key not in entries]
     if missing:
         add_tuning_entries(file)  # or else it fails only later
-        denoiser = load_denoiser(_empty_plan(job, facts))
+    denoiser = None
     for draft in missing:
+        denoiser = denoiser or load_denoiser(_empty_plan(job, facts))
         entry = _complete_entry(draft, denoiser, job, facts, max_batch, report)
         entries[draft.tuning_key] = entry
         add_tuning_entries(file, entry)
@@ -109,13 +110,12 @@ def _draft_entry(job: Job, facts: ModelFacts, device: torch.device, size: ImageS
     """An entry without what is measured. Raises BadInput if no row has this size."""
     multiple = facts.size_multiple
     width, height = size
-    problem = None
-    if width < 1 or height < 1 or width % multiple or height % multiple:
-        problem = f"the model's sides are multiples of {multiple} pixels"
-    elif width * height > MAX_IMAGE_PIXELS:
-        problem = f"has more than {MAX_IMAGE_PIXELS} pixels"
-    if problem:
-        raise BadInput(f"{width} x {height}: {problem}. Choose another size.")
+    is_multiple = width % multiple == height % multiple == 0
+    if not is_multiple or not 0 < width * height <= MAX_IMAGE_PIXELS:
+        raise BadInput(
+            f"{width} x {height}: the model's sides are multiples of {multiple}, with at most "
+            f"{MAX_IMAGE_PIXELS} pixels. Choose another size."
+        )
     memory = device_memory(device)
     return TuningEntry.model_construct(
         model=job.model.id,

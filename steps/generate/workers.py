@@ -68,14 +68,6 @@ class WorkUnit:
         return slice(self.first_part, self.end_part)
 
 
-@dataclass(frozen=True, slots=True)
-class _Images:
-    """A worker's report of images: the method of Progress that it would call, and their number."""
-
-    method: str
-    images: int
-
-
 def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
     """Choose the workers of a run: one for each of `gpus` GPUs, or of all that are visible.
 
@@ -211,7 +203,8 @@ class _WorkerPool:
 
     def __init__(self, address: str, units: Sequence[WorkUnit], meter: Meter, stop: Stop) -> None:
         self._address = address
-        self._units = [*units]
+        self._left = [*units]
+        self._given_up = False
         self._lost_units = Counter[WorkUnit]()
         self._meter = meter
         self._stop = stop
@@ -223,7 +216,7 @@ class _WorkerPool:
     def make_all(self, environments: Sequence[Environment]) -> None:
         """Make all units. If one worker fails, the others may commit the part that they are at."""
         try:
-            for number, environment in enumerate(environments[: len(self._units)], 1):
+            for number, environment in enumerate(environments[: len(self._left)], 1):
                 worker = _start_worker(number, environment)
                 self._workers.append(worker)
                 worker.send(self._address)
@@ -238,7 +231,7 @@ class _WorkerPool:
                 worker.connection.close()
             for worker in self._workers:
                 worker.end()
-        if not self._units:
+        if not self._left and not self._given_up:
             return
         reason = f"images are missing, because workers were lost ({self._reason.rstrip('.')})"
         if self._stop.requested_at is not None:
@@ -248,12 +241,9 @@ class _WorkerPool:
     def _assign_units(self) -> bool:
         """Give units to workers that have none; return whether any worker has one."""
         for worker in self._workers:
-            units = (unit for unit in self._units if self._lost_units[unit] < MAX_ATTEMPTS)
-            unit = next(units, None)
-            if worker.unit is None and unit is not None and self._last_signal is None:
-                self._units.remove(unit)
-                worker.unit = unit
-                worker.send(unit)
+            if worker.unit is None and self._left and self._last_signal is None:
+                worker.unit = self._left.pop(0)
+                worker.send(worker.unit)
         return any(worker.unit is not None for worker in self._workers)
 
     def _receive(self) -> None:
@@ -279,10 +269,10 @@ class _WorkerPool:
                 raise message
             case ShardStats():
                 self._record(message)
-            case _Images("add_existing", _) if worker.unit and self._lost_units[worker.unit]:
+            case "add_existing", int() if worker.unit and self._lost_units[worker.unit]:
                 pass  # counted when its first worker committed them
-            case _Images():
-                getattr(self._meter.progress, message.method)(message.images)
+            case str(method), int(images):
+                getattr(self._meter.progress, method)(images)
 
     def _record(self, stats: ShardStats) -> None:
         """Add a unit's statistics to its shard's. All units of this command are one attempt."""
@@ -298,8 +288,11 @@ class _WorkerPool:
         self._reason = worker.end()
         if worker.unit is None:
             return
-        self._units.insert(0, worker.unit)
         self._lost_units[worker.unit] += 1
+        if self._lost_units[worker.unit] < MAX_ATTEMPTS:
+            self._left.insert(0, worker.unit)
+        else:
+            self._given_up = True
         if self._workers and self._last_signal is None:
             sentence = f"{self._reason} Other processes make what is missing."
             self._meter.progress.show_event("worker_lost", sentence)
@@ -385,20 +378,23 @@ def _units(connection: Connection, stop: Stop) -> Iterator[WorkUnit]:
 
 
 class _Reports(Progress):
-    """Reports to the other process, from any thread. They are dropped if nobody listens."""
+    """Reports to the other process, from any thread: the method of its progress to call.
+
+    They are dropped if nobody listens.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
 
     def add_existing(self, images: int) -> None:
-        self.send(_Images("add_existing", images))
+        self.send(("add_existing", images))
 
     def add_drawn(self, images: int) -> None:
-        self.send(_Images("add_drawn", images))
+        self.send(("add_drawn", images))
 
     def add_committed(self, images: int) -> None:
-        self.send(_Images("add_committed", images))
+        self.send(("add_committed", images))
 
     def send(self, message: object) -> None:
         with self._lock, suppress(OSError):

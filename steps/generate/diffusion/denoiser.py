@@ -98,8 +98,7 @@ class Denoiser:
             other_denoisers.append(adapters.controlnet)
         self.compiled_pipeline = CompiledPipeline(pipe, speed, other_denoisers)
         self.vae_decoder = VaeDecoder(pipe, speed.vae, planned_size, self._prepare_recompilation)
-        clock = self.compiled_pipeline.clock
-        self._profiler = PipelineProfiler(self.device, clock)
+        self._profiler = PipelineProfiler(self.device, self.compiled_pipeline.clock)
 
         self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add)
         self._check_safety = SafetyChecker(pipe, self._profiler.add)
@@ -108,44 +107,25 @@ class Denoiser:
         self._previous_batch: DeviceEvent | None = None
 
     def draw(
-        self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+        self,
+        rows: Sequence[ImageRow],
+        size: int,
+        check: Callable[[], None],
+        over: Mapping[int, Pillow.Image] | None = None,
     ) -> Sequence[DrawnImage]:
         """Draw rows of one shape in a batch padded to `size`, or one by one if neighbors matter.
 
         Returns one image a row, `blank` if it is not finite. `check` is called after each step and
-        may raise. On CUDA, this returns once the batch before is done, so at most one more is
-        queued. Raises TryAgain if the device failed at the batch before.
+        may raise. A pass draws `over` images, given by their rows' index in the part. On CUDA, this
+        returns once the batch before is done, so at most one more is queued. Raises TryAgain if the
+        device failed at the batch before.
         """
-        return self._draw_batch(rows, size, check)
-
-    def draw_over(
-        self,
-        rows: Sequence[ImageRow],
-        images: Mapping[int, Pillow.Image],
-        size: int,
-        check: Callable[[], None],
-    ) -> Sequence[DrawnImage]:
-        """Draw over images of these rows, given by their index in the part. See `draw`."""
-        return self._draw_batch(rows, size, check, images)
-
-    def _draw_batch(
-        self,
-        rows: Sequence[ImageRow],
-        size: int,
-        check: Callable[[], None],
-        own_images: Mapping[int, Pillow.Image] | None = None,
-    ) -> Sequence[DrawnImage]:
-        batches = self._inputs.split_batches(rows, size)
-        calls = [
-            self.compiled_pipeline.draw(
-                batch,
-                partial(self._call_pipeline, batch, check, own_images),
-                self._code_tokens(batch),
-            )
-            for batch in batches
-        ]
+        calls = []
+        for batch in self._inputs.split_batches(rows, size):
+            call = partial(self._call_pipeline, batch, check, over)
+            calls.append(self.compiled_pipeline.draw(batch, call, self._code_tokens(batch)))
         done_event = calls[-1].host_copy.done_event
-        read = partial(self._to_drawn_images, rows, calls, own_images is None)
+        read = partial(self._to_drawn_images, rows, calls, over is None)
         if done_event is None:
             return read()
         previous = self._previous_batch
@@ -197,7 +177,7 @@ class Denoiser:
         self,
         batch: Sequence[ImageRow],
         check: Callable[[], None],
-        own_images: Mapping[int, Pillow.Image] | None,
+        over: Mapping[int, Pillow.Image] | None,
     ) -> "PipelineCall":
         self._text_prefetcher.wait()
         variant = self._variants.variant_for(batch_shape(batch[0]).input_images)
@@ -207,11 +187,7 @@ class Denoiser:
                 kwargs = variant.inputs.text_kwargs(batch)
             kwargs |= variant.inputs.batch_kwargs(batch, check)
             self._prefetch_texts(batch[0])
-            images = None
-            if own_images is not None:
-                indexes = [row.index_in_part for row in batch]
-                images = [own_images[index] for index in indexes]
-            kwargs |= self._variants.image_kwargs(batch, images)
+            kwargs |= self._variants.image_kwargs(batch, over)
             with ExitStack() as stack:
                 stack.enter_context(step_shortcuts(variant.pipe, self._speed, len(batch)))
                 if variant is self._variants.text_to_image:  # others draw noise between steps

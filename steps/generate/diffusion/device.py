@@ -101,9 +101,7 @@ class DeviceShared(TryAgain):
 def device_error(error: Exception) -> TryAgain:
     """Return the failure to report for a device that failed, when it is first noticed."""
     keep_shared_tensors()
-    return TryAgain(
-        f"the device{on_node()} failed ({first_line(str(error))}). {RUN_AGAIN}{node_advice()}"
-    )
+    return TryAgain(f"the device failed ({first_line(str(error))}). {RUN_AGAIN}{node_advice()}")
 
 
 def finish_device_work(device: torch.device) -> None:
@@ -148,7 +146,7 @@ def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> Kiln
     others = total - free - torch.cuda.memory_reserved()
     if others > MAX_CONTEXT_BYTES:
         return DeviceShared(
-            f"{problem}: other processes{on_node()} hold {others / GIB:.1f} of its "
+            f"{problem}: other processes hold {others / GIB:.1f} of its "
             f"{total / GIB:.1f} GiB (nvidia-smi lists them). End them, then: {RUN_AGAIN}"
         )
     return BadInput(
@@ -171,16 +169,10 @@ def explained(subject: str, problem: str, remedy: str) -> AbstractContextManager
     )
 
 
-def on_node() -> str:
-    """The place of a failure in a pod, as the end of a clause; empty elsewhere."""
-    node = os.environ.get(NODE_VARIABLE)
-    return f" on node {node}" if node else ""
-
-
 def node_advice() -> str:
     """Advice for a node that fails again, as a sentence; empty outside a pod."""
     node = os.environ.get(NODE_VARIABLE)
-    return f" If this node fails again: kubectl cordon {node}" if node else ""
+    return f" If node {node} fails again: kubectl cordon {node}" if node else ""
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
@@ -268,7 +260,7 @@ def choose_device(name: str) -> torch.device:
         if NO_CODE_MESSAGE not in str(error):
             raise explain_device("PyTorch", error) or device_error(error) from error
         raise BadInput(
-            f"{describe_device(device)}{on_node()}: this PyTorch ({torch.__version__}) "
+            f"{describe_device(device)}: this PyTorch ({torch.__version__}) "
             "has no code for it. Use another GPU: docs/gpus.md lists those that the image runs on. "
             "Or set device: cpu."
         ) from error
@@ -296,19 +288,19 @@ def _missing_device(name: str, gpu: str | None) -> KilnError:
     version = torch.version.cuda or torch.version.hip  # ROCm goes by the name of CUDA
     if not (torch.backends.mps.is_built() if name == "mps" else version):
         return BadInput(
-            f"{subject} cannot be used{on_node()}: this PyTorch ({torch.__version__}) is built "
+            f"{subject} cannot be used: this PyTorch ({torch.__version__}) is built "
             f"without {name.upper()}. Install a PyTorch with {name.upper()}, or set device: cpu."
         )
     reason = _cuda_failure() if name == "cuda" else "PyTorch finds none"
     if OLD_DRIVER_MESSAGE in reason:
         return BadInput(
-            f"the GPU's driver{on_node()} is too old for this PyTorch, which is built for CUDA "
+            f"the GPU's driver is too old for this PyTorch, which is built for CUDA "
             f"{torch.version.cuda}: {reason}. Update the driver (CUDA 13 needs 580 or later) or "
             "run on nodes that have it. Data-center GPUs with driver 535, 550 or 570 need an image "
             "with NVIDIA's compatibility libraries: docs/gpus.md. Or set device: cpu."
         )
     return TryAgain(  # another node may have one in order
-        f"{subject} is not there{on_node()}, or PyTorch cannot use it ({reason}). Run where it is, "
+        f"{subject} is not there, or PyTorch cannot use it ({reason}). Run where it is, "
         "or see what nvidia-smi and dmesg say of its driver; a container needs NVIDIA's container "
         f"toolkit. Or set device: cpu.{node_advice()}"
     )

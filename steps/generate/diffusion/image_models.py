@@ -255,20 +255,18 @@ def _label_probability(model: Untyped, label: str) -> Compute:
     return compute
 
 
-def _layers_of(tensors: Mapping[str, torch.Tensor]) -> list[Layer]:
+def _layers_of(tensors: dict[str, torch.Tensor]) -> list[Layer]:
     """The linear layers of a file, by the order of the numbers in their names: layers.0.weight."""
     names = [name.removesuffix(WEIGHT_SUFFIX) for name in tensors if name.endswith(WEIGHT_SUFFIX)]
-    names.sort(key=_natural_order)
     layers: list[Layer] = []
-    known = set[str]()
-    for name in names:
-        weight = tensors[f"{name}{WEIGHT_SUFFIX}"]
-        bias = tensors.get(f"{name}.bias", weight.new_zeros(weight.shape[:1]))
-        layers.append((weight, bias))
-        known |= {f"{name}{WEIGHT_SUFFIX}", f"{name}.bias"}
+    for name in sorted(names, key=_natural_order):
+        weight = tensors.pop(f"{name}{WEIGHT_SUFFIX}")
+        no_bias = weight.new_zeros(len(weight))
+        layers.append((weight, tensors.pop(f"{name}.bias", no_bias)))
     inputs = [weight.shape[-1] for weight, _ in layers]
-    outputs = [weight.shape[0] for weight, _ in layers]
-    if not layers or outputs != [*inputs[1:], 1] or not tensors.keys() <= known:
+    outputs = [len(weight) for weight, _ in layers]
+    is_chain = outputs == [*inputs[1:], 1]
+    if tensors or not layers or not is_chain:
         raise ValueError("its head is no chain of linear layers that ends in one number")
     return layers
 

@@ -176,19 +176,13 @@ def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
 
 def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> None:
     """Raise BadInput if a pipeline takes no text, or needs more than a text."""
-    parameters = inspect.signature(pipe.__call__).parameters
-    required = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    ]
-    if "prompt" not in parameters or set(required) - {"prompt"}:
-        inputs = ", ".join(required) or "no text"
+    try:
+        inspect.signature(pipe.__call__).bind(prompt="")
+    except TypeError as error:
         raise BadInput(
-            f"{model_id}: is a {type(pipe).__name__}, which draws from {inputs}. "
-            "Choose one that draws from texts."
-        )
+            f"{model_id}: is a {type(pipe).__name__}, which does not draw from a text alone "
+            f"({error}). Choose another."
+        ) from error
 
 
 def _explain_load_error(name: str, error: Exception) -> KilnError:

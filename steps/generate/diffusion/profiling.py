@@ -17,7 +17,7 @@ from imagekiln.steps.generate.diffusion.device import (
     record_event,
     report_memory,
 )
-from imagekiln.steps.generate.diffusion.patches import AnyFunction, replaced_method
+from imagekiln.steps.generate.diffusion.patches import AnyFunction, Untyped, replaced_method
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.metrics import DEVICE_BUSY_SECONDS, observe_stages
 
@@ -95,7 +95,7 @@ class PipelineProfiler:
     def profile_call(self, pipe: diffusers.DiffusionPipeline) -> Iterator[Spans]:
         """Time the block, in which the pipeline or a sibling draws."""
         spans = Spans(self._device, self._clock)
-        vae = getattr(pipe, "vae", None)
+        vae: Untyped = getattr(pipe, "vae", None)
         with ExitStack() as stack, spans.span("whole"):
             if hasattr(vae, "decode"):
                 timed = _with_span(vae.decode, "decode", spans)

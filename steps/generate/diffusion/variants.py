@@ -1,7 +1,7 @@
 """The pipelines that share one set of components: text to image, image to image, and inpainting."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import diffusers
@@ -38,12 +38,7 @@ def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.Sch
         raise ValueError(
             f"sampler {sampler!r} does not fit this model, which came with {own_class.__name__}"
         )
-    try:
-        return scheduler_class.from_config(own.config, **spec.config)
-    except (ImportError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"sampler {sampler!r} does not fit this model ({str(error).strip()})"
-        ) from error
+    return scheduler_class.from_config(own.config, **spec.config)
 
 
 class Schedulers:
@@ -119,14 +114,15 @@ class PipelineVariants:
         return Variant(pipe, inputs, Schedulers(pipe.scheduler))
 
     def image_kwargs(
-        self, rows: Sequence[ImageRow], own_images: Sequence[Pillow.Image] | None = None
+        self, rows: Sequence[ImageRow], over: Mapping[int, Pillow.Image] | None = None
     ) -> PipelineKwargs:
         """The arguments for the input images of rows of one shape.
 
-        `own_images` are drawn over in their place.
+        `over` are drawn over in their place.
         """
-        if own_images is not None:
-            return {"image": list(own_images), "strength": rows[0].parameters.strength}
+        strength = rows[0].parameters.strength
+        if over is not None:
+            return {"image": [over[row.index_in_part] for row in rows], "strength": strength}
         if self._adapters is None:
             return {}
         adapters = self._adapters
@@ -141,7 +137,7 @@ class PipelineVariants:
             if column in names
         }
         if "source_image" in columns:
-            kwargs["strength"] = rows[0].parameters.strength
+            kwargs["strength"] = strength
         if "control_image" in columns:
             kwargs["controlnet_conditioning_scale"] = adapters.controlnet_scale
         if adapters.references is not None:

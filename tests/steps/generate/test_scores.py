@@ -138,10 +138,8 @@ def test_an_image_that_cannot_be_scored_costs_only_its_own_score() -> None:
     [
         ("words", r"scores\.mine: returned a list for 4 images\. Return one number for each"),
         ("CannotBeMade", r"scores\.mine: .*:CannotBeMade cannot be made \(no such weights\)"),
-        ("EndsAsItIsMade", r"scores\.mine: .*:EndsAsItIsMade cannot be made"),
         ("too_few", r"scores\.mine: returned 3 numbers for 4 images\. Return one"),
         ("always_fails", r"scores\.mine: failed at the first image \(RuntimeError: no such thing"),
-        ("exits", r"scores\.mine: failed at the first image \(RuntimeError: it called exit"),
         ("writes", r"scores\.mine: failed at the first image \(ValueError: .*read-only"),
         ("absent", r"scores\.mine: tests\.scorers:absent does not import"),
         ("LETTERS", r"scores\.mine: tests\.scorers:LETTERS is not a function"),

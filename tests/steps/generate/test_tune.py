@@ -130,23 +130,10 @@ def test_where_nothing_fits_it_is_told_and_nothing_kept(
     assert read_tuning_file(str(tmp_path / "tuning.yaml")).entries == ()
 
 
-@pytest.mark.parametrize(
-    ("size", "told"),
-    [
-        ((60, 64), "60 x 64: the model's sides are multiples of 8 pixels. Choose another size."),
-        ((0, 64), "0 x 64: the model's sides are multiples of 8 pixels. Choose another size."),
-        (
-            (8192, 8192),
-            "8192 x 8192: has more than 16777216 pixels. Choose another size.",
-        ),
-    ],
-)
-def test_a_size_that_rows_could_not_have_is_refused(
-    size: tuple[int, int], told: str, tmp_path: Path
-) -> None:
-    with pytest.raises(BadInput) as caught:
+@pytest.mark.parametrize("size", [(60, 64), (0, 64), (8192, 8192)])
+def test_a_size_that_rows_could_not_have_is_refused(size: tuple[int, int], tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"sides are multiples of 8, with at most 16777216 pixels"):
         _tuned(_job(tmp_path), tmp_path, size)
-    assert str(caught.value) == told
 
 
 class Device:

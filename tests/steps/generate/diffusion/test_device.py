@@ -162,11 +162,11 @@ def test_failure_of_a_pod_names_its_node_and_how_to_take_it_out_of_use(
 ) -> None:
     monkeypatch.setenv(NODE_VARIABLE, "gpu-7")
     assert str(device_error(LOST)).endswith(
-        "the device on node gpu-7 failed (CUDA error: an illegal memory access was encountered). "
-        "Run the command again. If this node fails again: kubectl cordon gpu-7"
+        "the device failed (CUDA error: an illegal memory access was encountered). "
+        "Run the command again. If node gpu-7 fails again: kubectl cordon gpu-7"
     )
     remove_gpu(monkeypatch, "No CUDA GPUs are available")
-    with pytest.raises(TryAgain, match=r"is not there on node gpu-7.* kubectl cordon gpu-7$"):
+    with pytest.raises(TryAgain, match=r"is not there.* kubectl cordon gpu-7$"):
         choose_device("cuda")
 
 
