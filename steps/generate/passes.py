@@ -211,7 +211,7 @@ def _refine_with(denoiser: Denoiser, drawing: Denoiser | None = None) -> RunBatc
             own_images[row.index_in_part] = image
         if drawing is not None:
             drawing.finish_texts()
-        return denoiser.draw(rows, size, check, own_images)
+        return denoiser.draw_over(rows, own_images, size, check)
 
     return run_batch
 

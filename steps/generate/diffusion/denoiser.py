@@ -107,19 +107,24 @@ class Denoiser:
         self._previous_batch: DeviceEvent | None = None
 
     def draw(
-        self,
-        rows: Sequence[ImageRow],
-        size: int,
-        check: Callable[[], None],
-        over: Mapping[int, Pillow.Image] | None = None,
+        self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
     ) -> Sequence[DrawnImage]:
         """Draw rows of one shape in a batch padded to `size`, or one by one if neighbors matter.
 
         Returns one image a row, `blank` if it is not finite. `check` is called after each step and
-        may raise. A pass draws `over` images, given by their rows' index in the part. On CUDA, this
-        returns once the batch before is done, so at most one more is queued. Raises TryAgain if the
-        device failed at the batch before.
+        may raise. On CUDA, this returns once the batch before is done, so at most one more is
+        queued. Raises TryAgain if the device failed at the batch before.
         """
+        return self.draw_over(rows, None, size, check)
+
+    def draw_over(
+        self,
+        rows: Sequence[ImageRow],
+        over: Mapping[int, Pillow.Image] | None,
+        size: int,
+        check: Callable[[], None],
+    ) -> Sequence[DrawnImage]:
+        """Draw over images of these rows, given by their index in the part. See `draw`."""
         calls = []
         for batch in self._inputs.split_batches(rows, size):
             call = partial(self._call_pipeline, batch, check, over)

@@ -117,7 +117,7 @@ def test_a_pass_draws_as_its_model_does_alone(plan: PlanResult) -> None:
     [(name, pass_plan)] = iter_pass_plans(only_other.plan)
     assert (name, pass_plan.model.pipeline) == ("other", "StableDiffusionXLPipeline")
     with closing(load_denoiser(pass_plan, store)) as alone:
-        (drawn,) = alone.draw([row], 4, lambda: None, {0: Pillow.fromarray(image.rgb)})
+        (drawn,) = alone.draw_over([row], {0: Pillow.fromarray(image.rgb)}, 4, lambda: None)
     assert np.array_equal(drawn.rgb, refined.rgb)  # type: ignore[arg-type]  # both drawn
 
 

@@ -126,7 +126,7 @@ def test_a_second_pass_is_image_to_image_with_a_seed_of_its_own(
     settings = {"width": side, "height": side, "strength": 0.5, "source_image": "any"}
     for seed, is_same in ((pass_seed(0, 0), True), (0, False), (pass_seed(0, 1), False)):
         row = image_row(ROWS[0].parameters.prompt, 0, **settings, seed=seed)
-        (drawn,) = denoiser.draw([row], 1, lambda: None, {0: image})
+        (drawn,) = denoiser.draw_over([row], {0: image}, 1, lambda: None)
         assert np.array_equal(drawn.rgb, refined.rgb) == is_same  # type: ignore[arg-type]  # both drawn
 
 

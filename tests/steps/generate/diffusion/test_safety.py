@@ -102,7 +102,7 @@ def test_images_that_a_pass_draws_over_are_checked_too() -> None:
     own = {place: Pillow.new("RGB", (SIDE, SIDE), "gray") for place in range(2)}
     checker = BrightnessChecker(limit=-np.inf)
     denoiser = Denoiser(_with_checker(models.pipe("sd"), checker))
-    drawn = denoiser.draw(rows, 2, lambda: None, own)
+    drawn = denoiser.draw_over(rows, own, 2, lambda: None)
     assert [(image.status, image.error) for image in drawn] == [("filtered", REFUSED)] * 2
     assert len(checker.inputs) == 1
 
