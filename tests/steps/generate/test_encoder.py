@@ -110,12 +110,6 @@ def test_the_text_of_every_image_reads_back_as_its_row(finished: tuple[Encoding,
         assert found.settings["Model"] == "bundled:shapes"
 
 
-def test_every_image_is_marked_as_made_by_a_model(finished: tuple[Encoding, str]) -> None:
-    assert {read(content).xmp.get(SOURCE) for _, content in files(finished[1])} == {
-        TRAINED_ALGORITHMIC_MEDIA
-    }
-
-
 def test_hugging_face_datasets_decodes_the_images(
     finished: tuple[Encoding, str], tmp_path: Path
 ) -> None:
@@ -185,13 +179,6 @@ def test_what_cannot_sign_ends_before_the_model_is_loaded(
         generate(planned.uri, 0)
 
 
-def test_nothing_said_and_something_signed_contradict_each_other(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadInput, match=r"has c2pa, which marks each image, and metadata: none; remove one of them"
-    ):
-        jobs.job(tmp_path, **SETTINGS, metadata="none", c2pa={"certificate": "a", "key": "b"})
-
-
 def test_nothing_is_stored_of_a_forgotten_image(tmp_path: Path) -> None:
     planned = jobs.plan(tmp_path, {"prompt": ["a"]})
     row = image_row("taken down", 3)
@@ -248,11 +235,6 @@ def test_a_check_cannot_change_the_image() -> None:
     assert "read-only" in verdict.reason
     assert (rgb == 200).all()
     assert rgb.flags.writeable
-
-
-def test_a_check_without_memory_is_no_verdict_but_tried_again() -> None:
-    with pytest.raises(TryAgain, match=r"the check own: .* no room for it \(no room\)\. Run"):
-        _check("full")(RGB, row())
 
 
 def test_a_check_whose_device_failed_is_no_verdict_but_tried_again() -> None:

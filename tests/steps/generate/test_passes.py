@@ -10,7 +10,6 @@ import torch
 import transformers
 from PIL import Image as Pillow
 
-from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.image_models import load_captioner
 from imagekiln.steps.generate.passes import ImagePass, ImagePasses, load_passes, pass_seed
@@ -165,19 +164,6 @@ def run_stand_in(enlarger: Enlarger, images: Sequence[DrawnImage] = PICTURES) ->
     """The images after a pass of which this stands for the model, in batches of 4."""
     passes = ImagePasses([ImagePass("big", enlarger, lambda _size: 4)])
     return list(passes(images, ROWS[: len(images)]).images)
-
-
-def test_memory_that_runs_out_halves_the_batch_for_good() -> None:
-    enlarger = Enlarger(room=2)
-    images = run_stand_in(enlarger)
-    assert enlarger.sizes == [4, 2, 2, 2]
-    assert pixels(images) == [_double(image.rgb).tobytes() for image in PICTURES]  # type: ignore[arg-type]  # all ok
-
-
-def test_where_not_even_one_image_fits_the_pass_is_named() -> None:
-    with pytest.raises(TryAgain, match=r"passes\.big: not even one image fits") as error:
-        run_stand_in(Enlarger(room=0))
-    assert error.value.exit_code == 75
 
 
 def test_an_image_at_which_a_pass_fails_is_failed_alone() -> None:

@@ -11,19 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
-from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.transfer import PendingBatch
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.imaging.codecs import decode_image
-from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.maintain.reproduce import reproduce
-from imagekiln.steps.models.component_files import weights_digest as digest_of
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, image_rows
 from imagekiln.steps.runs.keys import part_key
@@ -35,10 +29,8 @@ from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from tests import jobs, models
-from tests.faults import manifests
 from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, fill, planned, stats_of
 from tests.threads import lasting_threads, threads
-from tests.tuned import entry, tuned_file
 
 KEYS = [part_key(0, number) for number in range(3)]
 
@@ -145,12 +137,6 @@ def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(
     assert error.startswith("ValueError: The combination of `original_steps x strength`")
 
 
-@pytest.mark.parametrize("number", [-1, 1, 99999])
-def test_a_shard_that_the_plan_does_not_have_is_bad_input(number: int, there: PlanResult) -> None:
-    with pytest.raises(BadInput, match=f"has shards 0 to 0, not {number}"):
-        generate(there.uri, number)
-
-
 class Counting(NoProgress):
     """Calls `then` when so many images are made."""
 
@@ -239,126 +225,6 @@ def test_a_write_that_fails_ends_the_shard_and_leaves_no_thread_behind(there: Pl
     assert caught.tb is not None  # while it is held, so are the frames of all stages
     assert not lasting_threads(before)
     assert [store.exists(key) for key in KEYS] == [True, False, False]
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize(
-    "fault",
-    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("MPS backend out of memory")],
-)
-def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
-    there: PlanResult, monkeypatch: pytest.MonkeyPatch, fault: Exception
-) -> None:
-    """Through the whole step: the pipeline's own UNet raises it."""
-
-    def full(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
-        if len(inputs[0]) > 2 * 2:  # images, each with and without its prompt
-            raise fault
-
-    def loaded(*_: object) -> models.Untyped:
-        pipe = models.pipe("sd")
-        pipe.unet.register_forward_pre_hook(full)
-        return pipe
-
-    monkeypatch.setattr("imagekiln.steps.generate.diffusion.denoiser.load_pipeline", loaded)
-    done = generate(there.uri, 0)
-    told = stats_of(there.uri, 0)
-    assert done == told
-    assert done is not None
-    assert (done.images, done.parts, done.max_batch_pixels) == (10, 3, 2 * 16 * 16)
-    store = open_store(there.uri)
-    assert [pq.read_table(store.uri_of(key))["status"].to_pylist() for key in KEYS] == [
-        ["ok"] * count for count in (4, 4, 2)
-    ]
-
-
-class Broken:
-    """A device's event that tells, when it is waited for, what went wrong."""
-
-    def synchronize(self) -> None:
-        """Raise it, as CUDA does."""
-        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
-
-
-def test_a_device_that_fails_at_pictures_under_way_is_tried_again_and_loses_no_image(
-    there: PlanResult,
-) -> None:
-    class Failing(Denoiser):
-        def draw(
-            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-        ) -> Sequence[DrawnImage]:
-            drawn = super().draw(rows, size, check)
-            begun.append(len(rows))
-            return PendingBatch(len(rows), Broken(), lambda: [*drawn]) if len(begun) > 1 else drawn
-
-    before, store, begun = threads(), open_store(there.uri), list[int]()
-    with (
-        pytest.raises(TryAgain, match=r"the device failed \(CUDA error: an illegal memory access"),
-        closing(Failing(models.pipe("sd"))) as denoiser,
-    ):
-        generate_shard(store, there.plan, 0, lambda: denoiser, NoProgress(), Stop())
-    assert not lasting_threads(before)
-    assert not any(store.exists(key) for key in KEYS[1:])
-    assert generate(there.uri, 0) is not None
-    statuses = [
-        status for key in KEYS for status in pq.read_table(store.uri_of(key))["status"].to_pylist()
-    ]
-    assert statuses == ["ok"] * 10
-
-
-def test_time_is_told_by_stage_and_overlaps(there: PlanResult) -> None:
-    done = generate(there.uri, 0)
-    assert done is not None
-    took = done.seconds
-    assert 0 < took.load < took.total
-    assert 0 < took.denoise < took.total
-    assert min(took.text, took.decode, took.copy) > 0
-    assert done.busy_share == pytest.approx(
-        (took.text + took.denoise + took.decode) / (took.total - took.load)
-    )
-    assert done.peak_memory is not None
-    assert done.peak_memory > 50 << 20
-    assert took.encode > 0
-    assert took.write > 0
-    assert done == stats_of(there.uri, 0)
-    assert done.versions["torch"] == torch.__version__
-
-
-@pytest.mark.slow
-def test_each_size_is_drawn_in_the_batches_that_were_tuned_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[int, int]] = []
-    draw = Denoiser.draw
-
-    def noted(
-        self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-    ) -> Sequence[DrawnImage]:
-        calls.append((rows[0].parameters.width, size))
-        return draw(self, rows, size, check)
-
-    monkeypatch.setattr(Denoiser, "draw", noted)
-    model = {"id": str(models.folder("sd")), "dtype": "float32"}
-    digest = digest_of(ModelSettings.model_validate(model))
-    entries = (
-        entry(digest=digest, width=side, height=side, batch=batch)
-        for side, batch in ((16, 4), (32, 2))
-    )
-    tuned = {"batch": {"tuning": tuned_file(tmp_path, *entries)}, "shard": {"images": 100}}
-    rows = [
-        {"prompt": f"{place}", "width": side, "height": side}
-        for side in (16, 32)
-        for place in range(5)
-    ]
-    there = planned(tmp_path, str(tmp_path / "out"), rows, **tuned)
-    done = generate(there.uri, 0)
-    assert done is not None
-    assert (done.images, done.max_batch_size) == (10, 4)
-    assert set(calls) == {(16, 4), (32, 2)}
-    aggregate(there.uri)
-    last = manifests(there.uri)[-1]
-    again = reproduce(there.uri, str(last["image_id"]), tmp_path / "again.png")
-    assert (again.equal, again.now.batch) == ("bytes", 2)
 
 
 pytestmark = pytest.mark.filterwarnings(

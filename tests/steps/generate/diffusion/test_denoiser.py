@@ -223,10 +223,6 @@ def test_a_text_that_cannot_be_encoded_fails_alone_and_its_neighbours_keep_their
     assert all(np.array_equal(_rgb(found[place]), whole[place]) for place in (0, 2, 3))
 
 
-def test_every_sampler_but_the_models_own_has_a_scheduler() -> None:
-    assert {*SAMPLERS} == {"default", *SCHEDULERS}
-
-
 def test_diffusers_has_every_scheduler_and_takes_its_settings() -> None:
     for spec in SCHEDULERS.values():
         scheduler = getattr(diffusers, spec.class_name).from_config({}, **spec.config)

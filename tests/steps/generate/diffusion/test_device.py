@@ -191,15 +191,6 @@ def test_memory_that_a_neighbour_holds_may_be_free_at_the_next_attempt(
     assert "other processes hold 31.0 of its 40.0 GiB" in str(failure)
 
 
-def test_memory_that_this_process_has_alone_runs_out_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _with_memory(monkeypatch, free=0.5, own=39)
-    failure = explain_device("some/model", FULL)
-    assert isinstance(failure, BadInput)
-    assert "this process has all of its 40.0 GiB. Choose a larger GPU" in str(failure)
-
-
 def _draw_up_to(side: int, drawn: Sequence[ImageRow]) -> list[str]:
     """The statuses of rows where images of more than this side do not fit."""
 
