@@ -163,11 +163,9 @@ class UserCheck:
 
     def __call__(self, image: ImageArray, spec: ImageSpec) -> Verdict:
         """Judge RGB uint8 (height, width, 3). Raises as `explain_device`."""
-        read_only = image.view()
-        read_only.flags.writeable = False
         try:
             with self._lock:
-                return _to_verdict(self._function(read_only, spec))
+                return _to_verdict(self._function(read_only_view(image), spec))
         except Exception as error:  # a user's code may raise anything
             # Imported only here: torch takes seconds.
             from imagekiln.steps.generate.diffusion.device import explain_device
@@ -194,6 +192,13 @@ def format_verdict(name: str, reason: object) -> str:
     """A reason as it is stored: shortened, and without lone surrogates, which Parquet refuses."""
     reason = str(reason)[:MAX_REASON_CHARS].encode(errors="replace").decode()
     return f"{name}: {reason}" if reason else name
+
+
+def read_only_view(image: ImageArray) -> ImageArray:
+    """The image, which a user's function cannot change."""
+    view = image.view()
+    view.flags.writeable = False
+    return view
 
 
 def _to_verdict(result: object) -> Verdict:

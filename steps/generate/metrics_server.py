@@ -81,15 +81,13 @@ def count_in_worker() -> None:
 
 def metrics_port(environment: Mapping[str, str]) -> int | None:
     """The port to serve metrics on; None if they are off. Raises BadInput."""
-    text = environment.get(PORT_VARIABLE, "").strip()
-    if text in ("", "0"):
-        return None
+    text = environment.get(PORT_VARIABLE, "").strip() or "0"
     if not text.isdecimal() or int(text) > MAX_PORT:
         raise BadInput(
             f"{PORT_VARIABLE} is {text!r}, which is no port. Set a number from 1 to {MAX_PORT}, "
             "or 0 for no metrics."
         )
-    return int(text)
+    return int(text) or None
 
 
 def _start_server(

@@ -10,14 +10,19 @@ from dataclasses import replace
 import torch
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate.diffusion.device import explain_device, loading, side_stream
+from imagekiln.steps.generate.diffusion.device import explain_device, side_stream
 from imagekiln.steps.generate.diffusion.image_models import (
     BatchScorer,
     BoundScorer,
     Scorer,
     load_model_scorer,
 )
-from imagekiln.steps.generate.encoder import mark_flat, marking_scores, to_image_spec
+from imagekiln.steps.generate.encoder import (
+    mark_flat,
+    marking_scores,
+    read_only_view,
+    to_image_spec,
+)
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.measures import measure_sharpness
 from imagekiln.steps.job.job import Job
@@ -48,10 +53,7 @@ def load_own_scorer(setting: str, entry: str, device: str) -> Scorer:
             ) from error
 
     def score(images: Sequence[RGB], rows: Sequence[ImageRow], _: int) -> Sequence[float]:
-        read_only = [image.view() for image in images]
-        for image in read_only:
-            image.flags.writeable = False
-        return function(read_only, [to_image_spec(row) for row in rows])  # type: ignore[return-value]  # checked by the caller
+        return function([*map(read_only_view, images)], [to_image_spec(row) for row in rows])  # type: ignore[return-value]  # checked by the caller
 
     return score
 
@@ -65,8 +67,7 @@ def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:
     """Load the scorers of a plan, by the names of their scores."""
     if not plan.job.scores:
         return {}
-    with loading("scores"):
-        stream = side_stream(device)
+    stream = side_stream(device)
     scorers: dict[str, BatchScorer] = {}
     for name, score in plan.job.scores.items():
         setting = f"scores.{name}"

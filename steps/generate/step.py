@@ -50,17 +50,11 @@ class LazyDenoiser:
         if self._denoiser is None:
             import_entries(self._plan.job)  # what is missing needs no model to be refused
             denoiser = load_denoiser(self._plan, self._store, self._weights)
-            try:
-                denoiser.scorers = load_scorers(self._plan, denoiser.device)
-                if self._plan.job.passes:
-                    denoiser.passes = load_passes(
-                        self._plan, self._store, denoiser.device, denoiser
-                    )
-            except BaseException:
-                denoiser.close()
-                raise
-            self._denoiser = denoiser
-            self._note_device(describe_device(self._denoiser.device))
+            self._denoiser = denoiser  # to be closed, whatever follows
+            denoiser.scorers = load_scorers(self._plan, denoiser.device)
+            if self._plan.job.passes:
+                denoiser.passes = load_passes(self._plan, self._store, denoiser.device, denoiser)
+            self._note_device(describe_device(denoiser.device))
         return self._denoiser
 
     def close(self) -> None:

@@ -29,12 +29,9 @@ from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.imaging.input_images import open_input_image, resize_to_cover
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
 from imagekiln.steps.models.adapters import (
-    controlnet_mismatch,
     fetch_planned_adapter,
-    require_ip_adapter_files,
 )
-from imagekiln.steps.models.component_files import require_data_component
-from imagekiln.steps.models.families import ImageEncoderClass, family_of
+from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.hub import loading_from_cache
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS, ImageRow
 from imagekiln.steps.runs.keys import input_image_key
@@ -147,7 +144,7 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
     )
     if control is not None:
         with _loading(plan, control, "control_image") as folder:
-            network = load_controlnet(pipe, control, folder)
+            network = load_controlnet(pipe, folder)
         adapters = replace(adapters, controlnet=network, controlnet_scale=control.scale)
     if reference is not None:
         with _loading(plan, reference, "reference_image") as folder:
@@ -168,18 +165,10 @@ def _loading(
         yield folder
 
 
-def load_controlnet(
-    pipe: diffusers.DiffusionPipeline, settings: ControlNetSettings, folder: Path
-) -> diffusers.ModelMixin:
+def load_controlnet(pipe: diffusers.DiffusionPipeline, folder: Path) -> diffusers.ModelMixin:
     """The ControlNet in a folder, on the pipeline's device."""
     name = family_of(type(pipe).__name__).controlnet
-    if name is None:
-        raise ValueError(f"{type(pipe).__name__} takes none")
-    require_data_component(folder, settings.setting_path)
-    network = load_network(getattr(diffusers, name), folder, dtype=pipe.dtype)
-    mismatch = controlnet_mismatch(name, network.config, denoiser_network(pipe).config)
-    if mismatch:
-        raise ValueError(f"it {mismatch}")
+    network = load_network(getattr(diffusers, str(name)), folder, dtype=pipe.dtype)
     return network.to(pipe.device).eval()
 
 
@@ -262,11 +251,7 @@ def load_ip_adapter(
     pipe: diffusers.DiffusionPipeline, settings: IpAdapterSettings, folder: Path
 ) -> None:
     """Make the IP-Adapter in a folder a part of the pipeline. Raises what loading raises."""
-    encoder_class = family_of(type(pipe).__name__).ip_adapter_encoder
-    if encoder_class is None:
-        raise ValueError(f"{type(pipe).__name__} takes none")
-    require_ip_adapter_files(folder, settings, encoder_class, denoiser_network(pipe).config)
-    _load_image_encoder(pipe, folder / settings.image_encoder, encoder_class)
+    _load_image_encoder(pipe, folder / settings.image_encoder)
     denoiser = denoiser_network(pipe)
     with suppress(NotImplementedError):  # what is not in the file cannot be moved to the device
         pipe.load_ip_adapter(
@@ -285,10 +270,9 @@ def load_ip_adapter(
         layer(encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))[0])
 
 
-def _load_image_encoder(
-    pipe: diffusers.DiffusionPipeline, folder: Path, encoder_class: ImageEncoderClass
-) -> None:
+def _load_image_encoder(pipe: diffusers.DiffusionPipeline, folder: Path) -> None:
     """Load the image encoder: the pipeline itself would take pickles."""
+    encoder_class = str(family_of(type(pipe).__name__).ip_adapter_encoder)
     encoder = load_network(getattr(transformers, encoder_class), folder, dtype=pipe.dtype)
     pipe.register_modules(image_encoder=encoder.to(pipe.device).eval())
     if encoder_class == "SiglipVisionModel":  # for CLIP, diffusers makes the extractor itself

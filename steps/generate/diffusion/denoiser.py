@@ -144,9 +144,6 @@ class Denoiser:
         if self.compiled_pipeline.mode == "none":
             return None
         self._text_prefetcher.wait()  # for the caches
-        # On its stream, they need not wait for the batch that runs.
-        self._text_prefetcher.start(self._inputs.uncached_texts(batch), is_awaited=True)
-        self._text_prefetcher.wait()
         return self._inputs.text_tokens(batch)
 
     def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
@@ -275,16 +272,13 @@ def load_denoiser(
     Without `store`, each batch is decoded as if the plan had its size. Raises BadInput if the model
     does not load, TryAgain if its device is missing, full, or fails.
     """
-    name = plan.job.model.id
-    with loading(name):
+    model = plan.job.model
+    with loading(model.id):
         pipe = load_pipeline(plan, weights)
-
-    speed = plan.job.speed
-    loras = None
-    if plan.loras and plan.fused_loras is None:
-        loras = LoraLayers(pipe, plan.job.model.loras, plan.loras)
-    with loading(name):
+        loras = None
+        if plan.loras and plan.fused_loras is None:
+            loras = LoraLayers(pipe, model.loras, plan.loras)
         if store is None:
-            return Denoiser(pipe, speed, loras)
+            return Denoiser(pipe, plan.job.speed, loras)
         adapters = load_adapters(pipe, plan, store)
-        return Denoiser(pipe, speed, loras, adapters, planned_size=plan.batch_size)
+        return Denoiser(pipe, plan.job.speed, loras, adapters, planned_size=plan.batch_size)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import diffusers
 import numpy as np
@@ -157,10 +158,8 @@ def load_model_scorer(
     plan: Plan, name: str, device: torch.device, stream: torch.cuda.Stream | None
 ) -> Scorer:
     """The scorer of the plan's score with this name."""
-    score = plan.job.scores[name]
+    score = cast("AnyModelScore", plan.job.scores[name])
     setting = f"scores.{name}"
-    if not isinstance(score, AnyModelScore):
-        raise BadInput(f"{setting}: has no model. Set its kind to one that has.")
     folder = fetch_planned_files(setting, score, plan.scores.get(setting))
     processor_id, processor_folder = score.id, folder
     if isinstance(score, RewardScore) and score.processor is not None:

@@ -116,10 +116,6 @@ class LoraLayers:
 
     def _load_lora(self, name: str) -> None:
         path = fetch_planned_lora(name, self._settings[name], self._digests[name])
-        if not hasattr(self._pipe, "load_lora_weights"):
-            raise BadInput(
-                f"model.loras: {type(self._pipe).__name__} supports no LoRA. Remove them."
-            )
         # Not the user's name, which may be that of an attribute of PyTorch's.
         adapter = f"adapter_{len(self._adapters)}"
         explain = partial(_explain_misfit, f"model.loras.{name}", path)

@@ -150,9 +150,9 @@ class TextPrefetcher:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=TEXT_THREAD)
         self._pending: list[Future[None]] = []
 
-    def start(self, requests: Sequence[TextRequest], *, is_awaited: bool = False) -> None:
-        """Begin to encode these texts, if that helps or `wait` follows at once."""
-        if not self._enabled and not is_awaited:
+    def start(self, requests: Sequence[TextRequest]) -> None:
+        """Begin to encode these texts, if that helps."""
+        if not self._enabled:
             return
         reader = None
         if self._stream is not None:
