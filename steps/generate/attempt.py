@@ -41,8 +41,8 @@ FinishParts = Callable[[Iterator[DrawnBatch]], Iterator[EncodedPart]]
 PipelineResult = tuple[bool, Sequence[CommittedPart], StageSeconds]
 
 
-class Attempt:
-    """An attempt of this process at parts of a run, with a model that is loaded when needed.
+class ShardWork:
+    """Makes parts of a run with a model that is loaded when needed.
 
     Forgotten images are neither stored again, nor compete.
     """

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from imagekiln.steps.errors import KilnError, TryAgain
-from imagekiln.steps.generate.attempt import Attempt
+from imagekiln.steps.generate.attempt import ShardWork
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import describe_device, free_memory
 from imagekiln.steps.generate.meter import Meter
@@ -88,8 +88,8 @@ def generate_shard(
     stopped = stop.requested_at is not None  # loading a model takes minutes
     stats = None
     if not stopped:
-        attempt = Attempt(store, plan, open_denoiser, progress, stop)
-        stats, stopped = attempt.make_parts(number, missing)
+        work = ShardWork(store, plan, open_denoiser, progress, stop)
+        stats, stopped = work.make_parts(number, missing)
         record(stats)
     if stopped:
         left = sum(not store.exists(part.key) for part in missing)
@@ -162,8 +162,8 @@ def help_late_shards(
             sentence = f"Shard {own} is done. Its process helps with shard {late}."
             meter.progress.show_event("help", sentence)
             # The images of late shards are in the count of their own processes.
-            attempt = Attempt(store, plan, open_denoiser, NoProgress(), stop)
-            stats, _ = attempt.make_parts(own, parts, lambda: stop.requested_at is None)
+            work = ShardWork(store, plan, open_denoiser, NoProgress(), stop)
+            stats, _ = work.make_parts(own, parts, lambda: stop.requested_at is None)
             meter.add_stats(replace(stats, attempts=0, helped_images=stats.images))
     except KilnError as error:
         meter.progress.show_event("help_failed", f"Helps no other shard: {error}")
