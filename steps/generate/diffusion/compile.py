@@ -96,16 +96,19 @@ class CompiledPipeline:
         self.clock = CompileClock()
         self.compiling_now = False
         self.mode: CompileMode = "none"
-        self._call = known_call_of(type(pipe).__name__)
+        name = type(pipe).__name__
+        self._call = known_call_of(name)
         self._limits_guidance = speed.guidance_interval is not None
         self._compiled: dict[Network, AnyFunction] = {}
         self._drawn: set[str] = set()
         denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
-        compiles = family_of(type(pipe).__name__).compiles and _should_compile(speed, pipe.device)
-        if denoiser is None or not compiles or not blocks_of(denoiser):
+        compiles = family_of(name).compiles and _should_compile(speed, pipe.device)
+        blocks = blocks_of(denoiser) if denoiser is not None and compiles else []
+        if not blocks:
             return
         self.mode = "regional"
-        blocks = [block for each in (denoiser, *other_denoisers) for block in blocks_of(each)]
+        for other in other_denoisers:
+            blocks += blocks_of(other)
         vae = getattr(pipe, "vae", None)
         if isinstance(vae, diffusers.AutoencoderKL):  # others decode in loops that compile badly
             blocks.append(vae.decoder)

@@ -1,7 +1,7 @@
 """One batch through a loaded pipeline: image rows of one shape in, RGB pixels out."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -190,10 +190,11 @@ class Denoiser:
             kwargs |= variant.inputs.batch_kwargs(batch, check)
             self._prefetch_texts(batch[0])
             kwargs |= self._variants.image_kwargs(batch, over)
-            with ExitStack() as stack:
-                stack.enter_context(step_shortcuts(variant.pipe, self._speed, len(batch)))
-                if variant is self._variants.text_to_image:  # others draw noise between steps
-                    stack.enter_context(pinned_step_noise(variant.pipe.scheduler))
+            shortcuts = step_shortcuts(variant.pipe, self._speed, len(batch))
+            noise: AbstractContextManager[None] = nullcontext()
+            if variant is self._variants.text_to_image:  # others draw noise between steps
+                noise = pinned_step_noise(variant.pipe.scheduler)
+            with shortcuts, noise:
                 output = variant.draw(kwargs)
         tensor = to_tensor(output.images, batch[0])
         host_copy = copy_to_host(tensor, self._copy_stream, spans)

@@ -88,7 +88,8 @@ def _score_by_model(
     pixels = pad_batch(pixels, size)
     # Behind the batches that are queued on the default stream, each would wait for all of them.
     with torch.inference_mode(), torch.cuda.stream(stream):
-        numbers: list[float] = compute(pixels.to(device), prompts).float().cpu().tolist()
+        scores = compute(pixels.to(device), prompts)
+        numbers: list[float] = scores.float().cpu().tolist()
     return numbers[: len(images)]
 
 
@@ -187,13 +188,16 @@ def _load_compute(
     device: torch.device,
 ) -> Compute:
     if isinstance(score, ClassifierScore):
-        classifier: Untyped = transformers.AutoModelForImageClassification
-        classifier = load_network(classifier, folder, **MODEL_OPTIONS).to(device).eval()
-        return _label_probability(classifier, score.label)
-    model = load_network(transformers.CLIPModel, folder, dtype=torch.float32).to(device).eval()
+        model_class: Untyped = transformers.AutoModelForImageClassification
+        classifier = load_network(model_class, folder, **MODEL_OPTIONS)
+        return _label_probability(classifier.to(device).eval(), score.label)
+    model = load_network(transformers.CLIPModel, folder, dtype=torch.float32)
+    model = model.to(device).eval()
     if isinstance(score, AestheticScore):
         path = fetch_planned_head(f"{setting}.head", score.head, plan.scores)
-        tensors = {name: tensor.float().to(device) for name, tensor in load_file(path).items()}
+        tensors = load_file(path)
+        for name, tensor in tensors.items():
+            tensors[name] = tensor.float().to(device)
         return _embedding_score(model, _layers_of(tensors))
     tokenizer = transformers.AutoTokenizer.from_pretrained(processor_folder, **LOAD_OPTIONS)
     scale = CLIP_SCORE_SCALE
@@ -256,16 +260,19 @@ def _label_probability(model: Untyped, label: str) -> Compute:
 
 def _layers_of(tensors: dict[str, torch.Tensor]) -> list[Layer]:
     """The linear layers of a file, by the order of the numbers in their names: layers.0.weight."""
-    names = [name.removesuffix(WEIGHT_SUFFIX) for name in tensors if name.endswith(WEIGHT_SUFFIX)]
+    names = [name for name in tensors if name.endswith(WEIGHT_SUFFIX)]
     layers: list[Layer] = []
+    inputs: list[int] = []
+    outputs: list[int] = []
     for name in sorted(names, key=_natural_order):
-        weight = tensors.pop(f"{name}{WEIGHT_SUFFIX}")
+        weight = tensors.pop(name)
         no_bias = weight.new_zeros(len(weight))
-        layers.append((weight, tensors.pop(f"{name}.bias", no_bias)))
-    inputs = [weight.shape[-1] for weight, _ in layers]
-    outputs = [len(weight) for weight, _ in layers]
+        bias_name = name.removesuffix(WEIGHT_SUFFIX) + ".bias"
+        layers.append((weight, tensors.pop(bias_name, no_bias)))
+        inputs.append(weight.shape[-1])
+        outputs.append(len(weight))
     is_chain = outputs == [*inputs[1:], 1]
-    if tensors or not layers or not is_chain:
+    if tensors or not is_chain:
         raise ValueError("its head is no chain of linear layers that ends in one number")
     return layers
 
@@ -323,77 +330,57 @@ def _loading_pass(setting: str, settings: UpscalePass | CaptionPass, digest: str
         yield folder
 
 
-def _upscale(
-    model: Untyped, device: torch.device, images: Sequence[RGB], size: int
-) -> list[tuple[RGB, bool]]:
-    """Enlarge each RGB uint8 (height, width, 3) in float32; return whether it is finite, too.
-
-    They are computed in a batch that is padded to `size`.
-    """
-    tensor = torch.from_numpy(np.stack(images))
-    pixels = pad_batch(tensor, size).to(device)
-    with torch.inference_mode():
-        scaled = pixels.permute(0, 3, 1, 2).float() / 255
-        enlarged = model(pixel_values=scaled).reconstruction[: len(images)]
-        finite = enlarged.isfinite().flatten(1).all(1).tolist()
-        rgb = to_uint8(enlarged).cpu().numpy()
-    return list(zip(rgb, finite, strict=True))
-
-
 def load_upscaler(
     setting: str, settings: UpscalePass, digest: str, device: torch.device
 ) -> Upscale:
-    """Load the upscaler of a pass."""
+    """Load the upscaler of a pass. It enlarges in float32, and says which images are finite."""
     with _loading_pass(setting, settings, digest) as folder:
         model_class: Untyped = transformers.AutoModelForImageToImage
-        model = load_network(model_class, folder, **MODEL_OPTIONS).to(device).eval()
-        return partial(_upscale, model, device)
+        model = load_network(model_class, folder, **MODEL_OPTIONS)
+        model = model.to(device).eval()
+
+    def upscale(images: Sequence[RGB], size: int) -> list[tuple[RGB, bool]]:
+        tensor = torch.from_numpy(np.stack(images))
+        pixels = pad_batch(tensor, size).to(device)
+        with torch.inference_mode():
+            scaled = pixels.permute(0, 3, 1, 2).float() / 255
+            enlarged = model(pixel_values=scaled).reconstruction
+            enlarged = enlarged[: len(images)]
+            finite = enlarged.isfinite().flatten(1).all(1)
+            rgb = to_uint8(enlarged).cpu()
+        return list(zip(rgb.numpy(), finite.tolist(), strict=True))
+
+    return upscale
 
 
-def _describe(
-    model: Untyped,
-    processor: Untyped,
-    tokenizer: Untyped,
-    max_tokens: int,
-    images: Sequence[RGB],
-    size: int,
-) -> list[str]:
-    """Caption each RGB uint8 (height, width, 3), by the likeliest token each time.
+def load_captioner(
+    setting: str, settings: CaptionPass, digest: str, device: torch.device
+) -> Describe:
+    """Load the captioner of a pass, which takes the likeliest token each time."""
+    with _loading_pass(setting, settings, digest) as folder:
+        processor: Untyped = transformers.AutoImageProcessor.from_pretrained(folder, **LOAD_OPTIONS)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOAD_OPTIONS)
+        model_class: Untyped = transformers.AutoModelForImageTextToText
+        model = load_network(model_class, folder, **MODEL_OPTIONS)
+        model = model.to(device).eval()
 
-    They are made in a batch that is padded to `size`.
-    """
-    pixels = processor(images=list(images), return_tensors="pt")["pixel_values"]
-    pixels = pad_batch(pixels, size).to(model.device)
-    with torch.inference_mode():
-        tokens = model.generate(
-            pixel_values=pixels,
-            max_new_tokens=max_tokens,
-            do_sample=False,
-            num_beams=1,
-        )
-    texts = tokenizer.batch_decode(tokens[: len(images)], skip_special_tokens=True)
-    return [clean_caption(text) for text in texts]
+    def describe(images: Sequence[RGB], size: int) -> list[str]:
+        pixels = processor(images=list(images), return_tensors="pt")["pixel_values"]
+        pixels = pad_batch(pixels, size).to(device)
+        with torch.inference_mode():
+            tokens = model.generate(
+                pixel_values=pixels,
+                max_new_tokens=settings.max_tokens,
+                do_sample=False,
+                num_beams=1,
+            )
+        texts = tokenizer.batch_decode(tokens[: len(images)], skip_special_tokens=True)
+        return [clean_caption(text) for text in texts]
+
+    return describe
 
 
 def clean_caption(text: str) -> str:
     """A caption as it is stored: on one line, and without what Parquet or readers refuse."""
     line = " ".join(text.replace("\0", " ").split())
     return line[:MAX_CAPTION_CHARS].encode(errors="replace").decode()
-
-
-def load_captioner(
-    setting: str, settings: CaptionPass, digest: str, device: torch.device
-) -> Describe:
-    """Load the captioner of a pass."""
-    with _loading_pass(setting, settings, digest) as folder:
-        processor = transformers.AutoImageProcessor.from_pretrained(folder, **LOAD_OPTIONS)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOAD_OPTIONS)
-        model_class: Untyped = transformers.AutoModelForImageTextToText
-        model = load_network(model_class, folder, **MODEL_OPTIONS).to(device).eval()
-        return partial(
-            _describe,
-            model,
-            processor,
-            tokenizer,
-            settings.max_tokens,
-        )

@@ -177,13 +177,13 @@ def load_checkpoint(
         if any(name.startswith(starts) for name in names):
             held += (kind,)
     index = read_model_index(folder, str(folder))
-    separate: Config = {
-        name: index[name]
-        for name, (_, class_name) in class_references(index)
-        if name.startswith(("text_encoder", "vae")) and not class_name.startswith(held)
-        if any((folder / name).glob("*.safetensors"))
-    }
-    beside: dict[str, Untyped] = {name: None for name, value in index.items() if value == ABSENT}
+    separate: Config = {}
+    for name, (_, class_name) in class_references(index):
+        is_held = class_name.startswith(held) or not name.startswith(("text_encoder", "vae"))
+        if not is_held and any((folder / name).glob("*.safetensors")):
+            separate[name] = index[name]
+    absent = [name for name, value in index.items() if value == ABSENT]
+    beside: dict[str, Untyped] = dict.fromkeys(absent)
     beside |= load_networks(folder, separate, None, dtype)
     with checked_conversion(_require_filled):
         pipe = getattr(diffusers, pipeline).from_single_file(

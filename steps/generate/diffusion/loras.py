@@ -187,10 +187,12 @@ def _read_scaled_tensors(path: Path) -> Tensors:
     families diffusers hands alphas on by names that match no layer, so none is left for it:
     loaders/peft.py, utils/peft_utils.py, `get_peft_kwargs`.
     """
+    tensors: Tensors = {}
     with safe_open(path, framework="pt") as file:
-        names = file.keys()
-        tensors = {name: file.get_tensor(name).float() for name in names}
-        configs = json.loads((file.metadata() or {}).get(CONFIG_METADATA, "{}"))
+        metadata = file.metadata() or {}
+        for name in file.keys():  # noqa: SIM118  # it is no mapping
+            tensors[name] = file.get_tensor(name).float()
+    configs = json.loads(metadata.get(CONFIG_METADATA, "{}"))
     ranks: dict[str, int] = {}
     for name in tensors:
         match = FACTOR.fullmatch(name)
@@ -225,18 +227,18 @@ def _require_all_layers(
     parameters: list[tuple[str, torch.nn.Parameter]] = []
     for component in components:
         parameters += component.named_parameters()
+    loaded = [parameter for name, parameter in parameters if ".lora_A." in name]
     lokr = sum(".lokr_" in name for name in tensors)
-    own_names = [name for name, _ in parameters if f".{adapter}" in name]
-    lost_factors = lokr - sum("lokr_" in name for name in own_names)
+    lost_factors = lokr
+    for name, _ in parameters:
+        lost_factors -= "lokr_" in name and f".{adapter}" in name
     if lost_factors > 0:
         raise ValueError(f"the model has no layer for {lost_factors} of its {lokr} factors")
-    loaded = [parameter for name, parameter in parameters if ".lora_A." in name]
-    first = [
-        name
-        for name in tensors
-        if (match := FACTOR.fullmatch(name)) and match["side"] in ("A", "down")
-        if REDUNDANT.search(name) is None
-    ]
+    first = []
+    for name in tensors:
+        match = FACTOR.fullmatch(name)
+        if match and match["side"] in ("A", "down") and REDUNDANT.search(name) is None:
+            first.append(name)
     if lost := lost_names(first, tensors.__getitem__, loaded):
         lost = [FACTOR.sub(r"\g<module>", name) for name in lost]
         raise ValueError(f"the model has no layer for {list_names(lost)}")

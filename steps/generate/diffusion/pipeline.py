@@ -67,16 +67,18 @@ def load_pipeline(plan: Plan, weights: WeightsCheck | None = None) -> diffusers.
 
     Raises BadInput if the model does not load, TryAgain without its device.
     """
-    with weights or WeightsCheck(plan.job.model, plan.model.digest) as check:
+    model = plan.job.model
+    with weights or WeightsCheck(model, plan.model.digest) as check:
         device = open_device(plan)
-        pipe = load_pretrained(plan.job.model, device, check, plan.model.pipeline)
-    _require_text_input(plan.job.model.id, pipe)
+        pipe = load_pretrained(model, device, check, plan.model.pipeline)
+    _require_text_input(model.id, pipe)
     if plan.fused_loras is not None:
-        fuse_loras(pipe, plan.job.model.loras, plan.loras, plan.fused_loras)
+        fuse_loras(pipe, model.loras, plan.loras, plan.fused_loras)
+    network = denoiser_network(pipe)
     if plan.job.speed.quantization == "fp8":
-        quantize_to_fp8(denoiser_network(pipe))
+        quantize_to_fp8(network)
     if pipe.device.type == "cuda":  # convolutions are fastest so
-        denoiser_network(pipe).to(memory_format=torch.channels_last)
+        network.to(memory_format=torch.channels_last)
     return pipe
 
 
@@ -243,19 +245,20 @@ def fetch_run_models(uri: str) -> str:
     """
     create_code_folder()
     plan = open_run(uri).plan
+    job = plan.job
     folder = _fetch_planned_model(plan)
     for name, pass_plan in iter_pass_plans(plan):
         with in_setting(f"{PASSES_PREFIX}{name}"):
             _fetch_planned_model(pass_plan)
-    for column, adapter in adapters_by_column(plan.job.model).items():
+    for column, adapter in adapters_by_column(job.model).items():
         fetch_planned_adapter(adapter, plan.adapters[column])
-    for name, lora in plan.job.model.loras.items():
+    for name, lora in job.model.loras.items():
         fetch_planned_lora(name, lora, plan.loras[name].sha256)
-    for setting, reference in score_references(plan.job):
+    for setting, reference in score_references(job):
         fetch_planned_files(setting, reference, plan.scores.get(setting))
-    for setting, reference in pass_references(plan.job):
-        facts = plan.passes[setting.removeprefix(PASSES_PREFIX)]
-        fetch_planned_files(setting, reference, facts.digest)
+    for setting, reference in pass_references(job):
+        name = setting.removeprefix(PASSES_PREFIX)
+        fetch_planned_files(setting, reference, plan.passes[name].digest)
     return str(folder)
 
 

@@ -119,10 +119,13 @@ class PipelineInputs:
         if longest is None or len(rows) > 1:
             return longest
         loras = self._activate_text_loras(rows[0])
-        texts = [(cache, text) for cache, _, (text,) in self._texts_of(rows)]
-        tokens = max(cache.get(text, loras)[0].shape[1] for cache, text in texts)
+        tokens = 0
+        for cache, _, (text,) in self._texts_of(rows):
+            embeds, *_ = cache.get(text, loras)
+            tokens = max(tokens, embeds.shape[1])
         # More than the text has: without padding, diffusers drops the mask, and other kernels run.
-        return min(longest, TEXT_STEP * (tokens // TEXT_STEP + 1))
+        steps = tokens // TEXT_STEP + 1
+        return min(longest, TEXT_STEP * steps)
 
     def _plain_text_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         kwargs: PipelineKwargs = {"prompt": [row.parameters.prompt for row in rows]}
@@ -204,8 +207,9 @@ class PipelineInputs:
     def _latent_shape(self, row: ImageRow) -> tuple[int, int, int]:
         """The shape (channels, height, width) in which the first noise of an image is drawn."""
         channels: int = denoiser_network(self._pipe).config.in_channels
-        height = row.parameters.height // self._pipe.vae_scale_factor
-        width = row.parameters.width // self._pipe.vae_scale_factor
+        scale: int = self._pipe.vae_scale_factor
+        height = row.parameters.height // scale
+        width = row.parameters.width // scale
         if self._family.latent_layout == "packed":
             return channels // 4, height, width
         if self._family.latent_layout == "folded":

@@ -103,14 +103,16 @@ class PipelineVariants:
     def _make_variant(self, auto_class: str, with_control: bool) -> Variant:
         # A pipeline may change the settings of the scheduler that it is made with, as Stable
         # Diffusion's does with `clip_sample`, so none that another pipeline draws with.
-        components = {"scheduler": self.text_to_image.schedulers.new("default")}
-        if with_control and self._adapters is not None:
-            components["controlnet"] = self._adapters.controlnet
-        pipe = getattr(diffusers, auto_class).from_pipe(self.text_to_image.pipe, **components)
+        own = self.text_to_image
+        adapters = self._adapters
+        components = {"scheduler": own.schedulers.new("default")}
+        if with_control and adapters is not None:
+            components["controlnet"] = adapters.controlnet
+        pipe = getattr(diffusers, auto_class).from_pipe(own.pipe, **components)
         pipe.set_progress_bar_config(disable=True)
-        if self._adapters is not None and self._adapters.references is not None:
-            self._adapters.references.attach(pipe)
-        inputs = self.text_to_image.inputs.for_sibling(pipe)
+        if adapters is not None and adapters.references is not None:
+            adapters.references.attach(pipe)
+        inputs = own.inputs.for_sibling(pipe)
         return Variant(pipe, inputs, Schedulers(pipe.scheduler))
 
     def image_kwargs(
