@@ -143,11 +143,6 @@ def test_port_that_is_taken_costs_the_metrics_and_nothing_else(run: PlanResult, 
     assert event.startswith(f"No metrics are served: port {port} cannot be used (")
 
 
-@pytest.mark.parametrize("text", ["", "0", " "])
-def test_without_a_port_nothing_is_served(text: str) -> None:
-    assert metrics_port({"IMAGEKILN_METRICS_PORT": text}) is None
-
-
 @pytest.mark.parametrize("text", ["metrics", "-1", "70000"])
 def test_what_is_no_port_is_a_mistake(text: str) -> None:
     with pytest.raises(BadInput, match="which is no port"):

@@ -25,7 +25,7 @@ from imagekiln.steps.runs.parts import read_outcomes
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runtime.progress import NoProgress
-from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
+from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from tests import jobs, models
@@ -183,27 +183,6 @@ class Slow(Denoiser):
     ) -> Sequence[DrawnImage]:
         threading.Event().wait(0.3)
         return super().draw(rows, size, check)
-
-
-def test_a_batch_in_the_denoiser_is_given_up_when_the_time_is_over(there: PlanResult) -> None:
-    stop = Stop()
-
-    class Endless(Denoiser):
-        def draw(
-            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-        ) -> Sequence[DrawnImage]:
-            stop.requested_at = -GRACE_SECONDS
-            return super().draw(rows, size, check)
-
-    with pytest.raises(TryAgain, match="shard 0 was stopped with 3 parts left"):
-        generate_shard(
-            open_store(there.uri),
-            there.plan,
-            0,
-            lambda: Endless(models.pipe("sd")),
-            NoProgress(),
-            stop,
-        )
 
 
 class Full(LocalStore):
