@@ -60,7 +60,7 @@ class ImageRequest:
     size: tuple[int, int] | None
 
 
-class InputImages:
+class InputImageReader:
     """The input images of a run, read and prepared in threads. Not for use from two threads."""
 
     def __init__(
@@ -129,7 +129,7 @@ def image_request(row: ImageRow, column: str) -> ImageRequest:
 class LoadedAdapters:
     """The input images of a run and the adapters that read them."""
 
-    images: InputImages
+    images: InputImageReader
     controlnet: diffusers.ModelMixin | None = None
     controlnet_scale: float = 1.0
     references: "ReferenceEmbeddings | None" = None
@@ -140,7 +140,7 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
     control = plan.job.model.controlnet
     reference = plan.job.model.ip_adapter
     adapters = LoadedAdapters(
-        InputImages(store, partial(preprocess_reference, pipe) if reference else None)
+        InputImageReader(store, partial(preprocess_reference, pipe) if reference else None)
     )
     if control is not None:
         with _loading(plan, control, "control_image") as folder:

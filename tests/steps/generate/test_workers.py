@@ -197,7 +197,7 @@ def test_workers_that_are_to_stop_are_asked_by_a_signal(
     monkeypatch.setattr(worker_pool, "END_SECONDS", 60.0)
     run.watch.at_second = run.watch.stop.request
     with pytest.raises(TryAgain, match=r"was stopped\. Run the same command again to resume"):
-        run.make("progress.add_drawn(1); time.sleep(600)")
+        run.make("progress.add_drawn(1)\nwhile True: time.sleep(0.01)")
     assert run.watch.stop.requested_at is not None
     assert time.monotonic() - run.watch.stop.requested_at < 60
     assert not run.made
