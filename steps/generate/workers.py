@@ -378,10 +378,7 @@ def _units(connection: Connection, stop: Stop) -> Iterator[WorkUnit]:
 
 
 class _Reports(Progress):
-    """Reports to the other process, from any thread: the method of its progress to call.
-
-    They are dropped if nobody listens.
-    """
+    """Calls of the other process's progress, from any thread; dropped if nobody listens."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

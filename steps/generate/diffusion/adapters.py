@@ -195,8 +195,12 @@ class ReferenceEmbeddings:
         self._blank = encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))
         size = sum(tensor.untyped_storage().nbytes() for tensor in self._blank)
         capacity = max(1, min(MAX_CACHED_REFERENCES, MAX_CACHE_BYTES // size))
-        encode = partial(encode_reference, pipe)
-        self._embeddings = lru_cache(capacity)(lambda request: encode(get_image(request)))
+
+        @lru_cache(capacity)
+        def encode(request: ImageRequest) -> ReferencePair:
+            return encode_reference(pipe, get_image(request))
+
+        self._embeddings = encode
         self.attach(pipe)
 
     def attach(self, pipe: diffusers.DiffusionPipeline) -> None:
@@ -272,7 +276,8 @@ def load_ip_adapter(
 
 def _load_image_encoder(pipe: diffusers.DiffusionPipeline, folder: Path) -> None:
     """Load the image encoder: the pipeline itself would take pickles."""
-    encoder_class = str(family_of(type(pipe).__name__).ip_adapter_encoder)
+    family = family_of(type(pipe).__name__)
+    encoder_class = str(family.ip_adapter_encoder)
     encoder = load_network(getattr(transformers, encoder_class), folder, dtype=pipe.dtype)
     pipe.register_modules(image_encoder=encoder.to(pipe.device).eval())
     if encoder_class == "SiglipVisionModel":  # for CLIP, diffusers makes the extractor itself

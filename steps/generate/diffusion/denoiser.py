@@ -90,8 +90,9 @@ class Denoiser:
         self._speed = speed
         self._loras = loras
         self._adapters = adapters
-        self._variants = PipelineVariants(pipe, loras, adapters)
-        self._inputs = self._variants.text_to_image.inputs
+        variants = PipelineVariants(pipe, loras, adapters)
+        self._variants = variants
+        self._inputs = variants.text_to_image.inputs
 
         other_denoisers = []
         if adapters is not None and adapters.controlnet is not None:

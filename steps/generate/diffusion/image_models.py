@@ -84,8 +84,8 @@ def _score_by_model(
     `processor` makes the model's input of images, and `compute` gives (batch,) of it.
     """
     prompts = [row.parameters.prompt for row in pad_rows(rows, size)]
-    pixels = processor(images=list(images), return_tensors="pt")["pixel_values"]
-    pixels = pad_batch(pixels, size)
+    processed = processor(images=list(images), return_tensors="pt")
+    pixels = pad_batch(processed["pixel_values"], size)
     # Behind the batches that are queued on the default stream, each would wait for all of them.
     with torch.inference_mode(), torch.cuda.stream(stream):
         scores = compute(pixels.to(device), prompts)
@@ -246,7 +246,8 @@ def _embedding_score(model: Untyped, head: Sequence[Layer]) -> Compute:
 
 def _label_probability(model: Untyped, label: str) -> Compute:
     """The probability of a label, among all or, if several may apply, by itself."""
-    index = next(index for index, name in model.config.id2label.items() if name == label)
+    labels: dict[int, str] = model.config.id2label
+    index = next(index for index, name in labels.items() if name == label)
     is_multi_label = model.config.problem_type == "multi_label_classification"
 
     def compute(pixels: Pixels, _: Sequence[str]) -> torch.Tensor:
@@ -341,14 +342,17 @@ def load_upscaler(
 
     def upscale(images: Sequence[RGB], size: int) -> list[tuple[RGB, bool]]:
         tensor = torch.from_numpy(np.stack(images))
-        pixels = pad_batch(tensor, size).to(device)
+        pixels = pad_batch(tensor, size)
+        pixels = pixels.to(device)
         with torch.inference_mode():
             scaled = pixels.permute(0, 3, 1, 2).float() / 255
             enlarged = model(pixel_values=scaled).reconstruction
             enlarged = enlarged[: len(images)]
-            finite = enlarged.isfinite().flatten(1).all(1)
-            rgb = to_uint8(enlarged).cpu()
-        return list(zip(rgb.numpy(), finite.tolist(), strict=True))
+            finite = enlarged.isfinite()
+            finite = finite.flatten(1).all(1)
+            rgb = to_uint8(enlarged)
+        pictures = rgb.cpu().numpy()
+        return list(zip(pictures, finite.tolist(), strict=True))
 
     return upscale
 
@@ -365,8 +369,9 @@ def load_captioner(
         model = model.to(device).eval()
 
     def describe(images: Sequence[RGB], size: int) -> list[str]:
-        pixels = processor(images=list(images), return_tensors="pt")["pixel_values"]
-        pixels = pad_batch(pixels, size).to(device)
+        processed = processor(images=list(images), return_tensors="pt")
+        pixels = pad_batch(processed["pixel_values"], size)
+        pixels = pixels.to(device)
         with torch.inference_mode():
             tokens = model.generate(
                 pixel_values=pixels,

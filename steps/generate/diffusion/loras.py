@@ -115,11 +115,12 @@ class LoraLayers:
         component.requires_grad_(False)
 
     def _load_lora(self, name: str) -> None:
-        path = fetch_planned_lora(name, self._settings[name], self._digests[name])
+        settings = self._settings[name]
+        path = fetch_planned_lora(name, settings, self._digests[name])
         # Not the user's name, which may be that of an attribute of PyTorch's.
         adapter = f"adapter_{len(self._adapters)}"
         explain = partial(_explain_misfit, f"model.loras.{name}", path)
-        with loading_from_cache(self._settings[name].id, path), explained_by(explain):
+        with loading_from_cache(settings.id, path), explained_by(explain):
             self._load_layers(path, adapter)
         for component in lora_components(self._pipe).values():
             component.eval()  # new layers are in train mode, where dropout is random
@@ -250,7 +251,8 @@ def _configured_scale(configs: Config, module: str, rank: int) -> float:
     alpha = configs.get(f"{component}.lora_alpha")
     if alpha is None:
         return 1.0
-    for pattern, its_alpha in (configs.get(f"{component}.alpha_pattern") or {}).items():
+    patterns = configs.get(f"{component}.alpha_pattern") or {}
+    for pattern, its_alpha in patterns.items():
         if f".{name}".endswith(f".{pattern.lstrip('^')}"):
             alpha = its_alpha
     is_rslora = configs.get(f"{component}.use_rslora")

@@ -253,9 +253,11 @@ def fetch_run_models(uri: str) -> str:
     for column, adapter in adapters_by_column(job.model).items():
         fetch_planned_adapter(adapter, plan.adapters[column])
     for name, lora in job.model.loras.items():
-        fetch_planned_lora(name, lora, plan.loras[name].sha256)
+        facts = plan.loras[name]
+        fetch_planned_lora(name, lora, facts.sha256)
     for setting, reference in score_references(job):
-        fetch_planned_files(setting, reference, plan.scores.get(setting))
+        digest = plan.scores.get(setting)
+        fetch_planned_files(setting, reference, digest)
     for setting, reference in pass_references(job):
         name = setting.removeprefix(PASSES_PREFIX)
         fetch_planned_files(setting, reference, plan.passes[name].digest)

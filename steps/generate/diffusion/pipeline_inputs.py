@@ -83,7 +83,8 @@ class PipelineInputs:
         """The prompts and, with guidance, the negative prompts, with their cache and arguments."""
         prompts = [row.parameters.prompt for row in rows]
         yield self._prompts, self._family.positive_embeds, prompts
-        if self._call.is_guided(rows[0].parameters.guidance):
+        guidance = rows[0].parameters.guidance
+        if self._call.is_guided(guidance):
             negative_prompts = [row.parameters.negative_prompt for row in rows]
             yield self._negative_prompts, self._family.negative_embeds, negative_prompts
 

@@ -92,7 +92,11 @@ class PromptEncoder:
         )
 
     def _encode(self, indices: EmbeddingIndices, **texts: object) -> PromptEmbeds:
-        kwargs = {"device": self._pipe.device, "num_images_per_prompt": 1, **texts}
+        kwargs = {
+            "device": self._pipe.device,
+            "num_images_per_prompt": 1,
+            **texts,
+        }
         accepted = {name: value for name, value in kwargs.items() if name in self._accepts}
         settings = self._settings | accepted
         with torch.no_grad():
