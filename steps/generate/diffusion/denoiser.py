@@ -101,8 +101,9 @@ class Denoiser:
         self.vae_decoder = VaeDecoder(pipe, speed.vae, planned_size, self._prepare_recompilation)
         self._profiler = PipelineProfiler(self.device, self.compiled_pipeline.clock)
 
-        self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add)
-        self._check_safety = SafetyChecker(pipe, self._profiler.add)
+        add_times = self._profiler.add
+        self._text_prefetcher = TextPrefetcher(self.device, add_times)
+        self._check_safety = SafetyChecker(pipe, add_times)
         self._upcoming: Sequence[ImageRow] = ()
         self._copy_stream = side_stream(self.device)
         self._previous_batch: DeviceEvent | None = None

@@ -83,7 +83,8 @@ def _score_by_model(
 
     `processor` makes the model's input of images, and `compute` gives (batch,) of it.
     """
-    prompts = [row.parameters.prompt for row in pad_rows(rows, size)]
+    padded = pad_rows(rows, size)
+    prompts = [row.parameters.prompt for row in padded]
     processed = processor(images=list(images), return_tensors="pt")
     pixels = pad_batch(processed["pixel_values"], size)
     # Behind the batches that are queued on the default stream, each would wait for all of them.
@@ -246,9 +247,10 @@ def _embedding_score(model: Untyped, head: Sequence[Layer]) -> Compute:
 
 def _label_probability(model: Untyped, label: str) -> Compute:
     """The probability of a label, among all or, if several may apply, by itself."""
-    labels: dict[int, str] = model.config.id2label
+    config = model.config
+    labels: dict[int, str] = config.id2label
     index = next(index for index, name in labels.items() if name == label)
-    is_multi_label = model.config.problem_type == "multi_label_classification"
+    is_multi_label = config.problem_type == "multi_label_classification"
 
     def compute(pixels: Pixels, _: Sequence[str]) -> torch.Tensor:
         logits = model(pixel_values=pixels).logits

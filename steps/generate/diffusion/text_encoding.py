@@ -73,8 +73,10 @@ class PromptEncoder:
         for name, parameter in parameters.items():
             if parameter.default is parameter.empty:
                 self._settings[name] = None
-            if name in call_parameters and _is_setting(call_parameters[name].default):
-                self._settings[name] = call_parameters[name].default
+            if name in call_parameters:
+                default = call_parameters[name].default
+                if _is_setting(default):
+                    self._settings[name] = default
 
     def encode_prompt(self, text: str) -> PromptEmbeds:
         """The embeddings of a prompt, each with a leading axis of 1."""
