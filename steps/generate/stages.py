@@ -93,11 +93,13 @@ def draw_batches(
     """
     is_wanted = True
     for index, batch in enumerate(batches):
-        if batch.rows[0].index_in_part == 0:
-            stop.raise_if_due(math.inf)
+        begins_part = batch.rows[0].index_in_part == 0
+        if begins_part:
             is_wanted = is_missing(batch.part)
         if not is_wanted:
             continue
+        if begins_part:
+            stop.raise_if_due(math.inf)
         for upcoming in batches[index + 1 : index + 2]:
             on_upcoming(upcoming.rows)
         rows = batch.rows
