@@ -1,6 +1,5 @@
 """One shard, from its plan to its parts, with a real model."""
 
-import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -87,23 +86,6 @@ def test_only_missing_parts_are_made_wherever_the_gaps_are(
         content, written_at = first[key]
         assert store.read(key) == content
         assert (Path(store.uri_of(key)).stat().st_mtime_ns == written_at) == (number not in gone)
-
-
-def test_weights_that_changed_after_planning_commit_nothing(tmp_path: Path) -> None:
-    model = Path(shutil.copytree(models.folder("sd"), tmp_path / "model"))
-    there = planned(
-        tmp_path, str(tmp_path / "out"), PROMPTS[:4], model={"id": str(model), "dtype": "float32"}
-    )
-    weights = model / "unet" / "diffusion_pytorch_model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    for _ in range(2):
-        with pytest.raises(BadInput, match=r"is not the model that the run was planned with\."):
-            generate(there.uri, 0)
-    store = open_store(there.uri)
-    assert not any(store.exists(part.key) for part in read_shard(store, there.plan, 0))
-    assert stats_of(store.uri, 0) is None
 
 
 def test_a_part_that_is_damaged_or_of_another_plan_is_never_taken_for_done(

@@ -35,14 +35,6 @@ def test_a_replaced_method_is_called_in_the_block_and_gone_after_it() -> None:
     assert "forward" not in vars(module)
 
 
-def test_models_that_repeat_blocks_name_them() -> None:
-    assert patches.repeated_blocks(models.pipe("flux").transformer) == {
-        "FluxTransformerBlock",
-        "FluxSingleTransformerBlock",
-    }
-    assert patches.repeated_blocks(Doubled()) == frozenset()
-
-
 def test_sd3_s_controlnet_pipeline_samples_control_images_without_a_generator() -> None:
     source = inspect.getsource(diffusers.StableDiffusion3ControlNetPipeline)
     assert ".encode(control_image).latent_dist.sample()" in source
