@@ -2,7 +2,6 @@
 
 import hashlib
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -207,12 +206,11 @@ def model_digest(model: ModelSettings, before_piece: BeforePiece = proceed) -> s
 class WeightsCheck:
     """A comparison of a model's files with its planned digest, which begins at once.
 
-    It also brings the files into the page cache. `hash_seconds` is the time of hashing.
+    It also brings the files into the page cache.
     """
 
     def __init__(self, model: ModelSettings, digest: str) -> None:
         """Begin to hash a local model. A hub model is known by its commit: nothing is read yet."""
-        self.hash_seconds = 0.0
         self._model = model
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(1, "weights-check")
@@ -241,14 +239,7 @@ class WeightsCheck:
         self._begin(partial(self._require_undamaged, folder))
 
     def _begin(self, check: Callable[[], None]) -> None:
-        self._checks.append(self._pool.submit(self._measure, check))
-
-    def _measure(self, check: Callable[[], None]) -> None:
-        started = time.perf_counter()
-        try:
-            check()
-        finally:
-            self.hash_seconds += time.perf_counter() - started
+        self._checks.append(self._pool.submit(check))
 
     def _require_digest(self, digest: str) -> None:
         if model_digest(self._model, self._raise_if_closed) != digest:

@@ -32,7 +32,7 @@ from imagekiln.steps.plan.step import is_planned
 from imagekiln.steps.plan.templates import read_prompts
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.machine import limit_spinning
-from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
+from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage.local import temporary_folder
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _rewrite_prompts(notes: Progress, counter: Progress, job: Job, prompts: set[
 
 
 def _say(progress: Progress, sentence: str) -> None:
-    progress.show_event(Event("rewrite", {}, sentence))
+    progress.show_event("rewrite", sentence)
 
 
 def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenModel:

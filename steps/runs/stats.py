@@ -1,28 +1,21 @@
 """The statistics of a shard over all attempts, and the time that a process takes to start."""
 
 import json
-import os
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from operator import not_
-from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.fields import Dtype
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runtime.figures import format_duration
 
 # Bounds of what is read: figures beyond them are damage, and would break sums.
 Seconds = Annotated[float, Field(ge=0, le=1e10)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 MAX_AMOUNT = 1e18
-START_TIME_FIELD = 22  # of /proc/self/stat, in clock ticks since the machine started
-Phase = Literal["imports", "load", "device", "hash_wait"]
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
 
 
@@ -72,93 +65,6 @@ def _add_times(first: Mapping[str, float], second: Mapping[str, float]) -> dict[
 
 
 @dataclass(frozen=True, slots=True)
-class StartSeconds:
-    """Wall time from the start of a process to the end of its first denoising step.
-
-    The phases came one after another: `imports` of libraries, `load` of the model's files into
-    memory, `device` for its context and the weights on their way to it, `hash_wait` until the files
-    were known to be the planned ones, `compile` for compiling or loading compiled code, and
-    `first_step`, with the texts before it. Beside them ran `hash`, reading and hashing the model's
-    files.
-    """
-
-    total: float = 0.0
-    imports: float = 0.0
-    load: float = 0.0
-    device: float = 0.0
-    hash_wait: float = 0.0
-    compile: float = 0.0
-    first_step: float = 0.0
-    hash: float = 0.0
-
-    def __str__(self) -> str:
-        """The seconds that are worth a look."""
-        phases = []
-        for name, seconds in asdict(self).items():
-            if seconds >= 0.05:
-                phases.append(f"{name} {format_duration(seconds)}")
-        return f"Time to the first step: {', '.join(phases)}."
-
-
-class StartClock:
-    """Times the phases of a start, all in one thread. `seconds` is None before its end."""
-
-    def __init__(self, age: float = 0.0) -> None:
-        """Begin. The process is `age` seconds old, which passed with importing."""
-        self.seconds: StartSeconds | None = None
-        self._phases = dict.fromkeys(get_args(Phase), 0.0)
-        self._phases["imports"] += age
-        self._began = time.perf_counter() - age
-        self._began_drawing = 0.0
-
-    @classmethod
-    def of_process(cls) -> "StartClock":
-        """Begin with the start of the process; without /proc, now."""
-        return cls(_process_age())
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the beginning."""
-        return time.perf_counter() - self._began
-
-    @contextmanager
-    def phase(self, name: Phase) -> Iterator[None]:
-        """Count the block as a part of this phase."""
-        started = time.perf_counter()
-        yield
-        self._phases[name] += time.perf_counter() - started
-
-    def begin_drawing(self) -> None:
-        """Count what follows as the first step, but for compiling."""
-        self._began_drawing = time.perf_counter()
-
-    def end_first_step(self, compile_seconds: float, hash_seconds: float) -> StartSeconds:
-        """End with the first of all steps. Since drawing began, compiling took so many seconds."""
-        drawing = time.perf_counter() - self._began_drawing
-        self.seconds = StartSeconds(
-            **self._phases,
-            total=self.elapsed,
-            compile=compile_seconds,
-            first_step=max(0.0, drawing - compile_seconds),
-            hash=hash_seconds,
-        )
-        return self.seconds
-
-
-def _process_age() -> float:
-    """Seconds since this process started; 0 if the system does not say."""
-    try:
-        content = Path("/proc/self/stat").read_text()
-    except OSError:
-        return 0.0
-    # The name of the program comes second, in parentheses, and may hold anything.
-    _, _, after_name = content.rpartition(")")
-    ticks = int(after_name.split()[START_TIME_FIELD - 3])
-    started = ticks / os.sysconf("SC_CLK_TCK")
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
-
-
-@dataclass(frozen=True, slots=True)
 class ShardStats:
     """The statistics of one shard.
 
@@ -166,9 +72,8 @@ class ShardStats:
     `max_batch_pixels` the most pixels that a batch held in the end, if memory ran out.
     `busy_share` is the share of the wall time after loading in which the device computed, and
     `peak_memory` the most bytes in use at once; both are None if that is unknown. `compile_mode`
-    and `decode_mode` are the modes in use at the end. `start` is the start of the process of the
-    latest attempt; None if the process did more than one shard. `started_at` and `ended_at` are
-    those of the first and the last attempt, in seconds since 1970.
+    and `decode_mode` are the modes in use at the end. `started_at` and `ended_at` are those of the
+    first and the last attempt, in seconds since 1970.
 
     `images` and `parts` are those that the processes of this shard committed: without those that
     others made for it, and with those that they made for other shards, of which `helped_images`
@@ -188,7 +93,6 @@ class ShardStats:
     max_batch_pixels: Count | None = None
     compile_mode: Literal["regional", "none"] = "none"
     decode_mode: Literal["whole", "tiles"] = "whole"
-    start: StartSeconds | None = None
     started_at: Seconds | None = None
     ended_at: Seconds | None = None
     helped_images: Count = 0

@@ -14,7 +14,7 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import SUCCESS_KEY, commit_key, part_key
-from imagekiln.steps.runtime.progress import Event, NoProgress
+from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.text import format_plan, format_run
@@ -31,11 +31,11 @@ class RecordedProgress(NoProgress):
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.total = self.existing_images = self.drawn_images = 0
-        self.events: list[Event] = []
+        self.events: list[str] = []
         self._then = then
 
-    def show_event(self, event: Event) -> None:
-        self.events.append(event)
+    def show_event(self, name: str, sentence: str) -> None:  # noqa: ARG002  # for people
+        self.events.append(name)
 
     def start(self, total: int) -> None:
         self.total = total
@@ -195,7 +195,7 @@ def _kill_a_worker() -> None:
     """Kill one of the worker processes of this process."""
     for children in Path("/proc/self/task").glob("*/children"):
         for child in children.read_text().split():
-            if b"generate.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"generate.workers" in Path(f"/proc/{child}/cmdline").read_bytes():
                 os.kill(int(child), signal.SIGKILL)
                 return
     pytest.fail("there is no worker to kill")

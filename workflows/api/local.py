@@ -321,14 +321,12 @@ def tune(
     sizes: Sequence[tuple[int, int]] = (),
     *,
     again: bool = False,
-    minutes: float = 15.0,
     report: Callable[[str], None] = lambda _: None,
 ) -> "results.TuningResult":
     """Find the fastest batch size for the job's model on this device; add it to the tuning file.
 
-    `sizes` are widths and heights in pixels, by default the job's own. Each size takes about
-    `minutes` at most. Sizes that the file already has are measured only with `again`. `report` is
-    called with a line for each measurement.
+    `sizes` are widths and heights in pixels, by default the job's own. Sizes that the file already
+    has are measured only with `again`. `report` is called with a line for each measurement.
 
     Raises BadInput if job, model, size or file must be corrected, TryAgain without the device.
     """
@@ -338,4 +336,4 @@ def tune(
     require_libraries(tuned_job)
     from imagekiln.steps.generate.tune import tune as tune_job
 
-    return tune_job(tuned_job, fspath(file), sizes, minutes=minutes, again=again, report=report)
+    return tune_job(tuned_job, fspath(file), sizes, again=again, report=report)

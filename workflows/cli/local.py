@@ -193,7 +193,7 @@ def _parse_size(
 @cloup.command(
     epilog=examples(
         "imagekiln tune job.yaml",
-        "imagekiln tune job.yaml --size 1024x1024 --size 832x1216 --minutes 5",
+        "imagekiln tune job.yaml --size 1024x1024 --size 832x1216",
     )
 )
 @job_options
@@ -211,19 +211,11 @@ def _parse_size(
     help=f"The tuning file. Default: the job's batch.tuning, else {TUNING_FILE} next to the job.",
 )
 @cloup.option("--again", is_flag=True, help="Measure sizes that the file already has, too.")
-@cloup.option(
-    "--minutes",
-    type=click.FloatRange(min=0),
-    default=15,
-    show_default=True,
-    help="The time limit for each size.",
-)
 @format_option
 def tune(
     request: JobArguments,
     sizes: tuple[tuple[int, int], ...],
     file: str | None,
-    minutes: float,
     *,
     again: bool,
 ) -> None:
@@ -245,7 +237,7 @@ def tune(
         # Imported only now: torch takes seconds.
         from imagekiln.steps.generate.tune import tune as tune_job
 
-        result = tune_job(job, path, sizes, minutes=minutes, again=again, report=print_note)
+        result = tune_job(job, path, sizes, again=again, report=print_note)
     except Stopped as stopped:
         raise TryAgain(
             "Stopped. The same command starts again with the first size that is not in "

@@ -155,11 +155,11 @@ def generate(stop: "Stop", run: str, shard: int, workers: int, *, judge: bool) -
             generate_shards(run, shard, workers, progress, stop)
     else:
         from imagekiln.steps.generate.start import generate as generate_shard
-        from imagekiln.steps.runs.stats import StartClock
+        from imagekiln.steps.runtime.machine import process_age
 
-        clock = StartClock.of_process()
+        age = process_age()
         with open_progress() as progress:
-            stats = generate_shard(run, shard, progress, stop, process_clock=clock, helps=True)
+            stats = generate_shard(run, shard, progress, stop, age=age, helps=True)
         print_result(stats, text.format_shard)
     if judge:
         from imagekiln.steps.aggregate.preview import judge_first_shard

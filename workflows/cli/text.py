@@ -34,12 +34,6 @@ if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
 
 MAX_NAMES = 8
 BYTES_PER_GIGABYTE = 1e9
-STOP_REASONS = {
-    "saturated": "larger batches are no faster",
-    "memory": "larger batches do not fit in memory",
-    "largest": "the largest batch that is tried",
-    "time": "the time limit was reached",
-}
 
 
 def format_fields(result: object) -> str:
@@ -234,7 +228,6 @@ def format_tuning(result: "TuningResult") -> str:
             "GPU": entry.gpu,
             "batch": f"{entry.batch}",
             "s per image": f"{entry.seconds_per_image:.3g}",
-            "stopped at": STOP_REASONS[entry.stopped],
         }
         for entry in result.entries
     ]

@@ -16,7 +16,6 @@ from imagekiln.steps.models.own_settings import OwnSettings
 from imagekiln.steps.models.performance import time_figure
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.stats import StartClock
 from tests.hub import MODEL, REVISION, serving_model
 from tests.models import folder, pipe
 from tests.runs import job, planned, write_prompts
@@ -92,4 +91,4 @@ def test_model_larger_than_the_gpu_is_refused_before_it_is_loaded(
     plan = replace(plan, model=replace(plan.model, weights_bytes=100 * 2**30))
     monkeypatch.setattr(pipeline, "device_memory", lambda _: 79 * 2**30)
     with pytest.raises(BadInput, match=r"take 100\.0 GiB .* has 79\.0 GiB"):
-        open_device(plan, StartClock.of_process())
+        open_device(plan)

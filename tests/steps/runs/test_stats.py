@@ -1,16 +1,10 @@
 """The statistics of a shard, over all attempts at it, and the start of a process."""
 
-import subprocess
-import sys
-import time
-
 import pytest
 
 from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
-    StartClock,
-    StartSeconds,
     elapsed_seconds,
 )
 
@@ -37,32 +31,3 @@ def test_time_by_the_clock_counts_shards_at_once_only_once() -> None:
     ]
     assert elapsed_seconds(stats) == 16.0
     assert elapsed_seconds([ShardStats(0, 1, 1, 1, 8, "cuda", StageSeconds())]) is None
-
-
-def test_the_phases_of_a_start_are_timed_one_after_another() -> None:
-    clock = StartClock(age=2.0)
-    for phase in ("imports", "load"):
-        with clock.phase(phase):
-            time.sleep(0.01)
-    clock.begin_drawing()
-    time.sleep(0.03)
-    seconds = clock.end_first_step(compile_seconds=0.01, hash_seconds=0.5)
-    assert clock.seconds == seconds
-    assert 2.01 <= seconds.imports < seconds.total
-    assert seconds.load >= 0.01
-    assert seconds.first_step >= 0.02
-    start = StartSeconds(total=20.0, imports=5.0, load=0.04, compile=1.0, first_step=8.0)
-    expected = "Time to the first step: total 20 s, imports 5 s, compile 1 s, first_step 8 s."
-    assert str(start) == expected
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_a_process_is_timed_from_its_own_start() -> None:
-    code = (
-        "import time; time.sleep(0.5)\n"
-        "from imagekiln.steps.runs.stats import StartClock\n"
-        "print(StartClock.of_process().elapsed)\n"
-    )
-    started = time.perf_counter()
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
-    assert 0.45 <= float(output) <= time.perf_counter() - started + 0.05

@@ -100,9 +100,6 @@ def test_generate_tells_its_progress_on_stderr_and_in_argo_s_file(
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "progress"))
     done = kiln("generate", run, "--shard", "0")
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    (start,) = [line for line in lines if line["event"] == "start"]
-    assert start["seconds"]["total"] > start["seconds"]["first_step"] > 0
-    lines.remove(start)
     assert [(line["event"], line["done"], line["total"]) for line in lines] == [
         ("progress", 0, 4),
         ("progress", 4, 4),

@@ -5,7 +5,7 @@ import pytest
 
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.job.tuning_file import add_tuning_entry
+from imagekiln.steps.job.tuning_file import add_tuning_entries
 from imagekiln.steps.storage import filesystem, open_store
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
 from imagekiln.workflows.doctor.check import DoctorCheck
@@ -141,7 +141,7 @@ def test_tuning_file_must_be_readable(s3_bucket: str) -> None:
     job = _job(s3_bucket, batch={"tuning": name})
     assert check_tuning(_job(s3_bucket)) is None
     assert "wrong" in str(check_tuning(job))
-    add_tuning_entry(name, entry())
+    add_tuning_entries(name, entry())
     assert f"{name} can be read." in str(check_tuning(job))
     open_store(s3_bucket).replace("tuning.yaml", b"entries: []")
     assert "is not a tuning file" in str(check_tuning(job))

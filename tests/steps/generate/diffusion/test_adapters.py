@@ -281,12 +281,7 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
 def test_a_network_that_is_none_is_refused_at_planning(
     tmp_path: Path, changes: dict[str, object], told: str
 ) -> None:
-    pickles = tmp_path / "pickles"
-    pickles.mkdir()
-    (pickles / "diffusion_pytorch_model.bin").write_bytes(b"\x80\x04")
-    (pickles / "config.json").write_text('{"_class_name": "ControlNetModel"}')
     known = {
-        "{pickles}": pickles,
         "{flux}": models.folder("flux"),
         "{lcm}": families.folder("lcm"),
         "{control}": adapters.controlnet("sd"),

@@ -115,17 +115,6 @@ def test_every_sampler_draws_what_it_draws_in_diffusers(kind: Kind, sampler: str
     assert _equal(_ours(kind, rows), _diffusers(kind, rows))
 
 
-def test_an_image_that_asks_for_an_unfit_sampler_fails_and_no_other() -> None:
-    denoiser = Denoiser(models.pipe("sd"))
-    rescue = BatchRecovery(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4)
-    (failed,) = next(rescue.draw_batches([image_row(sampler="flow_euler")]))
-    assert (failed.status, failed.rgb) == ("failed", None)
-    assert failed.error is not None
-    assert "sampler 'flow_euler' does not fit this model" in failed.error
-    (drawn,) = next(rescue.draw_batches([image_row()]))
-    assert drawn.status == "ok"
-
-
 def test_a_sampler_leaves_no_trace_in_the_images_after_it() -> None:
     denoiser = Denoiser(models.pipe("sd"))
     rows = _rows("sd")
@@ -221,16 +210,6 @@ def test_a_text_that_cannot_be_encoded_fails_alone_and_its_neighbours_keep_their
     assert [each.status for each in found] == ["ok", "failed", "ok", "ok"]
     assert found[1].error == "IndexError: a token out of range"
     assert all(np.array_equal(_rgb(found[place]), whole[place]) for place in (0, 2, 3))
-
-
-def test_every_sampler_but_the_models_own_has_a_scheduler() -> None:
-    assert {*SAMPLERS} == {"default", *SCHEDULERS}
-
-
-def test_diffusers_has_every_scheduler_and_takes_its_settings() -> None:
-    for spec in SCHEDULERS.values():
-        scheduler = getattr(diffusers, spec.class_name).from_config({}, **spec.config)
-        assert {key: scheduler.config[key] for key in spec.config} == spec.config
 
 
 ZERO_SNR = "rescale_betas_zero_snr"

@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.local import run
-from imagekiln.steps.maintain.reproduce import reproduce
-from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.models.loras import load_lora_facts
 from imagekiln.steps.runs.image import ImageRow
-from imagekiln.steps.storage import open_store
 from tests import loras, models, runs
 from tests.drawing import pixels_of
 from tests.faults import manifests
@@ -155,22 +151,6 @@ def test_a_whole_job_runs_with_rows_of_none_one_and_two_loras(kind: Kind, tmp_pa
     assert {name: each for name, (each, _) in pixels[0].items()} == {
         name: each for name, (each, _) in pixels[1].items()
     }
-
-
-@pytest.mark.slow
-def test_images_with_loras_are_retried_and_reproduced(tmp_path: Path) -> None:
-    rows = [{"prompt": "a red circle", "loras": text} for text in (None, "style:0.8", BOTH)]
-    there = runs.planned(
-        tmp_path, str(tmp_path / "out"), rows, limits={"failed_share": 1.0}, **_settings("sd")
-    )
-    runs.fill(there, {place: runs.not_ok(place) for place in range(3)})
-    aggregate(there.uri)
-    assert retry(there.uri).summary.ok == 3
-    store = open_store(there.uri)
-    for row in manifests(store.uri):
-        assert reproduce(there.uri, row["image_id"], tmp_path / "again.png").equal == "bytes", row[
-            "loras"
-        ]
 
 
 @pytest.mark.quick_cases(3)

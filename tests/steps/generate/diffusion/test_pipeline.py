@@ -134,7 +134,7 @@ def test_a_pipeline_that_draws_from_more_than_a_text_is_bad_input(
     monkeypatch.setattr(diffusers.StableDiffusionPipeline, "__call__", call)
     with pytest.raises(
         BadInput,
-        match=r"is a StableDiffusionPipeline, which draws from prompt, image\. Choose one that",
+        match=r"is a StableDiffusionPipeline, which does not draw from a text alone \(missing a",
     ):
         load_pipeline(plan)
 

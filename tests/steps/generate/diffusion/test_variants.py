@@ -12,9 +12,8 @@ from PIL import Image as Pillow
 from PIL import ImageOps
 
 from imagekiln.steps.errors import BadInput, Incomplete
-from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
+from imagekiln.steps.generate.diffusion.adapters import InputImageReader, LoadedAdapters
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.verify import verify
@@ -68,7 +67,7 @@ def _rows(kind: str, store: Store, *, mask: bool = False, **settings: object) ->
 
 
 def _drawn(pipe: models.Untyped, store: Store, rows: Sequence[ImageRow], size: int) -> list[RGB]:
-    pictures = Denoiser(pipe, adapters=LoadedAdapters(ImagePrefetcher(store))).draw(
+    pictures = Denoiser(pipe, adapters=LoadedAdapters(InputImageReader(store))).draw(
         rows, size, lambda: None
     )
     assert [(each.status, each.error) for each in pictures] == [("ok", None)] * len(rows)
