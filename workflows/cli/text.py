@@ -221,13 +221,12 @@ def format_forgotten(result: "ForgetResult") -> str:
 
 def format_garbage(result: "GcResult") -> str:
     """Removed or removable runs, and the sum."""
-    lines = ["Nothing to remove."]
+    lines = ["No unfinished run is older than --older-than (7 days by default)."]
     if result.found:
         verb = "Removed" if result.removed else "To remove with --remove"
         rows = [
             {
                 "run": garbage.run,
-                "reason": garbage.reason,
                 "objects": f"{garbage.objects:,}",
                 "size": format_bytes(garbage.bytes),
                 "untouched": pluralize(round(garbage.days), "day"),
@@ -235,7 +234,4 @@ def format_garbage(result: "GcResult") -> str:
             for garbage in result.found
         ]
         lines = [format_rows(rows), f"{verb}: {format_bytes(result.bytes)}"]
-    if result.recent_runs:
-        runs = pluralize(result.recent_runs, "unfinished run is", "unfinished runs are")
-        lines.append(f"{runs} younger than --older-than (7 days by default): 0 lists all.")
     return "\n".join(lines)
