@@ -73,19 +73,8 @@ def test_distance_is_the_root_mean_square_over_the_sample(tmp_path: Path) -> Non
 def test_a_run_is_equal_to_itself(tmp_path: Path, store_uri: str) -> None:
     store = finished(tmp_path / "run")
     actual = diff(store.uri, store.uri, f"{store_uri}/page")
-    assert (
-        actual.both,
-        actual.only_first,
-        actual.only_second,
-        actual.pixels_equal,
-        actual.rms,
-    ) == (
-        20,
-        0,
-        0,
-        20,
-        0.0,
-    )
+    counts = (actual.both, actual.only_first, actual.only_second, actual.pixels_equal)
+    assert (*counts, actual.rms) == (20, 0, 0, 20, 0.0)
     assert (actual.changes, actual.settings) == ((), ())
     target = open_store(f"{store_uri}/page")
     pictures = re.findall(r'<img src="([^"]+)"', page(actual))
@@ -133,10 +122,6 @@ def test_images_of_one_prompt_pair_in_their_order(tmp_path: Path) -> None:
     other = [row | {"guidance": row["guidance"] + 1} for row in rows[:7]]
     result = diff(first, noise_run(tmp_path / "b", other), str(tmp_path / "page"))
     assert (result.both, result.only_first, result.only_second, result.sampled) == (7, 1, 0, 7)
-    html = page(result)
-    for guidance, pairs in ((2, 4), (4, 3)):
-        both = f", guidance {guidance} and guidance {guidance + 1};"
-        assert html.count(f"seed 7{both}") + html.count(f"seed 8{both}") == pairs
 
 
 class Tags(HTMLParser):
