@@ -23,7 +23,6 @@ from imagekiln.steps.export.commits import (
     create_export_commit,
     is_highest,
     read_export,
-    read_file_rows,
     remove_dropped,
     require_export,
     require_settings,
@@ -265,16 +264,6 @@ def _finish(store: Store, head: ExportHead, added: int, dropped: int) -> ExportR
         duplicates=commit.duplicates,
         superseded=commit.superseded,
     )
-
-
-def count_exported(store: Store, image_ids: pa.Array) -> int:
-    """The number of these images that an export has."""
-    count = 0
-    for file in require_export(store).commit.files:
-        ids = read_file_rows(store, file)["image_id"]
-        is_found = pc.is_in(ids, image_ids)
-        count += pc.sum(is_found).as_py()
-    return count
 
 
 def export_again(uri: str, destination: str) -> None:

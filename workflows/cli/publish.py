@@ -1,6 +1,6 @@
 """Commands that make a dataset of finished runs, for others to read, and that take images down."""
 
-from pathlib import Path
+from typing import TextIO
 
 import click
 import cloup
@@ -119,7 +119,7 @@ def push(folder: str, repository: str, version: str | None, *, public: bool) -> 
     cloup.option(
         "--ids",
         "ids_file",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=click.File(encoding="utf-8-sig", errors="replace"),
         metavar="FILE",
         help="A file with such an id on each line.",
     ),
@@ -153,7 +153,7 @@ def push(folder: str, repository: str, version: str | None, *, public: bool) -> 
 def forget(
     source: str,
     ids: tuple[str, ...],
-    ids_file: Path | None,
+    ids_file: TextIO | None,
     prompt_parts: tuple[str, ...],
     prompt_hashes: tuple[str, ...],
     exports: tuple[str, ...],
@@ -165,11 +165,11 @@ def forget(
     Their bytes are removed from all parts, and their copies from reports. Neither retry nor a later
     job with skip_existing makes them again. Their rows stay, with their prompts.
     """
-    from imagekiln.steps.maintain.forget import ForgetSelection, read_ids
+    from imagekiln.steps.maintain.forget import ForgetSelection
     from imagekiln.steps.maintain.forget import forget as forget_images
 
     if ids_file is not None:
-        ids += read_ids(ids_file)
+        ids += tuple(filter(None, map(str.strip, ids_file)))
     selection = ForgetSelection(ids, prompt_parts, prompt_hashes)
     result = forget_images(source, selection, exports, remove=remove)
     print_result(result, text.format_forgotten)

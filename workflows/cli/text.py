@@ -180,15 +180,12 @@ def _run_row(run: "RunOverview") -> dict[str, str]:
     state: str = run.state
     if run.exceeded_gates:
         state = f"{state}, gates: {', '.join(run.exceeded_gates)}"
-    images = format_images(run.statuses)
-    if run.ok is None:
-        made = "" if run.committed is None else f"{run.committed:,} of "
-        images = f"{made}{pluralize(run.images, 'image')}"
+    unmade = pluralize(run.images, "planned image")
     return {
         "run": run.run_id,
         "planned": format_time(run.created_at.timestamp()),
         "state": state,
-        "images": images,
+        "images": unmade if run.ok is None else format_images(run.statuses),
         "time": format_duration(run.elapsed_seconds) if run.elapsed_seconds else "",
         "spent": format_device_hours(run.device_hours) if run.device_hours else "",
         "cost": "" if run.cost is None else format_money(run.cost),
@@ -196,14 +193,12 @@ def _run_row(run: "RunOverview") -> dict[str, str]:
 
 
 def format_forgotten(result: "ForgetResult") -> str:
-    """The selected images of each run and export, and what to do."""
+    """The selected images of each run, and what to do."""
     verb = "forgotten" if result.removed else "selected"
     lines = [
-        f"{sanitize_line(place.uri)}: {pluralize(place.images, noun)} {verb}"
-        + (f", {place.images - place.new:,} of them before" if place.new < place.images else "")
-        for noun, places in (("planned image", result.runs), ("image", result.exports))
-        for place in places
-        if place.images
+        f"{sanitize_line(run.uri)}: {pluralize(run.images, 'planned image')} {verb}"
+        for run in result.runs
+        if run.images
     ]
     if not lines:
         lines.append(f"No image of {pluralize(len(result.runs), 'run')} matches.")

@@ -131,7 +131,7 @@ def test_runs_says_when_each_run_was_planned_and_how_it_ended(
     fill(planned(tmp_path, str(output), run_id="c-old"))
     lines = kiln("runs", str(output)).stdout.splitlines()
     assert lines[0].split() == ["run", "planned", "state", "images"]
-    assert lines[1] == "c-old   2023-11-14 22:13 UTC  unfinished  20 of 20 images"
+    assert lines[1] == "c-old   2023-11-14 22:13 UTC  unfinished  20 planned images"
     assert lines[2] == "a-good  2027-01-15 08:00 UTC  succeeded   20 images"
     assert lines[3] == "b-bad   2027-01-15 08:00 UTC  incomplete  19 images (1 failed)"
     states = [
