@@ -22,9 +22,6 @@ from imagekiln.steps.runs.tables import (
     added_fields,
 )
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.local import local_path
-from imagekiln.steps.storage.uri import is_remote_uri
 
 READERS = 16
 
@@ -63,8 +60,6 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
     A run that failed and is resumed later is not newer for that: its prompts are as planned.
     Raises Missing if there are none, BadInput if one cannot be read, TryAgain.
     """
-    if not is_remote_uri(uri):
-        _refuse_file(uri)
     run_uri, _ = split_address(uri)
     store = open_store(run_uri)
     if store.exists(PLAN_KEY):
@@ -102,12 +97,6 @@ def require_unchanged(run: RunSource, error: BadInput) -> None:
         ) from error
 
 
-def _refuse_file(uri: str) -> None:
-    with translate_errors(uri):
-        if local_path(uri).is_file():
-            raise BadInput(f"{uri}: is a file. Name the folder of a run, or the output of a job.")
-
-
 def open_source(uri: str) -> RunSource:
     """Read plan and commit of the run at `uri`.
 
@@ -142,13 +131,20 @@ def describe_source(run: Run) -> RunSource:
     )
 
 
-def manifest_slices(runs: tuple[RunSource, ...]) -> Iterator[ManifestSlice]:
+def list_shards(runs: Sequence[RunSource]) -> list[tuple[int, int]]:
+    """The number of each shard and of its run, in order."""
+    return [
+        (number, shard) for number, run in enumerate(runs) for shard in range(len(run.shard_images))
+    ]
+
+
+def manifest_slices(runs: Sequence[RunSource]) -> Iterator[ManifestSlice]:
     """Every slice of every manifest, in order."""
-    for run_number, run in enumerate(runs):
-        for shard, images in enumerate(run.shard_images):
-            for start in range(0, images, run.part_images):
-                rows = min(run.part_images, images - start)
-                yield ManifestSlice(run_number, shard, start, rows)
+    for number, shard in list_shards(runs):
+        run = runs[number]
+        images = run.shard_images[shard]
+        for start in range(0, images, run.part_images):
+            yield ManifestSlice(number, shard, start, min(run.part_images, images - start))
 
 
 def unite_columns(runs: tuple[RunSource, ...], names: Sequence[str] | None = None) -> pa.Schema:

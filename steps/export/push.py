@@ -20,8 +20,7 @@ from imagekiln.steps.errors import (
     explained_by,
     first_line,
 )
-from imagekiln.steps.export.commits import require_export
-from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER
+from imagekiln.steps.export.commits import DATA_FOLDER, MANIFEST_FOLDER, require_export
 from imagekiln.steps.export.step import is_complete
 from imagekiln.steps.models.hub import BUSY_STATUSES
 from imagekiln.steps.runs.keys import CARD_KEY
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 REPOSITORY_PATTERN = re.compile(r"hf://datasets/([\w.-]{1,96}/[\w.-]{1,96})", re.ASCII)
-VERSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105  # the name of a variable
 COMMIT_FILES = 50
 OWN_FOLDERS = (f"{DATA_FOLDER}/", f"{MANIFEST_FOLDER}/")
@@ -68,7 +66,7 @@ def push(
     Raises Missing if there is no export, BadInput if it is not complete, the name is wrong, or the
     hub refuses access or has the version at another commit, TryAgain if the hub is not reached.
     """
-    name = _read_name(repository, version)
+    name = _read_name(repository)
     token = os.environ.get(TOKEN_VARIABLE)
     if not token:
         raise BadInput(f"{repository}: {TOKEN_VARIABLE} is not set. Set it to a token that writes.")
@@ -100,14 +98,10 @@ def push(
     return PushResult(repository, commit, version, len(data) + len(others))
 
 
-def _read_name(repository: str, version: str | None) -> str:
+def _read_name(repository: str) -> str:
     match = REPOSITORY_PATTERN.fullmatch(repository)
     if match is None:
         raise BadInput(f"{repository}: is no dataset of the hub. Write hf://datasets/USER/NAME.")
-    if version is not None and VERSION_PATTERN.fullmatch(version) is None:
-        raise BadInput(
-            f"version {version!r}: cannot be a tag. Write letters, digits, dots, dashes."
-        )
     return match[1]
 
 

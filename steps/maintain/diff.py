@@ -35,7 +35,14 @@ from imagekiln.steps.storage.store import Store
 MAX_PROMPT_CHARS = 400
 PICTURE_SIDE = 320  # pixels
 SHARD_STRIDE = 2**20  # more rows than a shard has
-COLUMNS = ("id", "image_index", "prompt", "negative_prompt", "status", "pixels_sha256")
+COLUMNS: tuple[str, ...] = (
+    "id",
+    "image_index",
+    "prompt",
+    "negative_prompt",
+    "status",
+    "pixels_sha256",
+)
 CREATE_IMAGES = """
 CREATE TABLE images
     (run INT, number BIGINT, status VARCHAR, pixels UHUGEINT, id UHUGEINT, texts UHUGEINT)"""
@@ -187,8 +194,11 @@ def _pair_images(database: Database, runs: Sequence[Run]) -> None:
     database.execute(CREATE_IMAGES)
     for place, run in enumerate(runs):
         candidates = run.plan.job.candidates
-        columns = [*COLUMNS, RANK_COLUMN] if candidates > 1 else COLUMNS
-        insert = INSERT_IMAGES + BEST_CANDIDATES if candidates > 1 else INSERT_IMAGES
+        columns = COLUMNS
+        insert = INSERT_IMAGES
+        if candidates > 1:
+            columns = (*columns, RANK_COLUMN)
+            insert += BEST_CANDIDATES
         sql = insert.format(run=place, candidates=candidates)
         read = partial(_read_numbered, run, columns)
         for rows in map_ordered(read, len(run.plan.shards)):
@@ -215,14 +225,19 @@ def _compare_pair(
     runs: Sequence[Run], sample: Sequence[tuple[int, int]], target: Store, index: int
 ) -> PairComparison:
     """Measure one pair of a sample, and write its images."""
-    rows = list(map(_read_row, runs, sample[index]))
-    first, second = (read_image_pixels(run.store, row) for run, row in zip(runs, rows, strict=True))
-    for key, pixels in zip(_picture_keys(index), (first, second), strict=True):
-        target.replace(key, encode_thumbnail(pixels, PICTURE_SIDE))
+    first_number, second_number = sample[index]
+    row = _read_row(runs[0], first_number)
+    first = read_image_pixels(runs[0].store, row)
+    other_row = _read_row(runs[1], second_number)
+    second = read_image_pixels(runs[1].store, other_row)
+    first_key, second_key = _picture_keys(index)
+    target.replace(first_key, encode_thumbnail(first, PICTURE_SIDE))
+    target.replace(second_key, encode_thumbnail(second, PICTURE_SIDE))
+    difference = compare_pixels(first, resize_like(second, first))
     return PairComparison(
-        prompt=rows[0]["prompt"],
+        prompt=row["prompt"],
         sizes=(first.shape[1::-1], second.shape[1::-1]),
-        rms=compare_pixels(first, resize_like(second, first)).rms,
+        rms=difference.rms,
     )
 
 

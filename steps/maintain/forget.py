@@ -10,8 +10,6 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,18 +68,22 @@ class ForgetSelection:
     def select(self, rows: pa.Table, prompt_columns: Sequence[str] = ("prompt",)) -> pa.Table:
         """The ids of the selected ones among these rows, by any of the columns of prompts."""
         ids = pa.array(self.ids, pa.string())
-        hashes = pa.array(map(str.lower, self.prompt_hashes), pa.string())
-        matches = [pc.is_in(rows["image_id"], ids), pc.is_in(rows["id"], ids)]
+        lowered = map(str.lower, self.prompt_hashes)
+        hashes = pa.array(lowered, pa.string())
+        is_image = pc.is_in(rows["image_id"], ids)
+        is_row = pc.is_in(rows["id"], ids)
+        is_selected = pc.or_(is_image, is_row)
         for name in prompt_columns:
             prompts = pc.fill_null(rows[name], "")
-            matches += (
-                pc.match_substring(prompts, text, ignore_case=True)
-                for text in filter(None, self.prompt_parts)
-            )
+            for text in filter(None, self.prompt_parts):
+                contains = pc.match_substring(prompts, text, ignore_case=True)
+                is_selected = pc.or_(is_selected, contains)
             if self.prompt_hashes:
                 digests = [digest_of(text.encode()) for text in prompts.to_pylist()]
-                matches.append(pc.is_in(pa.array(digests, pa.string()), hashes))
-        return rows.select(["image_id", "id"]).filter(reduce(pc.or_, matches))
+                column = pa.array(digests, pa.string())
+                has_hash = pc.is_in(column, hashes)
+                is_selected = pc.or_(is_selected, has_hash)
+        return rows.select(["image_id", "id"]).filter(is_selected)
 
     def require_valid(self) -> None:
         """Raise BadInput if nothing is named, or what is no hash."""
@@ -169,7 +171,9 @@ def _require_complete(run: Run) -> None:
 
 def _select(run: Run, selection: ForgetSelection) -> pa.Table:
     """The ids of selected images of a run, and of their rows."""
-    columns = ("prompt",) if run.plan.rewrite is None else ("prompt", ORIGINAL_COLUMN)
+    columns = ["prompt"]
+    if run.plan.rewrite is not None:
+        columns.append(ORIGINAL_COLUMN)
 
     def select(number: int) -> pa.Table:
         rows = read_shard_rows(run.store, run.plan, number)
@@ -231,14 +235,17 @@ def _announce(run: Run, image_ids: pa.Array) -> None:
 def _parts_with(run: Run, image_ids: pa.Array) -> set[str]:
     """The parts that have a row of one of these images, by the manifests."""
 
-    def find(number: int) -> list[str]:
+    def find(number: int) -> pa.ChunkedArray:
         manifest = read_shard_columns(run, number, ["image_id", "part", "status"])
         is_named = pc.is_in(manifest["image_id"], image_ids)
         is_left = pc.not_equal(manifest["status"], FORGOTTEN_STATUS)
-        parts: list[str] = manifest["part"].filter(pc.and_(is_named, is_left)).to_pylist()
-        return parts
+        is_taken = pc.and_(is_named, is_left)
+        return manifest["part"].filter(is_taken)
 
-    return set(chain.from_iterable(map_ordered(find, len(run.plan.shards))))
+    parts: set[str] = set()
+    for found in map_ordered(find, len(run.plan.shards)):
+        parts.update(found.to_pylist())
+    return parts
 
 
 def _take_down(run: Run, takedown: Takedown) -> None:

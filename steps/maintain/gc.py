@@ -69,22 +69,28 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
     found: list[Garbage] = []
     for run in (*folders.runs, *folders.removed):
         objects = _find_objects(run)
+        if not objects:
+            continue
         # If a store tells no age, an object is new.
-        age = min((now - (entry.modified or now) for entry in objects), default=0.0)
-        is_old = run.head.is_removed or age >= older_than * DAY_SECONDS
-        if objects and is_old and (not remove or _remove_run(run, objects)):
+        newest = max(entry.modified or now for entry in objects)
+        days = (now - newest) / DAY_SECONDS
+        is_old = run.head.is_removed or days >= older_than
+        if is_old and (not remove or _remove_run(run, objects)):
             size = sum(entry.size for entry in objects)
-            found.append(Garbage(run.store.uri, len(objects), size, age / DAY_SECONDS))
+            garbage = Garbage(run.store.uri, len(objects), size, days)
+            found.append(garbage)
     return GcResult(store.uri, tuple(found), remove)
 
 
 def _find_objects(run: Run) -> list[ObjectInfo]:
     """All objects of an unfinished run, or those that are left of a removed one."""
+    objects = _walk_objects(run.store)
     if run.head.is_removed:
-        return [entry for entry in _walk_objects(run.store) if not _records_removal(entry.key)]
+        return [entry for entry in objects if not _records_removal(entry.key)]
     # Later runs may have skipped images of a run that was finished once.
-    was_finished = run.is_finished or run.store.exists(SUCCESS_KEY)
-    return [] if was_finished else list(_walk_objects(run.store))
+    if run.is_finished or run.store.exists(SUCCESS_KEY):
+        return []
+    return list(objects)
 
 
 def _records_removal(key: str) -> bool:

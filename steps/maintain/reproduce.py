@@ -142,9 +142,13 @@ def _find_row(run: Run, name: str) -> pa.Table:
 
     def find(number: int) -> pa.Table | None:
         ids = read_shard_columns(run, number, ["image_id", "id"])
-        is_id = pc.or_kleene(pc.equal(ids["image_id"], name), pc.equal(ids["id"], name))
-        indices = pc.indices_nonzero(is_id)
-        return read_shard_manifest(run, number).take(indices) if len(indices) else None
+        is_image = pc.equal(ids["image_id"], name)
+        is_row = pc.equal(ids["id"], name)
+        indices = pc.indices_nonzero(pc.or_kleene(is_image, is_row))
+        if not len(indices):
+            return None
+        manifest = read_shard_manifest(run, number)
+        return manifest.take(indices)
 
     tables = list(filter(None, map_ordered(find, len(run.plan.shards))))
     if not tables:
@@ -154,7 +158,8 @@ def _find_row(run: Run, name: str) -> pa.Table:
         )
     rows = pa.concat_tables(tables)
     if rows.num_rows > 1:
-        some = rows.slice(0, MAX_NAMED_IMAGES).select(["image_id", "status"]).to_pylist()
+        first_rows = rows.slice(0, MAX_NAMED_IMAGES)
+        some = first_rows.select(["image_id", "status"]).to_pylist()
         images = ", ".join(f"{row['image_id']} ({row['status']})" for row in some)
         raise BadInput(
             f"{run.store.uri}: {rows.num_rows:,} images have the id {name!r}. Name one by its "

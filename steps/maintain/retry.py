@@ -145,8 +145,10 @@ def end_retry(run: Run, retry: Retry) -> None:
     plan = plan_of_retry(run.plan, retry)
     for number in range(len(plan.shards)):
         for part in read_shard(run.store, plan, number):
-            images = [EncodedImage(n, "failed", ENDED) for n in range(part.rows.num_rows)]
-            run.store.create(part.key, part_to_parquet(part.rows, images, part.added))
+            places = range(part.rows.num_rows)
+            images = [EncodedImage(place, "failed", ENDED) for place in places]
+            content = part_to_parquet(part.rows, images, part.added)
+            run.store.create(part.key, content)
     with suppress(Incomplete):  # of images that are not ok
         aggregate_run(run)
 
@@ -241,9 +243,10 @@ def _group_into_shards(run: Run, include_permanent: bool) -> Iterator[dict[int, 
 
 def _rows_to_retry(run: Run, number: int, include_permanent: bool) -> pa.Table | None:
     manifest = read_shard_columns(run, number, OUTCOME_COLUMNS)
-    is_retried = pc.is_in(manifest["status"], pa.array(RETRIED_STATUSES))
+    status = manifest["status"]
+    is_retried = pc.is_in(status, pa.array(RETRIED_STATUSES))
     if not include_permanent:
-        is_permanent = permanent_mask(manifest["status"], manifest["error"])
+        is_permanent = permanent_mask(status, manifest["error"])
         is_retried = pc.and_not(is_retried, is_permanent)
     if not pc.any(is_retried).as_py():
         return None
@@ -251,5 +254,6 @@ def _rows_to_retry(run: Run, number: int, include_permanent: bool) -> pa.Table |
     candidates = run.plan.job.candidates
     groups = is_retried.to_numpy().reshape(-1, candidates)
     has_retried = groups.any(axis=1)
-    mask = pa.array(has_retried.repeat(candidates))
-    return read_shard_rows(run.store, run.plan, number).filter(mask)
+    mask = has_retried.repeat(candidates)
+    rows = read_shard_rows(run.store, run.plan, number)
+    return rows.filter(pa.array(mask))

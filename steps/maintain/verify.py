@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.image_counts import ImageCounts, count_images
+from imagekiln.steps.aggregate.image_counts import count_values
 from imagekiln.steps.aggregate.near_duplicates import without_near_duplicates
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, StorageRefused, TryAgain
@@ -66,6 +66,7 @@ IMAGE_COLUMNS = (
     "sha256",
     "pixels_sha256",
 )
+Statuses = Counter[str]
 Check = Callable[[], None]  # raises BadInput
 Damage = Mapping[str, str]  # the key of an object, and what is wrong with it
 
@@ -155,14 +156,22 @@ def _find_damage(checks: Mapping[str, Check]) -> Damage:
 
 def _find_damage_of_run(run: Run, summary: Summary) -> Damage:
     shards = len(run.plan.shards)
-    counts: list[ImageCounts] = []
-    work = [partial(_check_shard, run, counts, number) for number in range(shards)]
-    work += [partial(_find_damage, {key: check}) for key, check in _checks(run)]
-    found = map_ordered(lambda index: work[index](), len(work), READERS)
-    damage = dict(chain.from_iterable(each.items() for each in found))
-    if len(counts) == shards:
-        check_counts = partial(_check_counts, run, summary, sum(counts, ImageCounts()))
-        damage |= _find_damage({commit_key(run.head.number): check_counts})
+    statuses: list[Statuses] = []
+    others = list(_checks(run))
+
+    def check(index: int) -> Damage:
+        if index < shards:
+            return _check_shard(run, statuses, index)
+        return _find_damage(dict([others[index - shards]]))
+
+    damage: dict[str, str] = {}
+    for found in map_ordered(check, shards + len(others), READERS):
+        damage |= found
+    counted = sum(statuses, Statuses())
+    if len(statuses) == shards and counted != summary.statuses:
+        key = commit_key(run.head.number)
+        where = run.store.uri_of(key)
+        damage[key] = f"{where}: counts other images than the manifest."
     return damage
 
 
@@ -170,14 +179,15 @@ def _checks(run: Run) -> Iterator[tuple[str, Check]]:
     """The checks of all objects but the plan's shards and their parts, by key."""
     store = run.store
     commit = run.head.commit
-    lists = [rejected_key(run.plan.rejected), duplicates_key(run.plan.duplicates)]
-    if commit.forgotten is not None:
-        lists.append(commit.forgotten)
-    for key in (*lists, *commit.manifests, *commit.image_ids):
+    rejected = rejected_key(run.plan.rejected)
+    duplicates = duplicates_key(run.plan.duplicates)
+    forgotten = filter(None, [commit.forgotten])
+    for key in (rejected, duplicates, *forgotten, *commit.manifests, *commit.image_ids):
         yield key, partial(_check_digest, store, key)
     for plan in run.retry_plans:
         for shard in range(len(plan.shards)):
-            yield planned_shard_key(plan, shard), partial(read_shard_rows, store, plan, shard)
+            key = planned_shard_key(plan, shard)
+            yield key, partial(read_shard_rows, store, plan, shard)
     for key in commit.buried:
         yield key, partial(_check_buried, store, key)
 
@@ -193,50 +203,47 @@ def _check_buried(store: Store, key: str) -> None:
         raise BadInput(f"{store.uri_of(key)}: holds images that were forgotten.")
 
 
-def _check_counts(run: Run, summary: Summary, counts: ImageCounts) -> None:
-    """Compare the summary with the manifests."""
-    marks = {gate: counts.marks[gate] for gate in run.plan.job.marking_gates}
-    counted = ImageCounts(counts.statuses, Counter(marks), counts.bytes, counts.permanent_failures)
-    stored = ImageCounts(
-        Counter(summary.statuses),
-        Counter(summary.marks),
-        summary.bytes,
-        summary.permanent_failures,
-    )
-    if counted != stored:
-        where = run.store.uri_of(commit_key(run.head.number))
-        raise BadInput(f"{where}: counts other images than the manifest.")
-
-
-def _check_shard(run: Run, counts: list[ImageCounts], number: int) -> Damage:
+def _check_shard(run: Run, statuses: list[Statuses], number: int) -> Damage:
     """The manifest of one shard, the parts that it names, and the input images of its rows."""
     manifest_key = run.head.commit.manifests[number]
     checks: dict[str, Check] = {}
-
-    def check_manifest() -> None:
-        parts = read_shard(run.store, run.plan, number)
-        planned = pa.concat_tables([part.rows for part in parts])
-        manifest = read_shard_manifest(run, number)
-        origin = [name for name in planned.column_names if name != "created_at"]
-        # `created_at` of images of a retry is when that was planned.
-        if not have_same_rows(manifest.select(origin), planned.select(origin)):
-            where = run.store.uri_of(manifest_key)
-            raise BadInput(f"{where}: has other rows than were planned.")
-        names = manifest["part"].drop_null().unique().to_pylist()
-        for key, part in iter_named_parts(run, names):
-            checks[key] = partial(_check_part, run, part, manifest)
-        for key in _input_image_keys(planned):
-            checks[key] = partial(_check_input_image, run.store, key)
-        counts.append(count_images(manifest))
-
+    check_manifest = partial(_check_manifest, run, number, statuses, checks)
     damage = _find_damage({manifest_key: check_manifest})
     return {**damage, **_find_damage(checks)}
 
 
+def _check_manifest(
+    run: Run, number: int, statuses: list[Statuses], checks: dict[str, Check]
+) -> None:
+    """Compare a manifest with its planned rows; adds its statuses, and checks of what it names."""
+    parts = read_shard(run.store, run.plan, number)
+    planned = pa.concat_tables([part.rows for part in parts])
+    manifest = read_shard_manifest(run, number)
+    # Images of a retry have its `created_at`.
+    origin = [name for name in planned.column_names if name != "created_at"]
+    rows = manifest.select(origin)
+    planned_rows = planned.select(origin)
+    if not have_same_rows(rows, planned_rows):
+        where = run.store.uri_of(run.head.commit.manifests[number])
+        raise BadInput(f"{where}: has other rows than were planned.")
+
+    named = manifest["part"].drop_null()
+    names = named.unique().to_pylist()
+    for key, part in iter_named_parts(run, names):
+        checks[key] = partial(_check_part, run, part, manifest)
+    for key in _input_image_keys(planned):
+        checks[key] = partial(_check_input_image, run.store, key)
+    counts = count_values(manifest["status"])
+    statuses.append(counts)
+
+
 def _input_image_keys(rows: pa.Table) -> list[str]:
-    names = [name for name in INPUT_IMAGE_COLUMNS if name in rows.column_names]
-    digests = {digest for name in names for digest in rows[name].unique().to_pylist()}
-    return [input_image_key(digest) for digest in sorted(digests - {None})]
+    digests: set[str] = set()
+    for name in INPUT_IMAGE_COLUMNS:
+        if name in rows.column_names:
+            values = rows[name].drop_null().unique()
+            digests.update(values.to_pylist())
+    return list(map(input_image_key, sorted(digests)))
 
 
 def _check_input_image(store: Store, key: str) -> None:
@@ -246,35 +253,53 @@ def _check_input_image(store: Store, key: str) -> None:
 
 def _check_part(run: Run, part: Part, manifest: pa.Table) -> None:
     """Read a whole part, decode its images, and compare its rows with those of a manifest."""
-    where = run.store.uri_of(part.key)
-    content = run.store.read(part.key)
+    store = run.store
+    where = store.uri_of(part.key)
+    content = store.read(part.key)
     with parse_parquet(content, where) as parquet:
         if not matches_rows(parquet, part):
             raise BadInput(f"{where}: holds other images than were planned.")
         added = [field.name for field in part.added]
         columns = ["image_id", *OUTCOME_SCHEMA.names, *added]
         outcomes = read_part(parquet, columns, part.added)
-        batches = parquet.iter_batches(BATCH_ROWS, columns=IMAGE_COLUMNS, use_threads=False)
+        batches = parquet.iter_batches(
+            BATCH_ROWS,
+            columns=IMAGE_COLUMNS,
+            use_threads=False,
+        )
         rows = chain.from_iterable(batch.to_pylist() for batch in batches)
-        offsets = outcomes.offsets.drop_null().to_pylist()
-        for row, offset in zip(rows, offsets, strict=True):
-            image = content[offset : offset + (row["byte_size"] or 0)]
-            _check_image(run, f"{where}: image {row['image_id']}", row, image)
+        offsets = outcomes.offsets.drop_null()
+        for row, offset in zip(rows, offsets.to_pylist(), strict=True):
+            end = offset + (row["byte_size"] or 0)
+            name = f"{where}: image {row['image_id']}"
+            _check_image(run, name, row, content[offset:end])
 
     stored = outcomes.table.append_column("byte_offset", outcomes.offsets)
-    is_in_part = pc.equal(manifest["part"], part.key)
-    named = without_near_duplicates(manifest).filter(is_in_part).select(stored.column_names)
-    # A later retry may have made what failed here. A part of a retry may have other shards' images.
-    is_named = pc.is_in(stored["image_id"], named["image_id"].combine_chunks())
-    is_of_shard = pc.is_in(stored["image_id"], manifest["image_id"].combine_chunks())
-    is_counted = pc.and_(is_of_shard, pc.equal(stored["status"], "ok"))
-    if not have_same_rows(named, stored.filter(pc.or_(is_named, is_counted))):
+    if not _agrees_with_manifest(part.key, stored, manifest):
         raise BadInput(f"{where}: differs from the manifest.")
+
+
+def _agrees_with_manifest(key: str, stored: pa.Table, manifest: pa.Table) -> bool:
+    """Tell if a manifest has the rows that a part has of its shard."""
+    is_in_part = pc.equal(manifest["part"], key)
+    named = without_near_duplicates(manifest).filter(is_in_part)
+    # A later retry may have made what failed here. A part of a retry may have other shards' images.
+    named_ids = named["image_id"].combine_chunks()
+    is_named = pc.is_in(stored["image_id"], named_ids)
+    shard_ids = manifest["image_id"].combine_chunks()
+    is_of_shard = pc.is_in(stored["image_id"], shard_ids)
+    is_ok = pc.equal(stored["status"], "ok")
+    is_image = pc.and_(is_of_shard, is_ok)
+    is_counted = pc.or_(is_named, is_image)
+    counted = stored.filter(is_counted)
+    named_rows = named.select(stored.column_names)
+    return have_same_rows(named_rows, counted)
 
 
 def _check_image(run: Run, where: str, row: Mapping[str, Any], content: bytes) -> None:
     """Compare an image with its row, and with the bytes at the offset that manifests name."""
-    if row["status"] != "ok" or row[IMAGE_FIELD.name]["bytes"] != content:
+    stored = row[IMAGE_FIELD.name]["bytes"]
+    if row["status"] != "ok" or stored != content:
         raise BadInput(f"{where} is not where the footer says.")
     if digest_of(content) != row["sha256"]:
         raise BadInput(f"{where} has other bytes than were written.")
@@ -282,5 +307,6 @@ def _check_image(run: Run, where: str, row: Mapping[str, Any], content: bytes) -
         rgb = decode_image(content, (row["width"], row["height"]))
     except (OSError, ValueError) as error:
         raise BadInput(f"{where} does not decode ({error_reason(error)}).") from error
-    if is_lossless(run.plan.job.encoding) and hash_pixels(rgb) != row["pixels_sha256"]:
+    lossless = is_lossless(run.plan.job.encoding)
+    if lossless and hash_pixels(rgb) != row["pixels_sha256"]:
         raise BadInput(f"{where} has other pixels than were generated.")

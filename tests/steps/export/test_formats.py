@@ -11,14 +11,13 @@ import pytest
 
 from imagekiln.steps.aggregate.features import sample_features
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.export.commits import SUBFOLDER_FILES, data_key, partition_folder
 from imagekiln.steps.export.formats import (
     ImageBatch,
-    picture_keys,
-    write_arrow,
-    write_parquet,
+    picture_paths,
+    write_tables,
     write_tar,
 )
-from imagekiln.steps.export.layout import SUBFOLDER_FILES, data_key, partition_folder
 from imagekiln.steps.export.rows import cut_rows
 from imagekiln.steps.job.output import ExportFormat
 from tests.texts import chance
@@ -42,9 +41,10 @@ def test_tar_holds_three_files_an_image_of_no_time_and_no_owner() -> None:
 def test_arrow_stream_holds_the_same_rows_as_parquet() -> None:
     rows = pa.table({"image_id": ["a", "b"], "prompt": ["a cat", "ein Käfer"]})
     batch = ImageBatch(rows, [b"first", b"second"], [".png", ".jpg"])
-    with pa.ipc.open_stream(write_arrow([batch], rows.schema)) as stream:
+    parquet = write_tables([batch], rows.schema, "parquet")
+    with pa.ipc.open_stream(write_tables([batch], rows.schema, "arrow")) as stream:
         table = stream.read_all()
-    assert table.equals(pq.read_table(pa.BufferReader(write_parquet([batch], rows.schema))))
+    assert table.equals(pq.read_table(pa.BufferReader(parquet)))
     assert table["image"].to_pylist()[1] == {"bytes": b"second", "path": "b.jpg"}
 
 
@@ -85,7 +85,7 @@ def test_folders_have_few_files_under_names_that_follow_from_their_places() -> N
     folders = list(cut_rows(iter([rows]), 500_000_000, "files"))
     assert [folder.num_rows for folder in folders] == [1000, 1000, 500]
     key = data_key("", 4, 12, "0a1b", "/metadata.parquet")
-    assert list(picture_keys(key, [".png", ".jpg"])) == [
+    assert list(map(str, picture_paths(key, [".png", ".jpg"]))) == [
         "data/000004-00012-0a1b/000004-00012-0a1b-00000.png",
         "data/000004-00012-0a1b/000004-00012-0a1b-00001.jpg",
     ]

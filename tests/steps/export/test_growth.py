@@ -130,9 +130,7 @@ def test_forget_brings_the_exports_that_it_names_up_to_date(tmp_path: Path) -> N
     image_id = min(contents_by_id(run.uri))
     for source in (run.uri, output):
         for remove in (False, True):
-            result = imagekiln.forget(source, ids=[image_id], exports=exports, remove=remove)
-            before = 0 if source == output else 1
-            assert [place.images for place in result.exports] == [before, before]
+            imagekiln.forget(source, ids=[image_id], exports=exports, remove=remove)
     require_current(run.uri, str(exports[0]))
     require_current(output, str(exports[1]))
 
@@ -327,6 +325,6 @@ def test_an_export_keeps_its_settings_and_its_source(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="is not the run monday that was exported to"):
             imagekiln.export(source, target)
     assert jobs.files(target) == before
-    moved = shutil.copytree(first.uri, tmp_path / "moved")
+    moved = shutil.copytree(first.uri, tmp_path / "moved" / "monday")
     assert imagekiln.export(moved, target).unchanged == IMAGES
     assert (target / SUCCESS_KEY).read_text() == f"{IMAGES} images, commit 1\n"

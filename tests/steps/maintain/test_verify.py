@@ -193,7 +193,7 @@ def test_objects_that_are_damaged_changed_or_missing_are_found(
 
 def test_summary_with_other_numbers_is_found(store: Store) -> None:
     summary = read_head(store).commit.summary
-    _set_commit(store, summary=summary | {"permanent_failures": 1})
+    _set_commit(store, summary=summary | {"statuses": {"ok": 19, "failed": 1}})
     where = f"{commit_key(0)}: counts other images than the manifest."
     with pytest.raises(Incomplete, match=re.escape(where)):
         verify(store.uri)

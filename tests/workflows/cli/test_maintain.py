@@ -19,7 +19,7 @@ from imagekiln.steps.storage.store import Store
 from tests.faults import manifests
 from tests.jobs import files
 from tests.runs import PROMPTS, encoded, fill, job, not_ok, planned, write_prompts
-from tests.workflows.cli.commands import kiln, parse_json, plan_run
+from tests.workflows.cli.commands import kiln, parse_json
 
 
 @pytest.fixture
@@ -164,13 +164,3 @@ def test_runs_names_a_run_that_cannot_be_read_and_lists_the_others(
     (warning,) = caplog.messages
     assert f"{output}/damaged/{key}: is not a readable" in warning
     assert warning.endswith("It is not listed.")
-
-
-def test_run_that_was_aggregated_before_it_was_drawn_is_unfinished(
-    job: str, tmp_path: Path
-) -> None:
-    uri = plan_run(job)
-    aggregated = kiln("aggregate", uri)
-    assert aggregated.exit_code == 3
-    assert f"imagekiln generate {uri} --shard 0 && " in aggregated.stderr
-    assert "unfinished  0 of 6 images" in kiln("runs", str(tmp_path / "out")).stdout
