@@ -61,7 +61,8 @@ class Dataset:
     def schema(self) -> pa.Schema:
         """The columns with their types. `image` is a struct of the file's bytes and its name."""
         known = pa.schema([IMAGE_FIELD, *self.manifest_columns])
-        return pa.schema([known.field(name) for name in self.columns])
+        fields = [known.field(name) for name in self.columns]
+        return pa.schema(fields)
 
     def count_rows(self) -> int:
         """Count the images, by their manifests."""
@@ -74,7 +75,9 @@ class Dataset:
         def read(index: int) -> tuple[RunSource, pa.Table]:
             run, shard = shards[index]
             manifest = self._read_manifest(run, shard)
-            return self.runs[run], self._select_rows(manifest, self._is_left(manifest, run, shard))
+            is_left = self._is_left(manifest, run, shard)
+            rows = self._select_rows(manifest, is_left)
+            return self.runs[run], rows
 
         return map_ordered(read, len(shards), MANIFEST_READERS)
 
@@ -130,10 +133,11 @@ class Dataset:
                     )
                     for start in range(0, rows.num_rows, batch_size):
                         batch = rows.slice(start, batch_size)
+                        source = self.runs[run]
                         try:
-                            images = self._read_batch(self.runs[run], batch, pool)
+                            images = self._read_batch(source, batch, pool)
                         except BadInput as error:
-                            require_unchanged(self.runs[run], error)
+                            require_unchanged(source, error)
                             raise
                         yield images
 
@@ -141,7 +145,8 @@ class Dataset:
         self, run: RunSource, rows: pa.Table, pool: ThreadPoolExecutor
     ) -> pa.RecordBatch:
         if IMAGE_COLUMN in self.columns:
-            contents = read_images(open_store(run.uri), rows, pool)
+            store = open_store(run.uri)
+            contents = read_images(store, rows, pool)
             image_ids = rows["image_id"].to_pylist()
             names = [f"{image_id}{run.suffix}" for image_id in image_ids]
             rows = rows.append_column(IMAGE_FIELD, image_column(contents, names))
@@ -155,9 +160,11 @@ class Dataset:
         store = open_store(source.uri)
         images = source.shard_images[shard]
         manifest = read_manifest(store, source.manifests[shard], images)
-        names = [name for name in manifest.column_names if name in self.manifest_columns.names]
+        known = self.manifest_columns.names
+        names = [name for name in manifest.column_names if name in known]
         empty = self.manifest_columns.empty_table()
-        return pa.concat_tables([empty, manifest.select(names)], promote_options="default")
+        tables = [empty, manifest.select(names)]
+        return pa.concat_tables(tables, promote_options="default")
 
     def _is_left(self, manifest: pa.Table, run: int, shard: int) -> pa.ChunkedArray:
         """Tell the images of a shard that are ok and that no newer one replaces."""

@@ -58,7 +58,8 @@ def find_newest_images(uri: str, runs: Sequence[RunSource], column: str) -> Newe
     if len(runs) < 2:
         return None
     shards = list_shards(runs)
-    starts = list(accumulate((runs[run].shard_images[shard] for run, shard in shards), initial=0))
+    sizes = [runs[run].shard_images[shard] for run, shard in shards]
+    starts = list(accumulate(sizes, initial=0))
     is_left = np.zeros(starts[-1], np.bool_)
 
     def read(index: int) -> pa.Table:
@@ -85,15 +86,21 @@ def find_newest_images(uri: str, runs: Sequence[RunSource], column: str) -> Newe
 
 def _read_values(run: RunSource, number: int, shard: int, start: int, column: str) -> pa.Table:
     """The ids and values by which ok images of a shard are compared, with the images' numbers."""
+    names = ["status", ID_COLUMN]
     has_column = column in run.columns.names
-    names = dict.fromkeys(["status", ID_COLUMN, *([column] if has_column else [])])
+    if has_column and column != ID_COLUMN:
+        names.append(column)
+    store = open_store(run.uri)
+    key = run.manifests[shard]
     images = run.shard_images[shard]
-    manifest = read_manifest(open_store(run.uri), run.manifests[shard], images, list(names))
-    values = manifest[column].cast(pa.string()) if has_column else pa.nulls(images, pa.string())
+    manifest = read_manifest(store, key, images, names)
     columns = {
         "run": pa.repeat(number, images),
         "number": pa.array(range(start, start + images)),
         "id": manifest[ID_COLUMN],
-        "value": values,
+        "value": manifest[column].cast(pa.string())
+        if has_column
+        else pa.nulls(images, pa.string()),
     }
-    return pa.table(columns).filter(pc.equal(manifest["status"], "ok"))
+    is_ok = pc.equal(manifest["status"], "ok")
+    return pa.table(columns).filter(is_ok)

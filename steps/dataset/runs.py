@@ -144,7 +144,8 @@ def manifest_slices(runs: Sequence[RunSource]) -> Iterator[ManifestSlice]:
         run = runs[number]
         images = run.shard_images[shard]
         for start in range(0, images, run.part_images):
-            yield ManifestSlice(number, shard, start, min(run.part_images, images - start))
+            rows = min(run.part_images, images - start)
+            yield ManifestSlice(number, shard, start, rows)
 
 
 def unite_columns(runs: tuple[RunSource, ...], names: Sequence[str] | None = None) -> pa.Schema:
@@ -153,20 +154,20 @@ def unite_columns(runs: tuple[RunSource, ...], names: Sequence[str] | None = Non
     Raises BadInput if two runs have a column of the same name and different types. With `names`,
     only these have to agree, and other columns that do not are omitted.
     """
-    fields: dict[str, pa.Field] = {}
-    first_run: dict[str, RunSource] = {}
-    conflicts: set[str] = set()
+    found: dict[str, dict[pa.DataType, tuple[pa.Field, str]]] = {}
     for run in runs:
         for field in run.columns:
-            earlier = fields.setdefault(field.name, field)
-            first = first_run.setdefault(field.name, run)
-            if earlier.type == field.type:
-                continue
-            if names is None or field.name in names:
-                raise BadInput(
-                    f"column {field.name!r} is {earlier.type} in {first.uri} and {field.type} in "
-                    f"{run.uri}. Name the columns that you need, without this one, or open these "
-                    "runs one by one."
-                )
-            conflicts.add(field.name)
-    return pa.schema([field for name, field in fields.items() if name not in conflicts])
+            by_type = found.setdefault(field.name, {})
+            by_type.setdefault(field.type, (field, run.uri))
+    fields = []
+    for name, by_type in found.items():
+        (first, first_uri), *others = by_type.values()
+        if not others:
+            fields.append(first)
+        elif names is None or name in names:
+            other, uri = others[0]
+            raise BadInput(
+                f"column {name!r} is {first.type} in {first_uri} and {other.type} in {uri}. Name "
+                "the columns that you need, without this one, or open these runs one by one."
+            )
+    return pa.schema(fields)

@@ -87,10 +87,11 @@ def _insert_exported(database: Database, store: Store, commit: ExportCommit) -> 
         return read_file_rows(store, commit.files[index])
 
     database.execute(CREATE_TABLE.format("exported"))
+    newest_by = commit.settings.newest_by
     tables = map_ordered(read, len(commit.files), READERS)
     for number, rows in enumerate(tables):
         places = pa.repeat(number, rows.num_rows)
-        _insert(database, "exported", rows, places, commit.settings.newest_by)
+        _insert(database, "exported", rows, places, newest_by)
 
 
 def _insert_source(database: Database, source: Iterable[pa.Table], newest_by: str) -> int:
@@ -99,7 +100,8 @@ def _insert_source(database: Database, source: Iterable[pa.Table], newest_by: st
     images = 0
     for rows in source:
         end = images + rows.num_rows
-        _insert(database, "source", rows, pa.array(range(images, end)), newest_by)
+        places = pa.array(range(images, end))
+        _insert(database, "source", rows, places, newest_by)
         images = end
     return images
 
@@ -119,7 +121,8 @@ def _insert(
 
 def _find_new(database: Database, kept: Sequence[int], images: int) -> Mask:
     """For each image of the source, whether no file that stays has it."""
-    table = pa.table({"place": pa.array(kept, pa.int64())})
+    numbers = pa.array(kept, pa.int64())
+    table = pa.table({"place": numbers})
     database.insert("CREATE TABLE kept AS FROM numbers", "numbers", table)
     is_new = np.zeros(images, np.bool_)
     for batch in database.fetch_batches(FIND_NEW):

@@ -89,15 +89,18 @@ def _read_batches(
     output: Store, commit: ExportCommit, rows: pa.Table, columns: Sequence[str]
 ) -> Iterator[ImageBatch]:
     """The images of these rows, from the parts of runs."""
-    batches = list(cut_rows(iter([rows]), BATCH_BYTES, "parquet"))
+    tables = iter([rows])
+    batches = list(cut_rows(tables, BATCH_BYTES, "parquet"))
     suffix_of = {run.run_id: run.suffix for run in commit.runs}
     with ThreadPoolExecutor(IMAGE_READERS) as pool:
 
         def read(index: int) -> ImageBatch:
             batch = batches[index]
             contents = read_images(output, batch, pool)
-            folders = [part.partition("/")[0] for part in batch["part"].to_pylist()]
-            suffixes = [suffix_of[folder] for folder in folders]
+            suffixes = []
+            for part in batch["part"].to_pylist():
+                folder, _, _ = part.partition("/")
+                suffixes.append(suffix_of[folder])
             return ImageBatch(batch.select(columns), contents, suffixes)
 
         yield from map_ordered(read, len(batches), BATCHES_AT_ONCE)
@@ -155,22 +158,28 @@ def write_pictures(batches: Iterable[ImageBatch], store: Store, key: str) -> byt
 
     Raises BadInput if others are there.
     """
+    create = partial(create_once, store)
     tables: list[pa.Table] = []
     first = 0
     with ThreadPoolExecutor(PICTURE_WRITERS) as pool:
         for batch in batches:
             paths = list(picture_paths(key, batch.suffixes, first))
             first += len(paths)
-            keys = [*map(str, paths), *(str(path.with_suffix(".json")) for path in paths)]
-            contents = [*batch.contents, *json_lines(batch.rows)]
-            list(pool.map(partial(create_once, store), keys, contents))
-            # `imagefolder` opens the path in every text of such a name, even in a struct.
-            names = [
-                field.name for field in batch.rows.schema if FILE_NAME_COLUMN not in str(field)
-            ]
-            file_names = pa.array([path.name for path in paths])
-            tables.append(batch.rows.select(names).add_column(0, FILE_NAME_COLUMN, file_names))
+            keys = list(map(str, paths))
+            json_keys = [str(path.with_suffix(".json")) for path in paths]
+            list(pool.map(create, keys, batch.contents))
+            list(pool.map(create, json_keys, json_lines(batch.rows)))
+            file_names = [path.name for path in paths]
+            table = _without_file_names(batch.rows)
+            table = table.add_column(0, FILE_NAME_COLUMN, pa.array(file_names))
+            tables.append(table)
     return to_parquet(pa.concat_tables(tables))
+
+
+def _without_file_names(rows: pa.Table) -> pa.Table:
+    """The columns without those that `imagefolder` takes for paths, even in a field of a struct."""
+    names = [field.name for field in rows.schema if FILE_NAME_COLUMN not in str(field)]
+    return rows.select(names)
 
 
 def picture_paths(key: str, suffixes: Iterable[str], first: int = 0) -> Iterator[PurePosixPath]:
@@ -204,10 +213,16 @@ def assign_pieces(
 def write_pieces(store: Store, commit: ExportCommit) -> None:
     """Write the pieces of the manifest that a commit has announced. Raises TryAgain."""
     known = {*commit.pieces}
-    new = (file for file in commit.announced or () if file.manifest not in known)
+    announced = commit.announced or ()
+    new = (file for file in announced if file.manifest not in known)
     for key, files in groupby(new, attrgetter("manifest")):
-        tables = [_manifest_rows(store, commit, file) for file in files]
-        store.create(key, to_parquet(pa.concat_tables(tables).combine_chunks()))
+        tables = []
+        for file in files:
+            rows = _manifest_rows(store, commit, file)
+            tables.append(rows)
+        piece = pa.concat_tables(tables)
+        content = to_parquet(piece.combine_chunks())
+        store.create(key, content)
 
 
 def _manifest_rows(store: Store, commit: ExportCommit, file: ExportFile) -> pa.Table:
@@ -216,9 +231,12 @@ def _manifest_rows(store: Store, commit: ExportCommit, file: ExportFile) -> pa.T
     keys = [file.key] * rows.num_rows
     if commit.settings.format == "files":
         folder = PurePosixPath(file.key).parent
-        names = read_table(store, file.key)[FILE_NAME_COLUMN].to_pylist()
+        table = read_table(store, file.key)
+        names = table[FILE_NAME_COLUMN].to_pylist()
         keys = [f"{folder}/{name}" for name in names]
     copied = {*MANIFEST_COLUMNS, commit.settings.partition_by}
-    table = rows.select([name for name in rows.column_names if name in copied])
+    columns = [name for name in rows.column_names if name in copied]
     numbers = pa.array(range(rows.num_rows), pa.int64())
-    return table.add_column(0, "row", numbers).add_column(0, "file", pa.array(keys))
+    table = rows.select(columns).add_column(0, "row", numbers)
+    files = pa.array(keys)
+    return table.add_column(0, "file", files)

@@ -36,7 +36,7 @@ TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105  # the name of a variable
 COMMIT_FILES = 50
 OWN_FOLDERS = (f"{DATA_FOLDER}/", f"{MANIFEST_FOLDER}/")
 DENIED_STATUSES = (401, 403)
-CHANGED_STATUSES = (409, 412)  # somebody else has committed meanwhile
+RETRIED_STATUSES = (*BUSY_STATUSES, 409, 412)  # the latter: somebody else has committed meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,28 +175,20 @@ def _tag(api: "HfApi", name: str, version: str, commit: str) -> None:
 
 def _explain(repository: str, error: Exception) -> KilnError | None:
     """Turn what the hub's client raises into a sentence, without any of its headers."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    for cause in (error, error.__cause__):
-        if isinstance(cause, HfHubHTTPError) and cause.response is not None:
-            return _explain_status(repository, cause, cause.response.status_code)
-        if isinstance(cause, OSError) or type(cause).__module__.startswith("httpx"):
-            reason = first_line(str(cause)) or type(cause).__name__
-            return TryAgain(
-                f"{repository}: the hub could not be reached ({reason}). Run the command again."
-            )
-    return None
-
-
-def _explain_status(repository: str, error: Exception, status: int) -> KilnError:
+    cause = error.__cause__ if isinstance(error, RuntimeError) else error  # as of an upload
+    status = getattr(getattr(cause, "response", None), "status_code", None)
     if status in DENIED_STATUSES:
         return BadInput(
             f"{repository}: the hub refused access ({status}). "
             f"Check the name, and that the token in {TOKEN_VARIABLE} may write there."
         )
-    if status in (*BUSY_STATUSES, *CHANGED_STATUSES):
-        return TryAgain(
-            f"{repository}: the hub is busy, or somebody else changes it ({status}). "
-            "Run the command again."
-        )
-    return Missing(f"{repository}: the hub refused this ({first_line(str(error))}). Correct it.")
+    reason = first_line(str(cause)) or type(cause).__name__
+    if status is not None and status not in RETRIED_STATUSES:
+        return Missing(f"{repository}: the hub refused this ({reason}). Correct it.")
+    is_of_network = isinstance(cause, OSError) or type(cause).__module__.startswith("httpx")
+    if status is None and not is_of_network:
+        return None
+    return TryAgain(
+        f"{repository}: the hub is not reached, is busy, or somebody else changes it ({reason}). "
+        "Run the command again."
+    )

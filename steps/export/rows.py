@@ -70,7 +70,8 @@ def _chosen_columns(known: Sequence[str], settings: ExportSettings) -> list[str]
         names.append(settings.partition_by)
     left_out = {IMAGE_COLUMN, *CONSTANT_COLUMNS, *LOCATION_SCHEMA.names}
     columns = [name for name in names if name not in left_out]
-    return list(dict.fromkeys([*columns, *LOCATION_SCHEMA.names]))
+    columns += LOCATION_SCHEMA.names
+    return list(dict.fromkeys(columns))
 
 
 def iter_partitions(
@@ -133,7 +134,8 @@ def iter_rows(dataset: Dataset, schema: pa.Schema) -> Iterator[pa.Table]:
             parts = pc.binary_join_element_wise(folder_of(run), rows["part"], "/")
             rows = rows.set_column(place, "part", parts)
             tables = [schema.empty_table(), rows.select(dataset.columns)]
-            yield pa.concat_tables(tables, promote_options="default").select(schema.names)
+            table = pa.concat_tables(tables, promote_options="default")
+            yield table.select(schema.names)
 
 
 def folder_of(run: RunSource) -> str:
@@ -165,7 +167,11 @@ def _weigh(rows: pa.Table, file_bytes: int, kind: ExportFormat) -> npt.NDArray[n
         return np.full(rows.num_rows, share)
     row_bytes = math.ceil(rows.nbytes / rows.num_rows)
     if kind == "webdataset":  # Parquet has rows compressed, and names once
-        names = sum(len(name) + JSON_NAME_BYTES for name in rows.column_names)
-        row_bytes = 2 * row_bytes + MEMBER_BYTES * SAMPLE_MEMBERS + names
-    stored: npt.NDArray[np.int64] = rows["byte_size"].to_numpy() + row_bytes
-    return np.maximum(stored, math.ceil(file_bytes / MAX_FILE_ROWS))
+        row_bytes *= 2
+        row_bytes += MEMBER_BYTES * SAMPLE_MEMBERS
+        names = sum(map(len, rows.column_names))
+        row_bytes += names + JSON_NAME_BYTES * rows.num_columns
+    image_bytes = rows["byte_size"].to_numpy()
+    stored: npt.NDArray[np.int64] = image_bytes + row_bytes
+    least = math.ceil(file_bytes / MAX_FILE_ROWS)
+    return np.maximum(stored, least)

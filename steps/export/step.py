@@ -85,7 +85,9 @@ class _Source:
 
     @property
     def uri(self) -> str:
-        return self.output.uri if self.run is None else self.output.uri_of(self.run)
+        if self.run is None:
+            return self.output.uri
+        return self.output.uri_of(self.run)
 
 
 def export(
@@ -159,8 +161,10 @@ def _open_source(uri: str) -> _Source:
     store = open_store(uri)
     if not store.exists(PLAN_KEY):
         return _Source(store, None)
-    path = store.uri if is_remote_uri(uri) else str(Path(uri).absolute())
-    output, folder = os.path.split(path.rstrip("/"))
+    path = store.uri
+    if not is_remote_uri(uri):
+        path = str(Path(uri).absolute())
+    output, folder = os.path.split(path)
     return _Source(open_store(output), folder)
 
 
@@ -168,11 +172,11 @@ def _require_same_source(source: _Source, store: Store, commit: ExportCommit) ->
     """Raise BadInput if the images of an export come from another source."""
     if not commit.runs:
         return
-    exported = {run.run_id for run in commit.runs}
-    # The registry names runs whose folders are gone, too.
-    entries = [] if commit.run else read_entries(source.output.uri)
-    is_known = commit.run is not None or any(entry.run_id in exported for entry in entries)
-    if source.run != commit.run or not is_known:
+    known: set[str | None] = {source.run}
+    if source.run is None:  # the registry names runs whose folders are gone, too
+        known = {entry.run_id for entry in read_entries(source.output.uri)}
+    is_same_kind = (source.run is None) == (commit.run is None)
+    if not is_same_kind or known.isdisjoint(run.run_id for run in commit.runs):
         kind = "run" if commit.run else "output with run"
         raise BadInput(
             f"{source.uri}: is not the {kind} {commit.runs[0].run_id} that was exported to "

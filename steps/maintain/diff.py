@@ -230,9 +230,9 @@ def _compare_pair(
     first = read_image_pixels(runs[0].store, row)
     other_row = _read_row(runs[1], second_number)
     second = read_image_pixels(runs[1].store, other_row)
-    first_key, second_key = _picture_keys(index)
-    target.replace(first_key, encode_thumbnail(first, PICTURE_SIDE))
-    target.replace(second_key, encode_thumbnail(second, PICTURE_SIDE))
+    for key, pixels in zip(_picture_keys(index), (first, second), strict=True):
+        content = encode_thumbnail(pixels, PICTURE_SIDE)
+        target.replace(key, content)
     difference = compare_pixels(first, resize_like(second, first))
     return PairComparison(
         prompt=row["prompt"],

@@ -79,11 +79,13 @@ class ForgetSelection:
                 contains = pc.match_substring(prompts, text, ignore_case=True)
                 is_selected = pc.or_(is_selected, contains)
             if self.prompt_hashes:
-                digests = [digest_of(text.encode()) for text in prompts.to_pylist()]
+                texts = prompts.to_pylist()
+                digests = [digest_of(text.encode()) for text in texts]
                 column = pa.array(digests, pa.string())
                 has_hash = pc.is_in(column, hashes)
                 is_selected = pc.or_(is_selected, has_hash)
-        return rows.select(["image_id", "id"]).filter(is_selected)
+        ids_of_rows = rows.select(["image_id", "id"])
+        return ids_of_rows.filter(is_selected)
 
     def require_valid(self) -> None:
         """Raise BadInput if nothing is named, or what is no hash."""

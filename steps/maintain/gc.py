@@ -116,7 +116,8 @@ def _remove_run(run: Run, objects: Sequence[ObjectInfo]) -> bool:
     store = run.store
     if not run.head.is_removed:
         removed = replace(run.head.commit, kind="removed")
-        if create_commit(store, run.head, removed) is None:
+        new_head = create_commit(store, run.head, removed)
+        if new_head is None:
             return False
     keys = [entry.key for entry in objects if not _records_removal(entry.key)]
 

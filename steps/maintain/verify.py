@@ -179,10 +179,12 @@ def _checks(run: Run) -> Iterator[tuple[str, Check]]:
     """The checks of all objects but the plan's shards and their parts, by key."""
     store = run.store
     commit = run.head.commit
-    rejected = rejected_key(run.plan.rejected)
-    duplicates = duplicates_key(run.plan.duplicates)
-    forgotten = filter(None, [commit.forgotten])
-    for key in (rejected, duplicates, *forgotten, *commit.manifests, *commit.image_ids):
+    lists = [
+        rejected_key(run.plan.rejected),
+        duplicates_key(run.plan.duplicates),
+        commit.forgotten,
+    ]
+    for key in (*filter(None, lists), *commit.manifests, *commit.image_ids):
         yield key, partial(_check_digest, store, key)
     for plan in run.retry_plans:
         for shard in range(len(plan.shards)):
@@ -194,7 +196,8 @@ def _checks(run: Run) -> Iterator[tuple[str, Check]]:
 
 def _check_digest(store: Store, key: str) -> None:
     """Compare an object with the digest in its name."""
-    if digest_of(store.read(key))[:DIGEST_DIGITS] not in key:
+    digest = digest_of(store.read(key))
+    if digest[:DIGEST_DIGITS] not in key:
         raise BadInput(f"{store.uri_of(key)}: has other bytes than were written.")
 
 
@@ -247,7 +250,8 @@ def _input_image_keys(rows: pa.Table) -> list[str]:
 
 
 def _check_input_image(store: Store, key: str) -> None:
-    if input_image_key(digest_of(store.read(key))) != key:
+    digest = digest_of(store.read(key))
+    if input_image_key(digest) != key:
         raise BadInput(f"{store.uri_of(key)}: has other bytes than were planned.")
 
 

@@ -200,22 +200,6 @@ def test_an_export_that_is_killed_before_any_write_is_resumed(tmp_path: Path, ki
     assert writes > 10
 
 
-def test_what_was_announced_and_is_forgotten_is_not_copied(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    make_night(tmp_path, "monday")
-    target = tmp_path / "export"
-    image_id, content = min(contents_by_id(output).items())
-    export = partial(imagekiln.export, output, target)
-    with interleaving(target, lambda *_: None):
-        process = frozen(export, "create", "commits/000001.json")
-        assert holds(target, content)
-        process.kill()
-        imagekiln.forget(output, ids=[image_id], remove=True)
-        export()
-    assert not holds(target, content)
-    require_current(output, str(target))
-
-
 @pytest.mark.parametrize("key", ["commits/000000.json", "commits/000001.json"])
 def test_who_sleeps_while_an_image_is_forgotten_starts_over(tmp_path: Path, key: str) -> None:
     output = str(tmp_path / "out")

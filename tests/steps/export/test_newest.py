@@ -1,7 +1,6 @@
 """Of images that several runs hold, an export and a dataset have those of the newest."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -161,34 +160,3 @@ def test_image_that_was_taken_down_in_the_newest_run_alone_is_not_lost(tmp_path:
         image_ids(dataset)
     anew = imagekiln.dataset(output, newest_by="image_id")
     assert sorted(map(str, image_ids(anew))) == sorted(map(str, opened))
-
-
-def test_an_edited_text_replaces_all_images_of_its_row_in_an_export_too(
-    tmp_path: Path,
-) -> None:
-    output = str(tmp_path / "nights")
-    nights = [
-        [("a", "a cat", 3), ("b", "a dog", 1), ("c", "a hen", 1)],
-        [("a", "a black cat", 1), ("b", "a brown dog", 1)],
-    ]
-    export = partial(imagekiln.export, output, tmp_path / "export", newest_by="id")
-    results = []
-    for number, rows in enumerate(nights):
-        prompts = [
-            {"id": row_id, "prompt": prompt, "images": images, "seed": 3}
-            for row_id, prompt, images in rows
-        ]
-        run = planned(
-            tmp_path / f"{number}",
-            output,
-            prompts,
-            run_id=f"night-{number}",
-            limits={"failed_share": 0.9},
-        )
-        fill(run, {1: not_ok(0)} if number else {})  # of the brown dog, there is none
-        aggregate(run.uri)
-        results.append(export())
-    result = results[-1]
-    assert (results[0].images, result.added, result.dropped) == (5, 1, 3)
-    table = ds.dataset(tmp_path / "export" / "data").to_table(["prompt"])
-    assert sorted(table["prompt"].to_pylist()) == ["a black cat", "a dog", "a hen"]

@@ -125,14 +125,14 @@ def test_lost_and_damaged_parts_are_made_again_by_the_commands_that_are_named(
     assert verify(store.uri).ok == 20
 
 
-def test_swapped_parts_are_found(store: Store) -> None:
+def test_swapped_parts_are_all_listed(store: Store) -> None:
     one, other = store.read(KEY), store.read(part_key(1, 1))
     store.replace(KEY, other)
     store.replace(part_key(1, 1), one)
     with pytest.raises(Incomplete, match="holds other images than were planned") as caught:
         verify(store.uri)
-    assert "00001-0000" in str(caught.value)
-    assert "00001-0001" in str(caught.value)
+    assert caught.value.exit_code == 3
+    assert all(key in str(caught.value) for key in (KEY, part_key(1, 1)))
 
 
 def _with_column(name: str, values: list[object]) -> Callable[[pa.Table], pa.Table]:
@@ -217,18 +217,6 @@ def test_forgotten_images_that_are_there_again_are_found_and_removed_again(
     with pytest.raises(Incomplete, match="differs from the manifest") as caught:
         verify(store.uri)
     assert "imagekiln generate" not in str(caught.value), "it finds the name of the part taken"
-
-
-def test_everything_that_is_wrong_is_listed_not_only_the_first(store: Store) -> None:
-    manifest = read_head(store).commit.manifests[0]
-    store.remove(manifest)
-    store.remove(KEY)
-    _flip(store, part_key(2, 0), 200)
-    with pytest.raises(Incomplete) as caught:
-        verify(store.uri)
-    for key in (manifest, KEY, part_key(2, 0)):
-        assert key in str(caught.value)
-    assert caught.value.exit_code == 3
 
 
 def test_an_unfinished_run_is_incomplete(tmp_path: Path) -> None:
