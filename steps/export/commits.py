@@ -28,7 +28,6 @@ from imagekiln.steps.runs.tables import parse_parquet, read_whole
 from imagekiln.steps.storage.store import Store, require_conditional_writes
 
 EXPORT_VERSION = 1
-MAX_FILES = 300_000  # a commit stays as small as a plan can be
 MANIFEST_FOLDER = "manifest"
 DATA_FOLDER = "data"
 ROWS_FOLDER = "_rows"

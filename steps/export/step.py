@@ -20,7 +20,6 @@ from imagekiln.steps.export.card import write_card
 from imagekiln.steps.export.commits import (
     EXPORT_VERSION,
     FORMAT_SUFFIXES,
-    MAX_FILES,
     ROWS_FOLDER,
     ExportCommit,
     ExportedRun,
@@ -224,13 +223,10 @@ def _plan_next(source: _Source, store: Store, head: ExportHead) -> ExportCommit:
     made = 0
     for folder, rows_of in iter_partitions(tables, schema, settings.partition_by):
         for rows in cut_rows(rows_of, settings.file_size, settings.format):
-            files.append(_plan_file(store, settings.format, rows, folder, (number, made)))
+            place = (number, made)
+            file = _plan_file(store, settings.format, rows, folder, place)
+            files.append(file)
             made += 1
-            if len(files) > MAX_FILES:
-                raise BadInput(
-                    f"an export has at most {MAX_FILES} files, and this one would have more. "
-                    "Choose a larger file size."
-                )
     if not files and head.number < 0:
         raise BadInput(f"{source.uri}: has no image that is ok, so there is nothing to export.")
     return replace(

@@ -18,8 +18,8 @@ from imagekiln.steps.export import rows
 from imagekiln.steps.export.rows import cut_rows
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, commit_key
 from imagekiln.steps.storage import open_store
-from tests.exports import contents_by_id, read_images, read_manifest
-from tests.runs import encoded, fill, not_ok, planned, retried
+from tests.exports import contents_by_id, read_images, read_manifest, retried_run
+from tests.runs import fill, not_ok, planned
 
 FORMATS = ("parquet", "webdataset", "files")
 NIGHTS = ("monday", "tuesday", "friday")
@@ -35,10 +35,8 @@ def make_run(scratch: Path, output: str, night: str) -> str:
         {"prompt": f"number {index} of {night}", "color": COLORS[index % 4]}
         for index in range(IMAGES)
     ]
-    limits = {"failed_share": 0.5}
-    result = planned(scratch, output, rows, run_id=night, limits=limits, carry=["color"])
     outcomes = {FAILED: not_ok(0), FILTERED: not_ok(0, "filtered")}
-    return retried(result, outcomes, encoded(0))
+    return retried_run(scratch, output, rows, night, "color", outcomes)
 
 
 @pytest.fixture(scope="module")
@@ -175,10 +173,6 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(
         imagekiln.export(run, tmp_path, partition_by="guidance")
     with pytest.raises(Missing):
         imagekiln.export(tmp_path / "nothing", tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr("imagekiln.steps.export.step.MAX_FILES", 0)
-        with pytest.raises(BadInput, match="at most 0 files, and this one would have more"):
-            imagekiln.export(run, tmp_path / "out")
     monkeypatch.setattr(rows, "MAX_PARTITIONS", 3)
     with pytest.raises(BadInput, match="more than 3 values"):
         imagekiln.export(run, tmp_path / "parts", partition_by="color")

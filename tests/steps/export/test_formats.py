@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.aggregate.features import sample_features
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.commits import SUBFOLDER_FILES, data_key, partition_folder
 from imagekiln.steps.export.formats import (
@@ -46,21 +45,6 @@ def test_arrow_stream_holds_the_same_rows_as_parquet() -> None:
         table = stream.read_all()
     assert table.equals(pq.read_table(pa.BufferReader(parquet)))
     assert table["image"].to_pylist()[1] == {"bytes": b"second", "path": "b.jpg"}
-
-
-def test_tar_s_samples_have_types_even_where_the_first_ones_are_null() -> None:
-    rows = pa.schema(
-        [("tag", pa.list_(pa.timestamp("us"))), ("map", pa.map_(pa.string(), pa.int64()))]
-    )
-    [image, json_column, *texts] = sample_features(rows, ".png")
-    assert image == {"name": "png", "dtype": "image"}
-    assert isinstance(json_column["struct"], list)
-    entry = [{"name": "key", "dtype": "string"}, {"name": "value", "dtype": "int64"}]
-    assert json_column["struct"][:2] == [
-        {"name": "tag", "list": "string"},
-        {"name": "map", "list": entry},
-    ]
-    assert [each["name"] for each in texts] == ["txt", "__key__", "__url__"]
 
 
 @pytest.mark.parametrize(("kind", "row_bytes"), [("parquet", 8), ("webdataset", 3109)])

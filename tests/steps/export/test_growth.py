@@ -17,13 +17,18 @@ from imagekiln.steps.export.commits import read_export
 from imagekiln.steps.export.rows import cut_rows
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
-from imagekiln.steps.runs.part_file import pack_part
-from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from tests import jobs
-from tests.exports import contents_by_id, images_by_id, list_keys, read_images, require_manifest
+from tests.exports import (
+    contents_by_id,
+    images_by_id,
+    list_keys,
+    mend,
+    read_images,
+    require_manifest,
+)
 from tests.interleaving import Process, frozen, interleaving
-from tests.runs import begin_retry, encoded, fill, not_ok, planned, renumbered
+from tests.runs import encoded, fill, not_ok, planned
 from tests.texts import chance
 
 FORMATS = ("parquet", "webdataset", "files")
@@ -54,17 +59,6 @@ def make_night(folder: Path, night: str, failed: tuple[int, ...] = (), **job: ob
     fill(run, outcomes | dict.fromkeys(failed, not_ok(0)))
     aggregate(run.uri)
     return run
-
-
-def mend(run: PlanResult) -> None:
-    """Make what failed in a retry."""
-    again = begin_retry(run)
-    store = open_store(run.uri)
-    for number in range(len(again.shards)):
-        for part in read_shard(store, again, number):
-            images = [encoded(90 + place) for place in range(part.rows.num_rows)]
-            pack_part(part, renumbered(images)).commit(store)
-    aggregate(run.uri)
 
 
 def require_current(source: str, destination: str, newest_by: str = "image_id") -> None:

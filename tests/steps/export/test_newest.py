@@ -12,10 +12,8 @@ from imagekiln import BadInput, TryAgain
 from imagekiln.results import Dataset
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.part_file import pack_part
-from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.storage import open_store
-from tests.runs import begin_retry, encoded, fill, not_ok, planned
+from tests.exports import mend
+from tests.runs import fill, not_ok, planned
 from tests.texts import chance
 
 NIGHTS = 4
@@ -130,14 +128,6 @@ def two_nights(folder: Path) -> tuple[str, PlanResult]:
 
 def image_ids(dataset: Dataset) -> list[object]:
     return [row["image_id"] for row in rows_of(dataset)]
-
-
-def mend(run: PlanResult) -> None:
-    """Make what failed in a retry."""
-    store = open_store(run.uri)
-    (part,) = read_shard(store, begin_retry(run), 0)
-    pack_part(part, [encoded(0)]).commit(store)
-    aggregate(run.uri)
 
 
 def test_image_that_a_newer_run_has_made_since_is_not_given_twice(tmp_path: Path) -> None:
