@@ -38,6 +38,7 @@ DEFAULT_BATCH_SIZE = 32
 IMAGE_READERS = 8
 MANIFEST_READERS = 4
 IMAGE_COLUMN = IMAGE_FIELD.name
+IS_LEFT = "imagekiln.is_left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,7 @@ class Dataset:
         def read(index: int) -> tuple[RunSource, pa.Table]:
             run, shard = shards[index]
             manifest = self._read_manifest(run, shard)
-            is_left = self._is_left(manifest, run, shard)
-            rows = self._select_rows(manifest, is_left)
+            rows = self._select_rows(manifest)
             return self.runs[run], rows
 
         return map_ordered(read, len(shards), MANIFEST_READERS)
@@ -125,12 +125,9 @@ class Dataset:
             by_shard = groupby(slices, lambda part: (part.run, part.shard))
             for (run, shard), group in by_shard:
                 manifest = self._read_manifest(run, shard)
-                is_left = self._is_left(manifest, run, shard)
                 for part in group:
-                    rows = self._select_rows(
-                        manifest.slice(part.start, part.rows),
-                        is_left.slice(part.start, part.rows),
-                    )
+                    part_rows = manifest.slice(part.start, part.rows)
+                    rows = self._select_rows(part_rows)
                     for start in range(0, rows.num_rows, batch_size):
                         batch = rows.slice(start, batch_size)
                         source = self.runs[run]
@@ -155,26 +152,28 @@ class Dataset:
         return batch
 
     def _read_manifest(self, run: int, shard: int) -> pa.Table:
-        """A manifest with the columns of all runs, null if this one lacks them."""
+        """A manifest with the columns of all runs, null if this one lacks them.
+
+        A column more tells the images that are ok and that no newer one replaces.
+        """
         source = self.runs[run]
         store = open_store(source.uri)
+        key = source.manifests[shard]
         images = source.shard_images[shard]
-        manifest = read_manifest(store, source.manifests[shard], images)
+        manifest = read_manifest(store, key, images)
+        is_left = pc.equal(manifest["status"], "ok")
+        if self.newest is not None:
+            is_left = self.newest.in_shard(run, shard, images)
         known = self.manifest_columns.names
         names = [name for name in manifest.column_names if name in known]
         empty = self.manifest_columns.empty_table()
         tables = [empty, manifest.select(names)]
-        return pa.concat_tables(tables, promote_options="default")
+        table = pa.concat_tables(tables, promote_options="default")
+        return table.append_column(IS_LEFT, is_left)
 
-    def _is_left(self, manifest: pa.Table, run: int, shard: int) -> pa.ChunkedArray:
-        """Tell the images of a shard that are ok and that no newer one replaces."""
-        if self.newest is None:
-            return pc.equal(manifest["status"], "ok")
-        return pa.chunked_array([self.newest.in_shard(run, shard, manifest.num_rows)])
-
-    def _select_rows(self, manifest: pa.Table, is_left: pa.ChunkedArray) -> pa.Table:
+    def _select_rows(self, manifest: pa.Table) -> pa.Table:
         """The rows of a manifest that are left and fulfill the filter."""
-        rows = manifest.filter(is_left)
+        rows = manifest.filter(manifest[IS_LEFT]).drop_columns([IS_LEFT])
         if self.filter is None:
             return rows
         try:

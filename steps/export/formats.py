@@ -228,7 +228,8 @@ def write_pieces(store: Store, commit: ExportCommit) -> None:
 def _manifest_rows(store: Store, commit: ExportCommit, file: ExportFile) -> pa.Table:
     """The file and row of each image, and what it is. A picture is in the table of its folder."""
     rows = read_file_rows(store, file)
-    keys = [file.key] * rows.num_rows
+    images = rows.num_rows
+    keys = [file.key] * images
     if commit.settings.format == "files":
         folder = PurePosixPath(file.key).parent
         table = read_table(store, file.key)
@@ -236,7 +237,7 @@ def _manifest_rows(store: Store, commit: ExportCommit, file: ExportFile) -> pa.T
         keys = [f"{folder}/{name}" for name in names]
     copied = {*MANIFEST_COLUMNS, commit.settings.partition_by}
     columns = [name for name in rows.column_names if name in copied]
-    numbers = pa.array(range(rows.num_rows), pa.int64())
+    numbers = pa.array(range(images), pa.int64())
     table = rows.select(columns).add_column(0, "row", numbers)
     files = pa.array(keys)
     return table.add_column(0, "file", files)

@@ -66,10 +66,10 @@ def _chosen_columns(known: Sequence[str], settings: ExportSettings) -> list[str]
     names = [*known]
     if settings.columns is not None:
         names = [*REQUIRED_COLUMNS, settings.newest_by, *settings.columns]
-    if settings.partition_by is not None:
-        names.append(settings.partition_by)
     left_out = {IMAGE_COLUMN, *CONSTANT_COLUMNS, *LOCATION_SCHEMA.names}
     columns = [name for name in names if name not in left_out]
+    if settings.partition_by is not None:
+        columns.append(settings.partition_by)
     columns += LOCATION_SCHEMA.names
     return list(dict.fromkeys(columns))
 

@@ -42,7 +42,7 @@ def read_settings(
 ) -> ExportSettings:
     """Settings from what a user wrote. Raises BadInput."""
     if file_format == "files" and file_size is not None:
-        raise BadInput("file size: does not apply to `files`, where each image is one. Remove it.")
+        raise BadInput("file size: does not apply to `files`, as each image is one. Remove it.")
     values = {
         "format": file_format,
         "file_size": DEFAULT_FILE_SIZE if file_size is None else file_size,

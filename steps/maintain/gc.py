@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from imagekiln.steps.errors import Missing
-from imagekiln.steps.maintain.run_list import find_runs, require_output
+from imagekiln.steps.maintain.run_list import find_runs
 from imagekiln.steps.runs.commits import create_commit
 from imagekiln.steps.runs.keys import COMMITS_FOLDER, PLAN_KEY, RUN_KEY_PATTERN, SUCCESS_KEY
 from imagekiln.steps.runs.run import Run
@@ -55,19 +55,17 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
 
     With `remove`, they are removed. Plan and commits stay, so that no process resumes such a run,
     and what was left by an interruption, or written later by a process that slept, is found again.
-    A run that cannot be read stays, with a warning. Raises Missing if there is no such folder,
-    BadInput if it is not the output of any job, TryAgain.
+    A run that cannot be read stays, with a warning. Raises Missing if there is no output of a job,
+    TryAgain.
     """
     store = open_store(output)
-    folders = find_runs(store)
-    if not (folders.runs or folders.removed):
-        require_output(store)
-    for error in folders.unreadable.values():
+    runs, unreadable = find_runs(store)
+    for error in unreadable:
         log.warning("%s It stays.", error)
 
     now = time.time()
     found: list[Garbage] = []
-    for run in (*folders.runs, *folders.removed):
+    for run in runs:
         objects = _find_objects(run)
         if not objects:
             continue

@@ -61,7 +61,7 @@ class Provenance:
 class ReproduceResult:
     """An image generated again, compared with the stored one.
 
-    `file` is None if it could not be drawn, `likeness` if there is nothing to compare, and
+    `file` is None if it could not be generated, `likeness` if there is nothing to compare, and
     `then` if the shard left no statistics.
     """
 

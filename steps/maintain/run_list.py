@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Literal
 
 from imagekiln.steps.aggregate.summary import summary_of
@@ -18,7 +17,6 @@ from imagekiln.steps.runs.run import Run, open_run, split_address
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from imagekiln.steps.storage.uri import is_remote_uri
 
 log = logging.getLogger(__name__)
 READERS = 16
@@ -50,18 +48,6 @@ class RunOverview:
     exceeded_gates: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRuns:
-    """The runs under an output, and, by folder, why the plans of others there cannot be read.
-
-    `removed` are those of which `gc` left the plan and the commits.
-    """
-
-    runs: list[Run]
-    removed: list[Run]
-    unreadable: dict[str, BadInput]
-
-
 def list_runs(output: str) -> list[RunOverview]:
     """The runs under a job's `output`, oldest first. Raises as `open_runs` does."""
     runs = open_runs(output, skips_unreadable=True)
@@ -72,41 +58,41 @@ def open_runs(uri: str, *, skips_unreadable: bool = False) -> list[Run]:
     """The run at `uri`, also by the address of a retry, or the runs under an output.
 
     One of a newer version, or whose plan cannot be read, is skipped with a warning if
-    `skips_unreadable`; else it raises BadInput. Raises also as `require_output` does.
+    `skips_unreadable`; else it raises BadInput. Raises also as `find_runs` does.
     """
     run_uri, _ = split_address(uri)
     store = open_store(run_uri)
     if store.exists(PLAN_KEY):
         return [open_run(run_uri)]
-    found = find_runs(store)
-    for error in found.unreadable.values():
+    runs, unreadable = find_runs(store)
+    for error in unreadable:
         if not skips_unreadable:
             raise error
         log.warning("%s It is not listed.", error)
-    if not (found.runs or found.removed):
-        require_output(store)
-    return found.runs
+    return [run for run in runs if not run.head.is_removed]
 
 
-def find_runs(store: Store) -> FoundRuns:
-    """The runs under an output. Folders of others are skipped."""
+def find_runs(store: Store) -> tuple[list[Run], list[BadInput]]:
+    """The runs under an output, also those that `gc` removed, and why others cannot be read.
+
+    Folders of others are skipped. Raises Missing if there is none and it is not the output of any
+    job, TryAgain.
+    """
     names = [entry.key for entry in store.list_folder("") if entry.is_folder]
-
-    def open_folder(index: int) -> Run | BadInput | None:
-        return _open_run(store, names[index])
-
-    result = FoundRuns([], [], {})
-    opened = map_ordered(open_folder, len(names), READERS)
-    for name, run in zip(names, opened, strict=True):
-        if isinstance(run, BadInput):
-            result.unreadable[name] = run
-        elif run is None:
-            continue
-        elif run.head.is_removed:
-            result.removed.append(run)
-        else:
-            result.runs.append(run)
-    return result
+    runs: list[Run] = []
+    unreadable: list[BadInput] = []
+    for run in map_ordered(lambda index: _open_run(store, names[index]), len(names), READERS):
+        if isinstance(run, Run):
+            runs.append(run)
+        elif run is not None:
+            unreadable.append(run)
+    is_output = REGISTRY_FOLDER in names or REWRITES_FOLDER in names
+    if not (runs or unreadable or is_output):
+        raise Missing(
+            f"{store.uri}: holds no runs that this Imagekiln reads. Check the name, or name the "
+            "`output` of a job."
+        )
+    return runs, unreadable
 
 
 def _open_run(store: Store, name: str) -> Run | BadInput | None:
@@ -122,20 +108,6 @@ def _open_run(store: Store, name: str) -> Run | BadInput | None:
     except BadInput as error:
         return error
     return Run(folder, plan, head) if plan.run_id == name else None
-
-
-def require_output(store: Store) -> None:
-    """Raise BadInput if a folder without runs is not the output of any job."""
-    if any(any(store.list_folder(folder)) for folder in (REGISTRY_FOLDER, REWRITES_FOLDER)):
-        return
-    if store.exists(PLAN_KEY):
-        output = store.uri.rpartition("/")[0] or "."
-        raise BadInput(f"{store.uri}: is a run, not the output that holds runs. Name {output}.")
-    if not is_remote_uri(store.uri) and not Path(store.uri).exists():
-        raise Missing(f"{store.uri}: no such folder. Check the name.")
-    raise BadInput(
-        f"{store.uri}: holds no runs that this Imagekiln reads. Name the `output` of a job."
-    )
 
 
 def describe_runs(runs: Sequence[Run]) -> list[RunOverview]:
