@@ -164,22 +164,14 @@ def test_a_run_to_which_anything_was_written_recently_stays(key: str, tmp_path: 
     assert names(gc(str(tmp_path / "out"), 0).found) == ["half"]
 
 
-def test_a_run_whose_plan_is_damaged_stays_and_hides_no_garbage(
+def test_what_is_no_run_of_ours_is_never_touched(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    damaged = Path(finished_run(tmp_path, "damaged", done=False).uri, PLAN_KEY)
-    finished_run(tmp_path, "half", done=False)
-    damaged.write_text("{")
-    aged(tmp_path / "out", 10)
-    before = files(damaged.parent)
-    assert names(gc(str(tmp_path / "out"), remove=True).found) == ["half"]
-    assert "is not a readable plan" in caplog.text
-    assert files(damaged.parent) == before
-
-
-def test_what_is_no_run_of_ours_is_never_touched(tmp_path: Path) -> None:
     out = tmp_path / "out"
     planned_run = finished_run(tmp_path, "half", done=False)
+    damaged = Path(finished_run(tmp_path, "damaged", done=False).uri)
+    (damaged / PLAN_KEY).write_text("{")
+    before = files(damaged)
     shutil.copytree(planned_run.uri, out / "copy")  # its plan has another name
     (out / "stranger").mkdir()
     (out / "stranger" / "shards").write_bytes(b"mine")
@@ -197,6 +189,8 @@ def test_what_is_no_run_of_ours_is_never_touched(tmp_path: Path) -> None:
         path.name for path in out.iterdir()
     }
     assert files(tmp_path / "elsewhere") == elsewhere
+    assert files(damaged) == before
+    assert "is not a readable plan" in caplog.text
 
 
 def test_folder_that_is_no_output_is_refused(tmp_path: Path, s3_bucket: str) -> None:
