@@ -1,6 +1,6 @@
 """Commands that make a dataset of finished runs, for others to read, and that take images down."""
 
-from typing import TextIO
+from pathlib import Path
 
 import click
 import cloup
@@ -119,7 +119,7 @@ def push(folder: str, repository: str, version: str | None, *, public: bool) -> 
     cloup.option(
         "--ids",
         "ids_file",
-        type=click.File(encoding="utf-8-sig", errors="replace"),
+        type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
         help="A file with such an id on each line.",
     ),
@@ -153,7 +153,7 @@ def push(folder: str, repository: str, version: str | None, *, public: bool) -> 
 def forget(
     source: str,
     ids: tuple[str, ...],
-    ids_file: TextIO | None,
+    ids_file: Path | None,
     prompt_parts: tuple[str, ...],
     prompt_hashes: tuple[str, ...],
     exports: tuple[str, ...],
@@ -167,9 +167,12 @@ def forget(
     """
     from imagekiln.steps.maintain.forget import ForgetSelection
     from imagekiln.steps.maintain.forget import forget as forget_images
+    from imagekiln.steps.storage.failures import translate_errors
 
     if ids_file is not None:
-        ids += tuple(filter(None, map(str.strip, ids_file)))
+        with translate_errors(str(ids_file)):
+            lines = ids_file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+        ids += tuple(filter(None, map(str.strip, lines)))
     selection = ForgetSelection(ids, prompt_parts, prompt_hashes)
     result = forget_images(source, selection, exports, remove=remove)
     print_result(result, text.format_forgotten)
