@@ -71,14 +71,15 @@ def count_images(manifest: pa.Table) -> ImageCounts:
     """Count the images of a manifest."""
     permanent = permanent_mask(manifest["status"], manifest["error"])
     return ImageCounts(
-        _count_values(manifest["status"]),
-        _count_values(pc.list_flatten(manifest["marks"])),
+        count_values(manifest["status"]),
+        count_values(pc.list_flatten(manifest["marks"])),
         pc.sum(manifest["byte_size"]).as_py() or 0,
         pc.sum(permanent).as_py() or 0,
     )
 
 
-def _count_values(column: pa.ChunkedArray) -> Counter[str]:
+def count_values(column: pa.ChunkedArray) -> Counter[str]:
+    """Count each different value of a column."""
     entries = pc.value_counts(column).to_pylist()
     return Counter({entry["values"]: entry["counts"] for entry in entries})
 

@@ -47,18 +47,6 @@ RUN_KEY_PATTERN = re.compile(
 )
 
 
-# Likewise of what a language model made of prompts, which `gc` removes in this order: lists freeze
-# what the texts are of, and the model that there are any.
-REWRITE_KEY_PATTERNS = tuple(
-    re.compile(rf"{REWRITES_FOLDER}/[0-9a-f]{{16}}/{name}", re.ASCII)
-    for name in (
-        r"texts/(?:\d{5,}-\d{4,}\.parquet|\.writing-[a-z0-9_]{8})",
-        r"prompts/(?:\d{5,}\.parquet|\.writing-[a-z0-9_]{8})",
-        r"(?:rewrite\.json|\.writing-[a-z0-9_]{8})",
-    )
-)
-
-
 def commit_key(number: int) -> str:
     """A commit: the state of the run as of then."""
     return f"{COMMITS_FOLDER}/{number:06d}.json"

@@ -181,7 +181,7 @@ def write_part(path: Path, rows: pa.Table, contents: Sequence[bytes]) -> npt.NDA
 
 def copy_parts(output: Path, target: Path) -> None:
     """Copy all parts with pyarrow, into files of the same size."""
-    size = read_settings(file_size=FILE_SIZE).file_bytes
+    size = read_settings(file_size=FILE_SIZE).file_size
     target.mkdir()
     paths = sorted(output.glob("night-*/images/*"))
     schema = pq.read_schema(paths[0])

@@ -305,7 +305,7 @@ def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "results.Diff":
 
 @explain_failures
 def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "results.GcResult":
-    """List, or remove, unfinished runs and unused rewritten prompts under a job's output.
+    """List, or remove, unfinished runs under a job's output.
 
     Only where nothing was written for `older_than` days.
     """

@@ -37,8 +37,8 @@ def verify(run: str) -> None:
     """Read a run back and check every image against the plan.
 
     Compares images, input images, shards, manifests and lists with their hashes, each row of the
-    manifests with its part, and counts the images again. Report and card must be whole; what they
-    say is not checked, nor are times, costs and thumbnails.
+    manifests with its part, and counts the images again. Report, card, times and costs are not
+    checked.
 
     Exits with 3 if anything is missing, damaged or different.
     """

@@ -330,16 +330,15 @@ def format_runs(runs: "Sequence[RunOverview]") -> str:
 
 
 def _run_row(run: "RunOverview") -> dict[str, str]:
-    images = format_images(run.statuses)
-    if run.ok is None:
-        made = "" if run.committed is None else f"{run.committed:,} of "
-        images = f"{made}{pluralize(run.images, 'image')}"
+    state: str = run.state
+    if run.exceeded_gates:
+        state = f"{state}, gates: {', '.join(run.exceeded_gates)}"
+    unmade = pluralize(run.images, "planned image")
     return {
         "run": run.run_id,
         "planned": format_time(run.created_at.timestamp()),
-        "state": run.state,
-        "gates": ", ".join(run.exceeded_gates),
-        "images": images,
+        "state": state,
+        "images": unmade if run.ok is None else format_images(run.statuses),
         "time": format_duration(run.elapsed_seconds) if run.elapsed_seconds else "",
         "spent": format_device_hours(run.device_hours) if run.device_hours else "",
         "cost": "" if run.cost is None else format_money(run.cost),
@@ -347,12 +346,12 @@ def _run_row(run: "RunOverview") -> dict[str, str]:
 
 
 def format_forgotten(result: "ForgetResult") -> str:
-    """The selected images of each run and export, and what to do."""
+    """The selected images of each run, and what to do."""
     verb = "forgotten" if result.removed else "selected"
     lines = [
-        f"{place.uri}: {pluralize(place.images, 'image')} {verb}"
-        for place in (*result.runs, *result.exports)
-        if place.images
+        f"{sanitize_line(run.uri)}: {pluralize(run.images, 'planned image')} {verb}"
+        for run in result.runs
+        if run.images
     ]
     if not lines:
         lines.append(f"No image of {pluralize(len(result.runs), 'run')} matches.")
@@ -369,12 +368,17 @@ def format_forgotten(result: "ForgetResult") -> str:
 
 def format_garbage(result: "GcResult") -> str:
     """Removed or removable runs, and the sum."""
-    lines = ["Nothing to remove."]
+    lines = ["No unfinished run is older than --older-than (7 days by default)."]
     if result.found:
         verb = "Removed" if result.removed else "To remove with --remove"
-        rows = [dict(_field_texts(garbage)) for garbage in result.found]
+        rows = [
+            {
+                "run": garbage.run,
+                "objects": f"{garbage.objects:,}",
+                "size": format_bytes(garbage.bytes),
+                "untouched": pluralize(round(garbage.days), "day"),
+            }
+            for garbage in result.found
+        ]
         lines = [format_rows(rows), f"{verb}: {format_bytes(result.bytes)}"]
-    if result.recent_runs:
-        runs = pluralize(result.recent_runs, "unfinished run is", "unfinished runs are")
-        lines.append(f"{runs} younger than --older-than (7 days by default): 0 lists all.")
     return "\n".join(lines)

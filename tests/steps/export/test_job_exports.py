@@ -9,11 +9,8 @@ from imagekiln.steps.export.step import export_run
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import run
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.parts import pack_part
-from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.text import format_run
-from tests.runs import PROMPTS, begin_retry, encoded, fill, job, not_ok, write_prompts
+from tests.runs import PROMPTS, fill, job, not_ok, write_prompts
 
 
 def exporting(folder: Path, rows: int = 4, **changes: object) -> Job:
@@ -41,19 +38,6 @@ def test_copies_are_no_part_of_the_plan(tmp_path: Path) -> None:
     first = make_plan(exporting(tmp_path, run_id=None))
     again = make_plan(exporting(tmp_path, run_id=None, export=[]))
     assert (again.uri, again.plan) == (first.uri, first.plan)
-
-
-def test_what_a_retry_made_is_added(tmp_path: Path) -> None:
-    settings = exporting(tmp_path, limits={"failed_share": 0.5})
-    planned = make_plan(settings)
-    fill(planned, {1: not_ok(1)})
-    aggregate(planned.uri)
-    assert [each.images for each in export_run(settings, planned.uri)] == [3, 3]
-    store = open_store(planned.uri)
-    (part,) = read_shard(store, begin_retry(planned), 0)
-    pack_part(part, [encoded(0)]).commit(store)
-    aggregate(planned.uri)
-    assert [each.added for each in export_run(settings, planned.uri)] == [1, 1]
 
 
 def test_a_night_without_images_has_no_copy(tmp_path: Path) -> None:
