@@ -84,6 +84,8 @@ CLIENT_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "httpx", "httpx2", "ht
 ABSENT = {404, 410}
 RETRIED_STATUSES = {408, 425, 429}  # too slow, too early, too many
 
+OBJECT_REPR = re.compile(r" ?<[^<>]* at 0x[0-9a-fA-F]+>(?:: )?|\b\w+\(host=[^()]*\): ")
+
 
 @contextmanager
 def translate_errors(where: str, operation: Operation | None = None) -> Iterator[None]:
@@ -195,8 +197,8 @@ def error_code(error: BaseException) -> str:
 
 
 def error_reason(error: BaseException) -> str:
-    """The first line of the error's own message, or else its type."""
-    message = str(error)
+    """The first line of the error's own message, without objects in it, or else its type."""
+    message = OBJECT_REPR.sub("", str(error))
     if isinstance(error, OSError) and error.strerror:
         message = error.strerror
     return first_line(message) or type(error).__name__

@@ -127,7 +127,7 @@ def test_each_prompt_keeps_the_candidate_with_the_highest_score(tmp_path: Path) 
     assert sum(each.images for each in scores.bins) == 5
     assert scores.least == min(winning_scores(manifest))
     counted = imagekiln.forget(plan.uri, ids=[str(PROMPTS[0]["id"])])
-    assert format_forgotten(counted).startswith(f"{plan.uri}: 4 images selected")
+    assert format_forgotten(counted).startswith(f"{plan.uri}: 4 planned images selected")
 
 
 def test_the_seeds_and_ids_of_candidates_are_those_of_so_many_images(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_mistakes_are_told_in_a_sentence(output: str, tmp_path: Path) -> None:
         imagekiln.dataset(tmp_path)
     file = tmp_path / "prompts.csv"
     file.write_text("prompt")
-    with pytest.raises(BadInput, match=f"^{file}: is a file, or lies within one. Name a folder"):
+    with pytest.raises(BadInput, match=f"^{file}: is neither a run nor"):
         imagekiln.dataset(file)
     with pytest.raises(BadInput, match="has no column 'nope'"):
         imagekiln.dataset(output, columns=["nope"])

@@ -132,7 +132,7 @@ def test_runs_names_the_gates_that_a_run_exceeded(tmp_path: Path) -> None:
     prompts = write_prompts(tmp_path / "prompts.parquet", PROMPTS[:4])
     with pytest.raises(Incomplete, match=r"report/index\.html"):
         run_job(job(prompts, str(tmp_path / "out"), gates=gates))
-    assert "incomplete  low_contrast" in kiln("runs", str(tmp_path / "out")).stdout
+    assert "incomplete, gates: low_contrast" in kiln("runs", str(tmp_path / "out")).stdout
 
 
 @pytest.mark.parametrize("key", [PLAN_KEY, commit_key(0)])
