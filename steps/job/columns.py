@@ -4,10 +4,11 @@ To add a column, list it at the end of `PROMPT_COLUMNS`. `identity` is `optional
 pixels: rows without a value then keep their image ids. `in_shape` is True if all images of a batch
 must share the value. Then follow a column that is like it, such as `strength`: `ColumnNames` and
 `RowDefaults` (both with `exclude_if`, so that run ids stay), `steps/plan/image_sql.py`,
-`steps/plan/rules.py`, `ImageParameters` and `BatchShape` (`steps/runs/image.py`), `ImageSpec`
-(`steps/checks.py`), `steps/generate/diffusion/pipeline_inputs.py`, and docs/job.md. Let its default
-be None: any other gives every image another id. Give values that draw the same pixels one form in
-SQL (-0.0 becomes 0.0), or one image has two ids. `tests/steps/job/test_columns.py` and
+`steps/plan/rules.py`, `ImageGroup` (`steps/plan/catalog.py`), `ImageParameters` and `BatchShape`
+(`steps/runs/image.py`), `ImageSpec` (`steps/checks.py`),
+`steps/generate/diffusion/pipeline_inputs.py`, and docs/job.md. Let its default be None: any other
+gives every image another id. Give values that draw the same pixels one form in SQL (-0.0 becomes
+0.0), or one image has two ids. `tests/steps/job/test_columns.py` and
 `tests/steps/plan/test_rules.py` find most of what was forgotten.
 """
 
@@ -37,6 +38,7 @@ class Bounds:
 STEPS = Bounds(1, 1000)
 GUIDANCE = Bounds(0, 100)
 IMAGES_PER_ROW = Bounds(1, MAX_IMAGES_PER_ROW)
+GUIDANCE_RESCALE = Bounds(0, 1)
 SEED = Bounds(0, MAX_SEED - MAX_IMAGES_PER_ROW)  # seed + image index must not exceed MAX_SEED
 
 
@@ -73,6 +75,9 @@ PROMPT_COLUMNS = (
     Column("mask_image", "image", identity="optional"),
     Column("control_image", "image", identity="optional"),
     Column("reference_image", "image", identity="optional"),
+    Column(
+        "guidance_rescale", "number", identity="optional", in_shape=True, bounds=GUIDANCE_RESCALE
+    ),
 )
 # What decides an image's pixels, with its model.
 IDENTITY_COLUMNS = tuple(column for column in PROMPT_COLUMNS if column.identity != "never")

@@ -11,7 +11,13 @@ from imagekiln.steps.job.adapters import (
     IpAdapterSettings,
     LoraSettings,
 )
-from imagekiln.steps.job.columns import IMAGES_PER_ROW, MAX_SEED, Sampler, dataset_name
+from imagekiln.steps.job.columns import (
+    GUIDANCE_RESCALE,
+    IMAGES_PER_ROW,
+    MAX_SEED,
+    Sampler,
+    dataset_name,
+)
 from imagekiln.steps.job.execution import (
     BatchSettings,
     BudgetSettings,
@@ -91,6 +97,9 @@ class ColumnNames(Settings):
     mask_image: NonEmptyText | None = "mask_image"
     control_image: NonEmptyText | None = "control_image"
     reference_image: NonEmptyText | None = "reference_image"
+    guidance_rescale: NonEmptyText | None = Field(
+        default="guidance_rescale", exclude_if="guidance_rescale".__eq__
+    )
 
 
 class ModelSettings(PipelineSettings):
@@ -134,6 +143,13 @@ class RowDefaults(Settings):
     seed: Integer = Field(default=0, ge=0, le=MAX_SEED)
     loras: str = Field(
         default="", description="LoRAs and their weights, such as style:0.8, detail:0.5."
+    )
+    guidance_rescale: Number | None = Field(
+        default=None,
+        ge=GUIDANCE_RESCALE.lowest,
+        le=GUIDANCE_RESCALE.highest,
+        exclude_if=is_unset,
+        description="How far guidance keeps the contrast of the image without it.",
     )
 
 

@@ -244,6 +244,7 @@ class CallSignature:
     `guidance_argument` is None if it reads no guidance. Without a default for it, the pipeline
     has a schedule of its own, for `schedule_steps` steps. Above `guided_above`, the denoiser runs
     twice a step; None: it never does. Up to there, a negative prompt has no effect.
+    `rescales_guidance`: it takes a `guidance_rescale`.
     """
 
     steps: int = 0
@@ -252,6 +253,7 @@ class CallSignature:
     schedule_steps: int | None = None
     guided_above: float | None = None
     takes_negative_prompt: bool = False
+    rescales_guidance: bool = False
 
     def is_guided(self, guidance: float | None) -> bool:
         """Return whether the denoiser runs twice a step at this guidance."""

@@ -60,6 +60,7 @@ class ImageGroup:
     loras: str | None = None
     strength: float | None = None
     input_images: str | None = None
+    guidance_rescale: float | None = None
     pass_work: float = 0.0
 
 

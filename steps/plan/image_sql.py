@@ -155,6 +155,8 @@ def _filled_sql(job: Job, facts: ModelFacts, carried: str, empty_columns: tuple[
                    coalesce(strength, CASE WHEN source_image IS NOT NULL
                                            THEN CAST({defaults.strength} AS DOUBLE) END)
                        + 0.0::DOUBLE AS strength,
+                   nullif(coalesce(guidance_rescale, {defaults.guidance_rescale or 0}), 0.0)
+                       AS guidance_rescale, -- 0 is the same as none
                    coalesce(images, {defaults.images_per_prompt}){candidates} AS images {carried}
             FROM {_input_sql(empty_columns)}"""
 

@@ -86,6 +86,7 @@ NO_SAMPLER = "list_position([{}], sampler) IS NULL"
 SETTING_RULES = (
     BOUNDS_RULES["steps"],
     BOUNDS_RULES["guidance"],
+    BOUNDS_RULES["guidance_rescale"],
     *(
         RejectionRule("loras", f"lora_fault = '{fault}'", reason)
         for fault, reason in LORA_REJECTION_TEXTS.items()
@@ -204,6 +205,8 @@ def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[Reje
     call = model.own.call
     if not model.own.reads_guidance:
         yield RejectionRule("guidance", "guidance IS NOT NULL", NO_EFFECT)
+    if not call.rescales_guidance:
+        yield RejectionRule("guidance_rescale", "guidance_rescale IS NOT NULL", NO_EFFECT)
     if call.schedule_steps is not None:
         condition = f"guidance IS NULL AND steps <> {call.schedule_steps}"
         reason = f"is not {call.schedule_steps}, for which the model has guidance; set guidance"

@@ -45,6 +45,7 @@ class ImageParameters:
     mask_image: str | None = None
     control_image: str | None = None
     reference_image: str | None = None
+    guidance_rescale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class BatchShape:
     loras: str | None = None
     strength: float | None = None
     input_images: tuple[str, ...] = ()
+    guidance_rescale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ def batch_shape(row: ImageRow) -> BatchShape:
         input_images=tuple(
             name for name in INPUT_IMAGE_COLUMNS if getattr(parameters, name) is not None
         ),
+        guidance_rescale=parameters.guidance_rescale,
     )
 
 

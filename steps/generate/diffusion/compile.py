@@ -181,7 +181,13 @@ def code_shape(
     guided = call.is_guided(shape.guidance)
     loras = ",".join(lora_weights(shape.loras)) or None
     plain_shape = replace(
-        shape, steps=1, guidance=float(guided), sampler="default", loras=loras, strength=None
+        shape,
+        steps=1,
+        guidance=float(guided),
+        sampler="default",
+        loras=loras,
+        strength=None,
+        guidance_rescale=None,
     )
     return f"{images} {tokens} {plain_shape}"
 

@@ -188,6 +188,8 @@ class PipelineInputs:
             kwargs["intermediate_timesteps"] = None
         if parameters.guidance is not None:
             kwargs |= self._guidance_kwargs(parameters.guidance)
+        if parameters.guidance_rescale is not None:
+            kwargs["guidance_rescale"] = parameters.guidance_rescale
         return {name: value for name, value in kwargs.items() if self.accepts(name)}
 
     def _guidance_kwargs(self, guidance: float) -> PipelineKwargs:

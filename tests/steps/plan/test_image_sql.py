@@ -127,7 +127,7 @@ def test_no_two_rows_have_one_id_however_their_texts_run_together() -> None:
 def test_every_setting_changes_the_id() -> None:
     settings = ("another", "ugly", 8, 1032, 1016, 31, 5.5, "euler", "style:1.0", 0.5)
     digests = ("a" * 64, "a" * 64, "a" * 64, "a" * 64)
-    others = ImageParameters(*settings, *digests)
+    others = ImageParameters(*settings, *digests, 0.7)
     changed = [
         replace(PLAIN, **{field.name: getattr(others, field.name)})
         for field in fields(ImageParameters)

@@ -107,6 +107,14 @@ def test_images_are_those_of_diffusers_own_call(kind: Kind) -> None:
     assert not np.array_equal(drawn[0], drawn[3])  # the same prompt from another seed
 
 
+@pytest.mark.parametrize("kind", ["sd", "sdxl"])
+def test_rescaled_guidance_draws_what_it_draws_in_diffusers(kind: Kind) -> None:
+    rows = _rows(kind, guidance_rescale=0.7)
+    drawn = _ours(kind, rows)
+    assert _equal(drawn, _diffusers(kind, rows, guidance_rescale=0.7))
+    assert not _equal(drawn, _ours(kind, _rows(kind)))
+
+
 @pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("sampler", sorted(set(SCHEDULERS) - {"flow_euler"}))
 @pytest.mark.parametrize("kind", ["sd", "sdxl"])
