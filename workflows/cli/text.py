@@ -167,7 +167,9 @@ def format_estimate(result: "Estimate") -> str:
     size = f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}"
     if result.export_gigabytes:
         size += f", and {format_bytes(result.export_gigabytes * BYTES_PER_GIGABYTE)} of exports"
-    weights, rewriting = "", ""
+    truncated, weights, rewriting = "", "", ""
+    if result.truncated_prompts:
+        truncated = pluralize(result.truncated_prompts, "prompt")
     if result.weights_bytes is not None:
         weights = f"{format_bytes(result.weights_bytes)} once loaded"
     if result.prompts_to_rewrite:
@@ -177,7 +179,7 @@ def format_estimate(result: "Estimate") -> str:
     table = {
         "rows": f"{result.rows:,} ({result.rejected_rows:,} rejected)",
         "images": f"{result.images:,} ({omitted} omitted)",
-        "truncated": pluralize(result.truncated_prompts, "prompt"),
+        "truncated": truncated,
         "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
         "drawn with": result.defaults,
         "size": size,
