@@ -28,6 +28,7 @@ class ImageSpec:
     mask_image: str | None = None
     control_image: str | None = None
     reference_image: str | None = None
+    guidance_rescale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

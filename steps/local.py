@@ -21,12 +21,12 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.run import Run, open_run
 from imagekiln.steps.runs.shard import count_committed_images
 from imagekiln.steps.runtime.figures import pluralize
-from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
+from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
 
 DEFAULT_PREVIEW_IMAGES = 24
-LOADING = Event("loading", {}, "Loading the model ...")
+LOADING = ("loading", "Loading the model ...")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -125,7 +125,7 @@ def _stopped_error(store: Store, plan: Plan) -> TryAgain:
 
 def _generate_here(run: Run, shards: Sequence[int], progress: Progress, stop: Stop) -> None:
     """Make these shards in this process, with one loaded model."""
-    progress.show_event(LOADING)
+    progress.show_event(*LOADING)
     # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
     from imagekiln.steps.generate.step import generate_shards
 
@@ -145,7 +145,7 @@ def _generate_in_workers(
     stop: Stop,
 ) -> None:
     """Make all shards with a process for each environment."""
-    progress.show_event(LOADING)
+    progress.show_event(*LOADING)
     plan = run.plan
     with serve_metrics(progress, plan, in_workers=True) as variables:
         shards = range(len(plan.shards))

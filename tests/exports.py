@@ -3,17 +3,25 @@
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 import imagekiln
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.parts import pack_part
+from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+from tests.runs import Rows, begin_retry, encoded, planned, renumbered, retried
 
 Row = dict[str, object]
 Place = tuple[str, int]
+Outcomes = Mapping[int, EncodedImage]
 
 
 def contents_by_id(source: str, newest_by: str = "image_id") -> dict[str, bytes]:
@@ -95,3 +103,23 @@ def _tar_samples(content: bytes) -> list[tuple[str, bytes]]:
             elif member.name.endswith(".json"):
                 assert json.loads(file.read())["image_id"] == samples[-1][0]
     return samples
+
+
+def mend(run: PlanResult) -> None:
+    """Make what failed in a run in a retry."""
+    again = begin_retry(run)
+    store = open_store(run.uri)
+    for number in range(len(again.shards)):
+        for part in read_shard(store, again, number):
+            images = [encoded(90 + place) for place in range(part.rows.num_rows)]
+            pack_part(part, renumbered(images)).commit(store)
+    aggregate(run.uri)
+
+
+def retried_run(
+    scratch: Path, output: str, rows: Rows, run_id: str, carry: str, outcomes: Outcomes
+) -> str:
+    """A run of noise with these outcomes, whose one failed image a retry made again."""
+    limits = {"failed_share": 0.5}
+    result = planned(scratch, output, rows, run_id=run_id, limits=limits, carry=[carry])
+    return retried(result, outcomes, encoded(0))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import pyarrow.parquet as pq
 
@@ -175,7 +175,7 @@ def conditions(*where: tuple[str, str, str]) -> str:
 
 
 def image_path(noun: str, tile: dict[str, object]) -> str:
-    return f"/{noun}/{quote(str(tile['run']), safe='')}/{tile['image_id']}"
+    return f"/{noun}/{tile['number']}/{tile['image_id']}"
 
 
 @contextmanager

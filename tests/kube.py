@@ -11,10 +11,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from imagekiln.workflows.client.access import argo_server_access
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.workflows.client.connect import argo_server_access
 from imagekiln.workflows.client.http import ApiConnection
+from imagekiln.workflows.doctor.check import Needs
 from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.objects import Json, get_mapping, get_texts, object_name
+from imagekiln.workflows.profiles.loader import load_profile
 from tests.servers import running
 
 BASE = Path(__file__).parents[1] / "workflows/cluster/base"
@@ -80,9 +83,19 @@ class Kube:
         """A connection to the cluster."""
         return ApiConnection(argo_server_access(self.url, {}))
 
-    def view(self) -> ClusterView:
-        """The cluster as doctor sees it."""
-        return ClusterView(self.connection(), "imagekiln")
+    def needs(
+        self, profile: str | Path = "gpu", server: ApiConnection | None = None, **settings: object
+    ) -> Needs:
+        """What a job with this profile and these settings needs of the cluster."""
+        values: dict[str, object] = {
+            "name": "a",
+            "prompts": "s3://a/b.csv",
+            "output": "s3://datasets/a",
+        }
+        values["cluster"] = {"profile": str(profile)}
+        job = validate_job({"model": {"id": "bundled:shapes"}} | values | settings)
+        view = ClusterView(self.connection(), "imagekiln")
+        return Needs(job, load_profile(str(profile)), view, server)
 
 
 def healthy() -> Kube:

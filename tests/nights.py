@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagekiln.steps.aggregate import output_card as output_card_module
 from imagekiln.steps.aggregate import step as aggregate_step
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete
@@ -260,9 +259,7 @@ def write_no_report(store: Store, *_: object, **__: object) -> None:
 
 @contextmanager
 def without_reports() -> Iterator[pytest.MonkeyPatch]:
-    """While the block runs, reports and cards of outputs, which are no part of it, are not made."""
+    """While the block runs, reports, which are no part of it, are not made."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aggregate_step, "write_report", write_no_report)
-        patch.setattr(aggregate_step, "update_output_card", lambda _: None)
-        patch.setattr(output_card_module, "update_output_card", lambda _: None)
         yield patch

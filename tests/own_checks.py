@@ -1,6 +1,5 @@
 """Checks as users write them, good and bad."""
 
-import sys
 import threading
 import time
 
@@ -31,11 +30,6 @@ def silent(_image: object, _row: object) -> None:
 def raises(_image: object, row: ImageSpec) -> Verdict:
     """Fail, and say so in what Parquet does not take."""
     raise ValueError(f"no verdict on {row.prompt} \ud800")
-
-
-def exits(_image: object, _row: object) -> None:
-    """End the process, as a script may that is used as a check."""
-    sys.exit(0)
 
 
 def number(_image: object, _row: object) -> float:

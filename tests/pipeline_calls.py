@@ -51,6 +51,8 @@ def _call_of(pipeline: type) -> dict[str, object]:
         return values  # a number that the model reads; negative prompts have a scale of their own
     values["guided_above"] = _guided_above(pipeline)
     values["takes_negative_prompt"] = family is not None or "negative_prompt" in defaults
+    if "guidance_rescale" in defaults:
+        values["rescales_guidance"] = True
     return values
 
 

@@ -26,8 +26,7 @@ from imagekiln.steps.runs.attempts import merge_stats, read_attempts
 from imagekiln.steps.runs.commits import NO_COMMIT, Head, create_commit
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageParameters, ImageRow
 from imagekiln.steps.runs.keys import SUCCESS_KEY
-from imagekiln.steps.runs.part_file import pack_part
-from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.parts import Part, pack_part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.registry import RunEntry, append_run_entry
 from imagekiln.steps.runs.run import open_run, read_shard_manifest

@@ -19,7 +19,7 @@ import fsspec
 import pytest
 from botocore.retries.standard import ExponentialBackoff
 
-from imagekiln.steps.storage import object_store
+from imagekiln.steps.storage import filesystem
 
 READY_SECONDS = 30.0
 PORTS = 8
@@ -110,7 +110,7 @@ def log_in(server: S3Server, monkeypatch: pytest.MonkeyPatch, login: Login = WRI
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let requests be repeated as often as always, but at once."""
     monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.0)
-    monkeypatch.setattr(object_store, "CONFLICT_SECONDS", 0.0)
+    monkeypatch.setattr(filesystem, "CONFLICT_SECONDS", 0.0)
 
 
 def forget_connections() -> None:

@@ -32,7 +32,7 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import SUCCESS_KEY
-from imagekiln.steps.runs.part_file import pack_part
+from imagekiln.steps.runs.parts import pack_part
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import missing_parts, read_shard

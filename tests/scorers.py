@@ -134,11 +134,6 @@ def refuses_odd(images: Images, specs: Specs) -> list[float]:
     return [1.0] * len(images)
 
 
-def exits(_images: Images, _specs: Specs) -> None:
-    """End the process."""
-    raise SystemExit
-
-
 def always_fails(_images: Images, _specs: Specs) -> list[float]:
     """Fail."""
     raise RuntimeError("no such thing")
@@ -161,11 +156,3 @@ class CannotBeMade:
     def __init__(self, _device: str) -> None:
         """Find that out."""
         raise OSError("no such weights")
-
-
-class EndsAsItIsMade:
-    """Takes a missing license for a reason to end the process."""
-
-    def __init__(self, _device: str) -> None:
-        """Exit as if all were well."""
-        raise SystemExit(0)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.job.tuning_file import TuningEntry, add_tuning_entry
+from imagekiln.steps.job.tuning_file import TuningEntry, add_tuning_entries
 from imagekiln.steps.models.component_files import weights_digest
 from tests.jobs import SHAPES
 
@@ -19,7 +19,6 @@ PLAIN: dict[str, object] = {
     "batch": 4,
     "steps": 30,
     "seconds_per_image": 0.5,
-    "stopped": "saturated",
     "measured": [{"batch": 4, "images_per_second": 2.0, "peak_gib": 3.5}],
     "when": datetime(2026, 11, 22, tzinfo=UTC),
     "versions": {"torch": "2"},
@@ -35,6 +34,5 @@ def entry(**changes: object) -> TuningEntry:
 def tuned_file(folder: Path, *entries: TuningEntry) -> str:
     """A tuning file with these entries."""
     file = str(folder / "tuning.yaml")
-    for tuning_entry in entries:
-        add_tuning_entry(file, tuning_entry)
+    add_tuning_entries(file, *entries)
     return file

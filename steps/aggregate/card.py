@@ -10,11 +10,8 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.runs.keys import CARD_KEY, EMPTY_DATASET_KEY, IMAGES_FOLDER
-from imagekiln.steps.runs.part_file import part_to_parquet
+from imagekiln.steps.runs.keys import CARD_KEY, IMAGES_FOLDER
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
-from imagekiln.steps.runs.shard import read_row_schema
-from imagekiln.steps.runs.tables import added_fields
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.store import Store
@@ -34,10 +31,7 @@ INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def write_card(store: Store, plan: Plan, summary: Summary) -> None:
-    """Write the card into the run, and the empty dataset that it names if there are no images."""
-    if not summary.ok:
-        rows = read_row_schema(store, plan).empty_table()
-        store.replace(EMPTY_DATASET_KEY, part_to_parquet(rows, [], added_fields(plan.job)))
+    """Write the card into the run."""
     card = render_card(plan, summary)
     store.replace(CARD_KEY, card.encode(errors="replace"))
 
@@ -87,7 +81,7 @@ def _front_matter(plan: Plan, summary: Summary) -> dict[str, object]:
     job = plan.job
     # The manifest is no configuration: `datasets` loads all files of a card as one format.
     configuration = describe_configuration(
-        "default", run_file_patterns(summary), summary.ok, content_facts(plan, summary)
+        "default", [f"{IMAGES_FOLDER}/*.parquet"], summary.ok, content_facts(plan, summary)
     )
     front: dict[str, object] = {}
     if job.card.license is not None:
@@ -131,10 +125,3 @@ def size_category(images: int) -> str:
     index = max(digits - 3, 0)
     largest = len(SIZE_CATEGORIES) - 1
     return SIZE_CATEGORIES[min(index, largest)]
-
-
-def run_file_patterns(summary: Summary) -> list[str]:
-    """The files with a run's images. They do not depend on what a run has been through."""
-    if not summary.ok:
-        return [EMPTY_DATASET_KEY]
-    return [f"{IMAGES_FOLDER}/*.parquet"]

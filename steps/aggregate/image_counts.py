@@ -1,22 +1,34 @@
-"""Counts of a run's images by status, mark, and cause of failure."""
+"""Counts of a run's images: by status, mark and cause of failure, and how they are distributed."""
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.errors import first_line
-from imagekiln.steps.job.columns import dataset_name
-from imagekiln.steps.runs.row_values import to_rows
+from imagekiln.steps.aggregate.image_table import ImageTable, Row, read_rows
+from imagekiln.steps.errors import MAX_LINE_CHARS
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.sanitize import truncate_text
 
-T = TypeVar("T")
-MAX_VALUES = 10_000  # counted; if there are more, only the most frequent so far stay
-RETAINED_VALUES = 100
+MAX_BINS = 24
+MAX_TOP_VALUES = 12
+HISTOGRAM = f"""
+    WITH finite AS MATERIALIZED (
+        SELECT {{value}} AS value FROM images WHERE isfinite({{value}}) AND {{condition}}
+    ), bounds AS (
+        SELECT equi_width_bins(min(value), max(value), {MAX_BINS}, true) FROM finite
+    )
+    SELECT min(value), max(value), histogram(value, (FROM bounds)) FROM finite"""
+TOP_VALUES = f"""
+    SELECT value, count(*) AS images, count(*) OVER (), sum(count(*)) OVER ()
+    FROM (SELECT {{value}} AS value FROM images) WHERE value IS NOT NULL
+    GROUP BY value ORDER BY images DESC, value LIMIT {MAX_TOP_VALUES}"""
+MAX_CAUSES = 100
 MAX_EXAMPLES = 3
 MAX_PROMPT_CHARS = 300
 MAX_CARRIED_COLUMNS = 8  # of the input, in an example
@@ -25,7 +37,12 @@ MAX_CARRIED_CHARS = 100
 PERMANENT_PATTERN = (
     "^(?:Assertion|Attribute|Index|Key|NotImplemented|Overflow|Type|Value|ZeroDivision)Error: "
 )
-StatusAndError = tuple[str, str]
+SELECT_CAUSES = f"""
+    SELECT status,
+        left(split_part(error, chr(10), 1), {MAX_LINE_CHARS}) AS cause,
+        count(*) AS images, min(rowid, {MAX_EXAMPLES})
+    FROM images WHERE error IS NOT NULL
+    GROUP BY status, cause ORDER BY images DESC, min(rowid) LIMIT {MAX_CAUSES}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +78,10 @@ def count_images(manifest: pa.Table) -> ImageCounts:
     )
 
 
-def count_values(column: pa.Array | pa.ChunkedArray) -> Counter[Any]:
+def count_values(column: pa.ChunkedArray) -> Counter[str]:
     """Count each different value of a column."""
     entries = pc.value_counts(column).to_pylist()
     return Counter({entry["values"]: entry["counts"] for entry in entries})
-
-
-def add_frequent(counts: Counter[T], more: Counter[T]) -> None:
-    """Add counts to others, and forget rare values if there are too many."""
-    counts.update(more)
-    if len(counts) > MAX_VALUES:
-        frequent = dict(counts.most_common(RETAINED_VALUES))
-        counts.clear()
-        counts.update(frequent)
 
 
 def is_permanent(error: str) -> bool:
@@ -92,7 +100,7 @@ def permanent_mask(statuses: pa.Array, errors: pa.Array) -> pa.Array:
 class FailureExample:
     """One image that is not ok, and the part with its row. Long texts are truncated.
 
-    `id` is that of the prompt row, `carried` has the first columns copied from the input.
+    `id` is that of the prompt row, `columns` has the first columns copied from the input.
     """
 
     image_id: str
@@ -100,7 +108,7 @@ class FailureExample:
     part: str
     prompt: str
     id: str | None = None
-    carried: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,47 +126,126 @@ class FailureCause:
         return self.status == "failed" and is_permanent(self.error)
 
 
-class FailureCounter:
-    """Counts causes shard by shard. If there are very many, only the frequent ones stay."""
-
-    def __init__(self, carry: Sequence[str] = ()) -> None:
-        """Begin without failures. `carry` names the columns that the job copies from its input."""
-        self._carry = [dataset_name(column) for column in carry[:MAX_CARRIED_COLUMNS]]
-        self._images: Counter[StatusAndError] = Counter()
-        self._examples: dict[StatusAndError, list[FailureExample]] = {}
-
-    def add(self, manifest: pa.Table) -> None:
-        """Add the failures of one shard."""
-        has_error = pc.is_valid(manifest["error"])
-        failures = manifest.filter(has_error)
-        errors = map(first_line, failures["error"].to_pylist())
-        causes = list(zip(failures["status"].to_pylist(), errors, strict=True))
-        add_frequent(self._images, Counter(causes))
-        for index, cause in enumerate(causes):
-            examples = self._examples.setdefault(cause, [])
-            if len(examples) < MAX_EXAMPLES and cause in self._images:
-                examples.append(_failure_example(failures, index, self._carry))
-        self._examples = {cause: self._examples[cause] for cause in self._images}
-
-    def most_common(self, limit: int) -> tuple[FailureCause, ...]:
-        """The most frequent causes."""
-        return tuple(
-            FailureCause(status, error, images, tuple(self._examples[status, error]))
-            for (status, error), images in self._images.most_common(limit)
+def find_causes(
+    table: ImageTable, plan: Plan, read_manifest: Callable[[int], pa.Table]
+) -> tuple[FailureCause, ...]:
+    """The most frequent causes, with examples from the manifests."""
+    causes = table.fetch(SELECT_CAUSES)
+    numbers = chain.from_iterable(examples for *_, examples in causes)
+    rows = read_rows(plan, numbers, read_manifest)
+    names = plan.job.carried_names[:MAX_CARRIED_COLUMNS]
+    return tuple(
+        FailureCause(
+            status,
+            error,
+            images,
+            tuple(_failure_example(rows[number], names) for number in examples),
         )
+        for status, error, images, examples in causes
+    )
 
 
-def _failure_example(failures: pa.Table, index: int, carry: Sequence[str]) -> FailureExample:
-    (row,) = to_rows(failures.slice(index, 1))
+def _failure_example(row: Row, names: Sequence[str]) -> FailureExample:
     return FailureExample(
         image_id=row["image_id"],
         row=row["input_row"],
         part=row["part"],
         prompt=truncate_text(row["prompt"], MAX_PROMPT_CHARS),
         id=None if row["id"] is None else truncate_text(row["id"], MAX_CARRIED_CHARS),
-        carried={
+        columns={
             name: truncate_text(str(row[name]), MAX_CARRIED_CHARS)
-            for name in carry
+            for name in names
             if row[name] is not None
         },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Number of values over `low` and up to `high`."""
+
+    low: float
+    high: float
+    images: int
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts in about 24 bins with round bounds. `least` and `most` are exact."""
+
+    least: int | float = 0
+    most: int | float = 0
+    bins: tuple[Bin, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCount:
+    """A setting's value, and the number of images that have it."""
+
+    value: str
+    images: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopValues:
+    """A setting's most frequent values; `others` counts the rarer ones, and their images."""
+
+    top: tuple[ValueCount, ...] = ()
+    others: int = 0
+    other_images: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Distributions:
+    """Distributions over planned images, but `bytes` and `scores` over those that are ok.
+
+    Prompts are measured in characters, shapes in pixels.
+    """
+
+    bytes: Histogram = field(default_factory=Histogram)
+    prompt: Histogram = field(default_factory=Histogram)
+    shapes: TopValues = field(default_factory=TopValues)
+    steps: TopValues = field(default_factory=TopValues)
+    guidance: TopValues = field(default_factory=TopValues)
+    scores: dict[str, Histogram] = field(default_factory=dict)
+
+
+def find_distributions(table: ImageTable, scores: Iterable[str]) -> Distributions:
+    """The distributions of the images of a table."""
+    return Distributions(
+        bytes=_histogram(table, "byte_size"),
+        prompt=_histogram(table, "prompt"),
+        shapes=_top_values(table, "width || ' \N{MULTIPLICATION SIGN} ' || height"),
+        steps=_top_values(table, "steps"),
+        guidance=_top_values(table, "guidance", "{:g}".format),
+        scores={name: _histogram(table, table.values[name], "status = 'ok'") for name in scores},
+    )
+
+
+def _histogram(table: ImageTable, value: str, condition: str = "true") -> Histogram:
+    """A histogram of finite numbers."""
+    sql = HISTOGRAM.format(value=value, condition=condition)
+    [(least, most, counts)] = table.fetch(sql)
+    if least is None:
+        return Histogram()
+    bins = []
+    low = least
+    for high, images in counts.items():
+        bins.append(Bin(low, high, images))
+        low = high
+    return Histogram(least, most, tuple(bins))
+
+
+def _top_values(
+    table: ImageTable, value: str, format_value: Callable[[Any], str] = str
+) -> TopValues:
+    rows = table.fetch(TOP_VALUES.format(value=value))
+    if not rows:
+        return TopValues()
+    top = [ValueCount(format_value(value), images) for value, images, _, _ in rows]
+    *_, values, images = rows[0]
+    return TopValues(
+        top=tuple(top),
+        others=values - len(top),
+        other_images=images - sum(count.images for count in top),
     )

@@ -8,30 +8,34 @@ of the rest does, so that ten million equal hashes take one pass. A bucket whose
 each other is split further, by the bits in which they do not agree yet.
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import combinations
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, combinations
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from imagekiln.steps.job.gates import MAX_HASH_DISTANCE, NEAR_DUPLICATE, Gate
-from imagekiln.steps.runs.manifest import write_manifest
+from imagekiln.steps.aggregate.image_table import ImageTable
+from imagekiln.steps.job.gates import MAX_HASH_DISTANCE, NEAR_DUPLICATE
+from imagekiln.steps.runs.manifest import replace_column, write_manifest
+from imagekiln.steps.runs.run import Run
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.concurrency import map_ordered
-from imagekiln.steps.storage.store import Store
 
 Hashes = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int32]
 
-ID_TYPE = "V16"  # 32 hexadecimal digits
 HASH_BITS = 64
 MAX_BLOCKS = MAX_HASH_DISTANCE + 8
 PASS_OVERHEAD = 1000  # of a pass over hashes, in comparisons
 COMPARISONS_PER_HASH = 32  # in one choice of blocks, before what is left is split further
 INDEX_MASK = np.uint64(2**32 - 1)
 BUCKET_SHIFT = np.uint64(32)
+SELECT_HASHES = "SELECT rowid, phash FROM images WHERE phash IS NOT NULL ORDER BY rowid"
+INSERT_FOUND = """
+    INSERT INTO near_duplicates
+    SELECT number, image_id FROM found JOIN images ON images.rowid = original ORDER BY number"""
+SELECT_FOUND = "FROM near_duplicates WHERE number >= ? AND number < ?"
 
 
 def find_earlier_matches(hashes: npt.NDArray[np.int64]) -> Indices:
@@ -144,82 +148,65 @@ def _unpack_indices(packed: Hashes) -> Indices:
     return indices.astype(np.int32)
 
 
-class NearDuplicateMarker:
-    """Collects the hashes of a run, 24 bytes an image, shard by shard; then marks duplicates."""
+def mark_near_duplicates(table: ImageTable, run: Run, manifests: Sequence[str]) -> list[str]:
+    """Note all near-duplicates in the table, and write the manifests that have any.
 
-    def __init__(self, gate: Gate | None) -> None:
-        """Begin with no image. Without a gate, nothing is collected and nothing marked."""
-        self._gate = gate
-        self._hashes: list[npt.NDArray[np.int64]] = []
-        self._ids: list[npt.NDArray[np.void]] = []
+    Returns the keys of the manifests of the run, each with its marks.
+    """
+    found = _find_duplicates(table)
+    table.database.insert(INSERT_FOUND, "found", found)
+    sizes = [shard.images for shard in run.plan.shards]
+    ends = list(accumulate(sizes, initial=0))
 
-    def add(self, manifest: pa.Table) -> None:
-        """Add the images of the next shard."""
-        if self._gate is None:
-            return
-        has_hash = pc.is_valid(manifest["phash"])
-        hashed = manifest.filter(has_hash)
-        digits = "".join(hashed["image_id"].to_pylist())
-        ids = np.frombuffer(bytes.fromhex(digits), ID_TYPE)
-        self._ids.append(ids)
-        self._hashes.append(hashed["phash"].to_numpy())
+    def mark(shard: int) -> str:
+        first, end = ends[shard : shard + 2]
+        rows = table.fetch(SELECT_FOUND, first, end)
+        if not rows:
+            return manifests[shard]
+        manifest = read_table(run.store, manifests[shard])
+        originals = {number - first: original.hex for number, original in rows}
+        marked = _mark_rows(manifest, originals)
+        return write_manifest(run.store, shard, marked)
 
-    def mark_manifests(self, store: Store, keys: list[str]) -> Iterator[pa.Table]:
-        """Write the manifests with marks, and put their keys in the place of those without.
+    return list(map_ordered(mark, len(manifests)))
 
-        Yields the marked rows, shard by shard.
-        """
-        if not self._hashes:
-            return
-        hashes = np.concatenate(self._hashes)
-        matches = find_earlier_matches(hashes)
-        del hashes  # memory is tight
-        ids = np.concatenate(self._ids)
-        sizes = [len(hashes) for hashes in self._hashes]
-        ends = np.cumsum(sizes)
-        matches_by_shard = np.split(matches, ends[:-1])
 
-        def mark(shard: int) -> pa.Table | None:
-            matches = matches_by_shard[shard]
-            is_duplicate = matches >= 0
-            if not is_duplicate.any():
-                return None
-            manifest = read_table(store, keys[shard])
-            has_hash = pc.is_valid(manifest["phash"]).to_numpy()
-            rows = np.flatnonzero(has_hash)[is_duplicate]
-            originals = [original.tobytes().hex() for original in ids[matches[is_duplicate]]]
-            marked = _mark_rows(manifest, dict(zip(rows.tolist(), originals, strict=True)))
-            keys[shard] = write_manifest(store, shard, marked)
-            return marked.take(pa.array(rows))
-
-        yield from filter(None, map_ordered(mark, len(keys)))
+def _find_duplicates(table: ImageTable) -> pa.Table:
+    """The numbers of near-duplicates, and of the original of each."""
+    hashed = table.database.fetch_table(SELECT_HASHES)
+    numbers = hashed["rowid"].to_numpy()
+    hashes = hashed["phash"].to_numpy()
+    matches = find_earlier_matches(hashes)
+    is_duplicate = matches >= 0
+    originals = matches[is_duplicate]
+    return pa.table(
+        {
+            "number": numbers[is_duplicate],
+            "original": numbers[originals],
+        }
+    )
 
 
 def without_near_duplicates(manifest: pa.Table) -> pa.Table:
     """The manifest of an earlier commit without the marks that depend on other shards."""
-    is_marked = pc.is_valid(manifest["near_duplicate_of"])
-    if not pc.any(is_marked).as_py():
+    if manifest["near_duplicate_of"].null_count == manifest.num_rows:
         return manifest
     return _mark_rows(manifest, {})
 
 
 def _mark_rows(manifest: pa.Table, originals: Mapping[int, str]) -> pa.Table:
     """The manifest with a mark on each row that has an original, the id of an earlier image."""
-    marks = manifest["marks"].to_pylist()
-    for row, earlier_marks in enumerate(marks):
-        others = [mark for mark in earlier_marks or () if mark != NEAR_DUPLICATE]
+    marks = []
+    for row, gates in enumerate(manifest["marks"].to_pylist()):
+        others = gates and [gate for gate in gates if gate != NEAR_DUPLICATE]
         if row in originals:
-            marks[row] = [*others, NEAR_DUPLICATE]
-        elif earlier_marks is not None:
-            marks[row] = others
-
-    schema = manifest.schema
+            others = [*others, NEAR_DUPLICATE]
+        marks.append(others)
     columns = {
-        "marks": pa.array(marks, schema.field("marks").type),
-        "near_duplicate_of": pa.array(map(originals.get, range(len(marks))), pa.string()),
+        "marks": marks,
+        "near_duplicate_of": [originals.get(row) for row in range(len(marks))],
     }
-    for name, column in columns.items():
-        index = schema.get_field_index(name)
-        field = schema.field(name)
-        manifest = manifest.set_column(index, field, column)
+    for name, values in columns.items():
+        column = pa.array(values, manifest[name].type)
+        manifest = replace_column(manifest, name, column)
     return manifest.combine_chunks()

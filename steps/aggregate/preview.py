@@ -1,19 +1,17 @@
 """A run judged by its first shard, for a preview or a canary."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from imagekiln.steps.aggregate.image_table import open_image_table
 from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.report.contact_sheet import MAX_SAMPLES, ContactSheet
-from imagekiln.steps.aggregate.report.page import write_report
+from imagekiln.steps.aggregate.report.page import ReportData, write_report
+from imagekiln.steps.aggregate.report.pictures import pick_pictures, read_pictures
 from imagekiln.steps.aggregate.summary import Summary, SummaryBuilder
 from imagekiln.steps.aggregate.verdict import (
     RunVerdict,
-    describe_exceeded,
     describe_ok,
     describe_rejected,
-    exceeded_gates,
-    list_causes,
+    find_problems,
     require_finished,
     resolve_policy,
 )
@@ -22,10 +20,8 @@ from imagekiln.steps.runs.attempts import merge_stats, read_attempts
 from imagekiln.steps.runs.keys import PREVIEW_FOLDER, REPORT_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.run import open_run
-from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
-from imagekiln.steps.storage import open_folder
-
-MAX_CAUSES = 3
+from imagekiln.steps.runtime.figures import format_count, pluralize
+from imagekiln.steps.storage import open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +46,20 @@ def judge_first_shard(uri: str) -> Preview:
     shard = RunReconciler(run).reconcile(0)
     all_stats = merge_stats(read_attempts(run.store))
     stats = [of_shard for of_shard in all_stats if of_shard.shard == 0]
-    sheet = ContactSheet(tuple(job.marking_gates))
-    sheet.add(shard)
     plan = _plan_of_first_shard(run.plan)
-    builder = SummaryBuilder(plan)
-    builder.add(shard)
-    summary = builder.build(stats, resolve_policy(run))
+    with open_image_table(job) as table:
+        builder = SummaryBuilder(plan, table)
+        builder.add(shard)
+        summary = builder.build(lambda _: shard.manifest, resolve_policy(run), stats)
+        numbers = pick_pictures(table, plan)
+    pictures = read_pictures(plan, numbers, lambda _: shard.manifest)
 
-    target = open_folder(run.store, PREVIEW_FOLDER)
+    target = open_store(run.store.uri_of(PREVIEW_FOLDER))
     page = target.uri_of(REPORT_KEY)
     preview = Preview(run.store.uri, page, run.plan.counts.images, summary)
     verdict = judge_preview(preview, job)
-    write_report(
-        run.store,
-        plan,
-        summary,
-        sheet,
-        target=target,
-        verdict=verdict,
-    )
+    data = ReportData(run.store.uri, plan, summary, pictures, verdict)
+    write_report(run.store, data, target)
     require_finished(verdict)
     return preview
 
@@ -84,39 +75,19 @@ def _plan_of_first_shard(plan: Plan) -> Plan:
 def judge_preview(preview: Preview, job: Job) -> RunVerdict:
     """The verdict on the first shard of a run."""
     summary = preview.summary
-    shown = pluralize(min(summary.ok, MAX_SAMPLES), "image")
-    made = format_count(summary.images)
-    if summary.outscored:
-        made += " candidates"
+    made = pluralize(summary.images, "image")
     planned = pluralize(preview.planned_images, "is planned", "are planned")
-    scope = (
-        f"This page shows {shown} of {made}; {planned}. "
-        "They are part of the run: it makes the others."
-    )
+    advice = f"The first {made}; {planned}. They are part of the run: it makes the others."
     if rejected := describe_rejected(summary):
-        scope = f"{rejected}. {scope}"
-    reasons = "; ".join(_reasons(summary, job))
-    if not reasons:
-        headline = f"Preview: {describe_ok(summary)}, as the job asks."
-        return RunVerdict("finished", headline, scope)
+        advice = f"{rejected}. {advice}"
+    problems = find_problems(summary, job)
+    if not problems:
+        return RunVerdict("finished", f"Preview: {describe_ok(summary)}, as the job asks.", advice)
+    details = "; ".join(f"{problem}: {details}" for problem, details in problems.items())
     return RunVerdict(
         "failed",
-        f"Preview: {reasons}.",
-        f"{scope} Change the job before the others are made.",
-        error=f"{preview.uri}: the first {pluralize(summary.images, 'image')} of "
-        f"{format_count(preview.planned_images)} are not as the job asks: {reasons}. "
-        f"See them in {preview.page}, and change the job.",
+        f"Preview: {'; '.join(problems)}.",
+        f"{advice} Change the job before the others are made.",
+        error=f"{preview.uri}: the first {made} of {format_count(preview.planned_images)} are not "
+        f"as the job asks: {details}. See them in {preview.page}, and change the job.",
     )
-
-
-def _reasons(summary: Summary, job: Job) -> Iterator[str]:
-    """Everything about the images that is not as the job asks."""
-    if summary.missing:
-        yield f"{pluralize(summary.missing, 'image is', 'images are')} missing"
-    if summary.images and summary.failed / summary.images > summary.failed_share:
-        not_ok = pluralize(summary.failed, "image is", "images are")
-        allowed = format_percent(summary.failed_share)
-        causes = list_causes(summary, MAX_CAUSES)
-        yield f"{not_ok} not ok, and {allowed} are accepted: {causes}"
-    if exceeded := exceeded_gates(summary, job):
-        yield describe_exceeded(exceeded)

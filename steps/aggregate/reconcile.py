@@ -223,7 +223,7 @@ def overlay(manifest: pa.Table, later: pa.Table, candidates: int = 1) -> pa.Tabl
     own_place = _places(manifest, candidates)
     later_place = _places(later, candidates)[later_rows]
 
-    # Where nothing is stored, the newest failures are told.
+    # If nothing is stored, the newest failures count.
     is_empty = own_place == NOTHING_STORED
     stays_empty = is_empty & (later_place == NOTHING_STORED)
     had_lost = _has_status(manifest, OUTSCORED_STATUS)

@@ -4,27 +4,80 @@ Readers use the commit. Report, card, success marker and registry are written af
 that is killed in between leaves them to the next `aggregate`.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from imagekiln.steps.aggregate.card import write_card
-from imagekiln.steps.aggregate.counting import CountedRun, count_run
-from imagekiln.steps.aggregate.output_card import update_output_card
-from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.report.page import write_report
-from imagekiln.steps.aggregate.summary import Summary, summary_of
+from imagekiln.steps.aggregate.image_table import open_image_table
+from imagekiln.steps.aggregate.near_duplicates import mark_near_duplicates, without_near_duplicates
+from imagekiln.steps.aggregate.reconcile import ReconciledShard, RunReconciler
+from imagekiln.steps.aggregate.report.page import ReportData, write_report
+from imagekiln.steps.aggregate.report.pictures import PictureNumbers, pick_pictures, read_pictures
+from imagekiln.steps.aggregate.summary import (
+    AcceptancePolicy,
+    Summary,
+    SummaryBuilder,
+    summary_of,
+    summary_to_json,
+)
 from imagekiln.steps.aggregate.verdict import (
+    RunVerdict,
     check_gate_names,
+    judge_run,
     require_finished,
     resolve_policy,
 )
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.execution import PricePerHour
-from imagekiln.steps.runs.commits import Head, commit_next, is_highest
+from imagekiln.steps.runs.attempts import merge_stats, read_attempts, sum_spent
+from imagekiln.steps.runs.commits import (
+    Commit,
+    CommitKind,
+    Head,
+    commit_next,
+    create_commit,
+    is_highest,
+)
 from imagekiln.steps.runs.keys import SUCCESS_KEY
+from imagekiln.steps.runs.manifest import write_manifest
 from imagekiln.steps.runs.registry import RunEntry, register_run
-from imagekiln.steps.runs.run import Run, open_run
+from imagekiln.steps.runs.run import Run, open_run, read_shard_manifest
+from imagekiln.steps.runs.stats import RunRate, describe_passes
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.figures import pluralize
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRun:
+    """A run with the state that its next commit is to have, and the images for its report.
+
+    `missing_of_retries` are the parts of retries that are still to be made.
+    """
+
+    run: Run
+    commit: Commit
+    summary: Summary
+    verdict: RunVerdict
+    missing_of_retries: tuple[str, ...]
+    pictures: PictureNumbers
+
+    def commit_as(self, kind: CommitKind) -> "CountedRun | None":
+        """Create the next commit, unless it would change nothing; None if another has the number.
+
+        Raises TryAgain.
+        """
+        head = self.run.head
+        same_state = replace(self.commit, kind=head.commit.kind, at=head.commit.at)
+        if same_state == head.commit:
+            return self
+        commit = replace(self.commit, kind=kind)
+        new_head = create_commit(self.run.store, head, commit)
+        if new_head is None:
+            return None
+        run = replace(self.run, head=new_head)
+        return replace(self, run=run)
 
 
 def aggregate(
@@ -97,26 +150,20 @@ def write_derived(counted: CountedRun) -> None:
 
     if is_current():
         write_card(run.store, run.plan, counted.summary)
-    write_report(
-        run.store,
-        run.plan,
-        counted.summary,
-        counted.sheet,
-        sweep=counted.sweep,
-        is_current=is_current,
-    )
+    pictures = read_pictures(run.plan, counted.pictures, partial(read_shard_manifest, run))
+    data = ReportData(run.store.uri, run.plan, counted.summary, pictures)
+    write_report(run.store, data, is_current=is_current)
     if run.is_finished:
         mark_finished(run, counted.summary)
 
 
 def mark_finished(run: Run, summary: Summary) -> None:
-    """Register a run that is as its job asks, in the registry and the card of its output."""
-    entry = RunEntry(run.plan.run_id, run.plan.job.name)
-    output = register_run(run.store.uri, entry)
+    """Register a run that is as its job asks."""
+    plan = run.plan
+    entry = RunEntry(plan.run_id, plan.job.name)
+    register_run(run.store.uri, entry)
     message = f"{summary.ok} of {summary.images} images\n"
     run.store.create(SUCCESS_KEY, message.encode())
-    if output is not None:
-        update_output_card(output)
 
 
 def finish_run(run: Run) -> Summary:
@@ -126,3 +173,84 @@ def finish_run(run: Run) -> Summary:
         return aggregate_run(run)
     mark_finished(run, summary)
     return summary
+
+
+def count_run(run: Run, policy: AcceptancePolicy, reconciler: RunReconciler) -> CountedRun:
+    """Count every planned image of a run, and write what the next commit will name.
+
+    Raises BadInput on damage, TryAgain.
+    """
+    plan = run.plan
+    job = plan.job
+    store = run.store
+    manifests: list[str] = []
+    attempts = read_attempts(store)
+    retries = run.head.commit.retries
+    with open_image_table(job) as table:
+        builder = SummaryBuilder(plan, table)
+        for key, shard in _write_manifests(run, reconciler):
+            manifests.append(key)
+            builder.add(shard)
+        if job.gates.near_duplicate is not None:
+            manifests = mark_near_duplicates(table, run, manifests)
+        summary = builder.build(
+            lambda number: read_table(store, manifests[number]),
+            policy,
+            merge_stats(attempts),
+            sum_spent(attempts),
+            len(retries),
+        )
+        pictures = pick_pictures(table, plan)
+
+    verdict = judge_run(summary, job, store.uri)
+    missing = reconciler.missing_of_retries
+    commit = replace(
+        run.head.commit,
+        manifests=tuple(manifests),
+        retries=tuple(
+            retry if retry.is_counted else replace(retry, is_counted=not missing)
+            for retry in retries
+        ),
+        is_complete=not (summary.missing or missing),
+        is_finished=verdict.error is None,
+        rate=run_rate(run, summary),
+        summary=summary_to_json(summary),
+    )
+    return CountedRun(run, commit, summary, verdict, missing, pictures)
+
+
+def _write_manifests(run: Run, reconciler: RunReconciler) -> Iterator[tuple[str, ReconciledShard]]:
+    has_marks = run.plan.job.gates.near_duplicate is not None
+
+    def write(number: int) -> tuple[str, ReconciledShard]:
+        shard = reconciler.reconcile(number)
+        if has_marks:
+            manifest = without_near_duplicates(shard.manifest)
+            shard = replace(shard, manifest=manifest)
+        key = write_manifest(run.store, number, shard.manifest, run.head.commit.manifests)
+        return key, shard
+
+    return map_ordered(write, len(run.plan.shards))
+
+
+def run_rate(run: Run, summary: Summary) -> RunRate | None:
+    """The time that a run took, for the estimate of the next one; None if it took none."""
+    plan = run.plan
+    images = summary.images - summary.missing
+    gpu_seconds = summary.spending.gpu_seconds
+    working_seconds = gpu_seconds.drawing + gpu_seconds.idle
+    if summary.missing or not images or not summary.work or not working_seconds:
+        return None
+    return RunRate(
+        run_id=plan.run_id,
+        digest=plan.model.digest,
+        dtype=plan.job.model.dtype,
+        speed=plan.job.speed,
+        device=", ".join(summary.devices),
+        images=images,
+        work=summary.work,
+        shards=len(plan.shards),
+        working_seconds=working_seconds,
+        loading_seconds=gpu_seconds.loading,
+        passes=describe_passes(plan.job),
+    )

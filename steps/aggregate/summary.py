@@ -1,25 +1,27 @@
 """The summary of a run: what was planned, what became of it, and how long it took."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
+import pyarrow as pa
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from imagekiln.steps.aggregate.device_time import (
-    DeviceUsage,
     Spending,
     Throughput,
     summarize_spending,
     summarize_throughput,
 )
-from imagekiln.steps.aggregate.distributions import DistributionBuilder, Distributions
 from imagekiln.steps.aggregate.image_counts import (
+    Distributions,
     FailureCause,
-    FailureCounter,
     ImageCounts,
     count_images,
+    find_causes,
+    find_distributions,
 )
+from imagekiln.steps.aggregate.image_table import ImageTable
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.execution import PricePerHour
@@ -55,7 +57,9 @@ class Summary:
     up all attempts that left statistics. `marks` counts the images of each gate, `accepted` names
     the gates whose limit does not count. `expected` is the estimate of planning, `work` is pixels
     times steps. `elapsed_seconds` is the time by the clock in which any device worked.
-    `started_at` and `ended_at` are in seconds since 1970. All three are None if unknown.
+    `started_at` and `ended_at` are in seconds since 1970. `busy_share` is the share of wall time
+    after loading in which devices computed, `peak_memory` the most bytes in use on one of them.
+    All of these are None if unknown.
     """
 
     run_id: str
@@ -81,7 +85,8 @@ class Summary:
     rejected_list: str = ""
     distributions: Distributions = field(default_factory=Distributions)
     throughput: Throughput = field(default_factory=Throughput)
-    usage: DeviceUsage = field(default_factory=DeviceUsage)
+    busy_share: float | None = None
+    peak_memory: int | None = None
     elapsed_seconds: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
@@ -145,9 +150,9 @@ class Summary:
 
     @property
     def too_many_failed(self) -> bool:
-        """True if a larger share of images is not ok than is accepted."""
+        """True if a larger share of images is there and not ok than is accepted."""
         # By quotients: 0.29 * 100 is less than 29 to a computer, and 29 / 100 is 0.29.
-        return bool(self.images) and self.not_ok / self.images > self.failed_share
+        return bool(self.images) and self.failed / self.images > self.failed_share
 
     @property
     def share_to_accept(self) -> float:
@@ -162,7 +167,7 @@ class Summary:
     @property
     def cost(self) -> float | None:
         """The cost of the device hours, in the currency of the price; None without a price."""
-        return None if self.spending.cost is None else self.spending.cost.total
+        return self.spending.cost
 
     @property
     def cost_per_thousand(self) -> float:
@@ -214,54 +219,45 @@ def summary_to_json(summary: Summary) -> dict[str, JsonValue]:
 
 
 class SummaryBuilder:
-    """Adds up a run shard by shard, in memory that does not grow with the run."""
+    """Adds up a run shard by shard, in memory that does not grow with the number of images."""
 
-    def __init__(self, plan: Plan) -> None:
-        """Begin with no shard."""
+    def __init__(self, plan: Plan, table: ImageTable) -> None:
+        """Begin with no shard. `table` receives the images of each."""
         self._plan = plan
+        self._table = table
         self._counts = ImageCounts()
-        self._failures = FailureCounter(plan.job.carried_columns)
-        self._distributions = DistributionBuilder(plan.job.scores)
         self._missing_parts: list[str] = []
-        self._missing_parts_count = 0
         self._work = 0.0
 
     def add(self, shard: ReconciledShard) -> None:
         """Add the images of one shard."""
-        manifest = shard.manifest
-        self._counts += count_images(manifest)
-        self._failures.add(manifest)
-        self._distributions.add(manifest)
-        self._work += sum_work(manifest, self._plan.pass_sizes)
-
-        room = MAX_LISTED - len(self._missing_parts)
-        self._missing_parts += shard.missing_parts[:room]
-        self._missing_parts_count += len(shard.missing_parts)
-
-    def add_marks(self, gate: str, images: int) -> None:
-        """Add images that a gate marked after looking at all shards."""
-        self._counts.marks[gate] += images
+        self._counts += count_images(shard.manifest)
+        self._table.add(shard.manifest)
+        self._work += sum_work(shard.manifest, self._plan.pass_sizes)
+        self._missing_parts += shard.missing_parts
 
     def build(
         self,
-        stats: Sequence[ShardStats],
+        read_manifest: Callable[[int], pa.Table],
         policy: AcceptancePolicy,
-        retries: int = 0,
+        stats: Sequence[ShardStats],
         spent: Spent = NOTHING,
+        retries: int = 0,
     ) -> Summary:
         """The summary, with the statistics that attempts left, by shard of the run and of retries.
 
-        `spent` is what all attempts say.
+        `spent` is what all attempts say. Examples of failures are read from the manifests.
         """
         plan = self._plan
         seconds = sum((shard.seconds for shard in stats), StageSeconds())
         generated = sum(shard.images for shard in stats)
         statuses = self._counts.statuses
+        marks = dict(self._table.fetch("SELECT gate, count(*) FROM marks GROUP BY gate"))
         spending = summarize_spending(
             stats,
             spent,
             policy.price_per_hour,
-            drawn=max(generated, plan.counts.images - statuses[MISSING_STATUS]),
+            made=max(generated, plan.counts.images - statuses[MISSING_STATUS]),
             ok=statuses["ok"] + statuses[OUTSCORED_STATUS] + statuses[FORGOTTEN_STATUS],
         )
         return Summary(
@@ -273,22 +269,23 @@ class SummaryBuilder:
             images=plan.counts.images,
             statuses=dict(sorted(statuses.items())),
             bytes=self._counts.bytes,
-            failures=self._failures.most_common(MAX_LISTED),
-            missing_parts=tuple(self._missing_parts),
-            missing_parts_count=self._missing_parts_count,
+            failures=find_causes(self._table, plan, read_manifest),
+            missing_parts=tuple(self._missing_parts[:MAX_LISTED]),
+            missing_parts_count=len(self._missing_parts),
             seconds=seconds,
             device_hours=spending.gpu_seconds.total / 3600,
             images_per_second=generated / seconds.total if seconds.total else 0.0,
             devices=tuple(sorted({shard.device for shard in stats})),
             failed_share=policy.failed_share,
-            marks={gate: self._counts.marks[gate] for gate in plan.job.marking_gates},
+            marks={gate: marks.get(gate, 0) for gate in plan.job.marking_gates},
             accepted=policy.accepted_gates,
             existing_images=plan.counts.existing_images,
-            distributions=self._distributions.build(),
-            throughput=summarize_throughput(len(plan.shards), stats),
+            distributions=find_distributions(self._table, plan.job.scores),
+            throughput=summarize_throughput(stats),
             retries=retries,
             rejected_list=rejected_key(plan.rejected),
-            usage=DeviceUsage(mean_busy_share(stats), max_peak_memory(stats)),
+            busy_share=mean_busy_share(stats),
+            peak_memory=max_peak_memory(stats),
             elapsed_seconds=elapsed_seconds(stats),
             started_at=first_start(stats),
             ended_at=last_end(stats),

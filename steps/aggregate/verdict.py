@@ -4,7 +4,7 @@ The exit code, the error on the terminal and the head of the report all follow f
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from imagekiln.steps.aggregate.summary import AcceptancePolicy, Summary, summary_of
@@ -53,10 +53,17 @@ class GateResult:
             return "within"
         return "accepted" if self.accepted else "exceeded"
 
+    def __str__(self) -> str:
+        """The images found, and what was allowed."""
+        return (
+            f"{self.gate} found {self.images} of {self.total} ({format_percent(self.share)}, "
+            f"and {format_percent(self.allowed_share or 0)} are allowed)"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """The end of a run: `headline` and `advice` are sentences, `commands` what to type next.
+    """The end of a run: `headline` and `advice` are sentences, `steps` commands by their purpose.
 
     `error` says the same in one line, for an exception; it is None if the run is finished.
     """
@@ -64,7 +71,7 @@ class RunVerdict:
     kind: VerdictKind
     headline: str
     advice: str
-    commands: tuple[str, ...] = ()
+    steps: Steps = field(default_factory=dict)
     error: str | None = None
 
 
@@ -120,16 +127,60 @@ def exceeded_gates(summary: Summary, job: Job) -> list[GateResult]:
     return [result for result in gate_results(job, summary) if result.status == "exceeded"]
 
 
+def find_problems(summary: Summary, job: Job) -> dict[str, str]:
+    """Everything about the images that is not as the job asks, with details."""
+    problems: dict[str, str] = {}
+    images = pluralize(summary.images, "image")
+    if summary.missing:
+        parts = ", ".join(summary.missing_parts[:MAX_IN_ERROR])
+        unlisted = summary.missing_parts_count - MAX_IN_ERROR
+        if unlisted > 0:
+            parts += f" and {unlisted} more"
+        problems[f"{format_count(summary.missing)} of {images} are missing"] = parts
+    if summary.too_many_failed:
+        causes = "; ".join(
+            f"{cause.images} {cause.status} ({cause.error})"
+            for cause in summary.causes_not_ok[:MAX_IN_ERROR]
+        )
+        accepted = format_percent(summary.failed_share)
+        failed = f"{format_count(summary.failed)} of {images} are not ok"
+        problems[failed] = f"{causes}. {accepted} are accepted"
+    if exceeded := exceeded_gates(summary, job):
+        gates = pluralize(len(exceeded), "gate")
+        problems[f"{gates} found too many images"] = "; ".join(map(str, exceeded))
+    return problems
+
+
 def judge_run(summary: Summary, job: Job, uri: str) -> RunVerdict:
     """The verdict on the run at `uri`."""
-    exceeded = exceeded_gates(summary, job)
+    problems = find_problems(summary, job)
+    advice = [f"{describe_rejected(summary)}."] if summary.rejected_rows else []
+    if not problems:
+        return _finished_verdict(summary, uri, advice)
+    kind: VerdictKind = "failed"
     if summary.missing:
-        return _incomplete_verdict(exceeded, summary, job, uri)
-    if summary.too_many_failed:
-        return _failed_verdict(exceeded, summary, job, uri)
-    if exceeded:
-        return _exceeded_verdict(exceeded, summary, job, uri)
-    return _finished_verdict(summary, uri)
+        kind = "incomplete"
+        advice.append(
+            "Run the job again, or its workflow: it generates what is missing and nothing else."
+        )
+        steps = _steps_to_complete(summary, job, uri)
+    else:
+        advice.append(describe_permanent_failures(summary))
+        steps = _steps_to_accept(summary, job, uri)
+    page_advice = " ".join(filter(None, advice))
+    sentences = [
+        *(f"{problem}: {details}" for problem, details in problems.items()),
+        f"See {open_store(uri).uri_of(REPORT_KEY)}",
+        *filter(None, [page_advice.rstrip(".")]),
+        *(f"{purpose}: {' && '.join(commands)}" for purpose, commands in steps.items()),
+    ]
+    return RunVerdict(
+        kind,
+        f"{kind.capitalize()}: {'; '.join(problems)}.",
+        page_advice,
+        steps,
+        f"{uri}: {'. '.join(sentences)}",
+    )
 
 
 def require_finished(verdict: RunVerdict) -> None:
@@ -138,50 +189,21 @@ def require_finished(verdict: RunVerdict) -> None:
         raise Incomplete(verdict.error)
 
 
-def _make_verdict(
-    kind: VerdictKind,
-    summary: Summary,
-    headline: str,
-    advice: str,
-    steps: Steps,
-    error: str | None = None,
-) -> RunVerdict:
-    """A verdict from its parts. `error` begins the error, which ends with the steps."""
-    rejected = describe_rejected(summary)
-    page_advice = f"{rejected}. {advice}" if rejected else advice
-    commands: list[str] = []
-    for purpose, step in steps.items():
-        page_advice += f", or {purpose[0].lower()}{purpose[1:]}" if commands else f" {purpose}"
-        commands += step
-    if steps:
-        page_advice += ":"
-    if error is not None:
-        sentences = [f"{purpose}: {' && '.join(step)}" for purpose, step in steps.items()]
-        error = f"{error} {'. '.join(sentences)}"
-    return RunVerdict(kind, headline, page_advice, tuple(commands), error)
-
-
-def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
+def _finished_verdict(summary: Summary, uri: str, advice: list[str]) -> RunVerdict:
     if not summary.images:
-        advice = "No row of the prompts was accepted."
-        if summary.existing_images:
-            images = pluralize(summary.existing_images, "image")
-            advice = f"Earlier runs have made {images} that the prompts ask for."
+        advice.append(
+            f"Earlier runs have made {pluralize(summary.existing_images, 'image')} of these rows."
+        )
         headline = "Finished: there was no image to make."
-        return _make_verdict("finished", summary, headline, advice, {})
-
-    headline = f"Finished: {describe_ok(summary)}."
-    steps = {"To check the stored images by hash": [format_command("verify", uri)]}
-    advice = "Nothing is left to generate."
+        return RunVerdict("finished", headline, " ".join(advice))
+    steps = {"Check the stored images by hash": [format_command("verify", uri)]}
     if summary.not_ok:
-        if summary.retryable:
-            steps["To generate these again"] = [format_command("retry", uri)]
-        not_ok_images = pluralize(summary.not_ok, "image is", "images are")
-        share = format_percent(summary.not_ok / summary.images)
-        accepted = format_percent(summary.failed_share)
-        advice = f"{not_ok_images} not ok ({share}), within the accepted {accepted}. "
-        advice += describe_permanent_failures(summary)
-    return _make_verdict("finished", summary, headline, advice.strip(), steps)
+        advice.append(f"{format_percent(summary.failed_share)} of the images may fail.")
+        advice.append(describe_permanent_failures(summary))
+    if summary.retryable:
+        steps["Generate failed images again"] = [format_command("retry", uri)]
+    headline = f"Finished: {describe_ok(summary)}."
+    return RunVerdict("finished", headline, " ".join(filter(None, advice)), steps)
 
 
 def describe_ok(summary: Summary) -> str:
@@ -209,125 +231,40 @@ def describe_rejected(summary: Summary) -> str:
 
 
 def describe_permanent_failures(summary: Summary) -> str:
-    """A sentence on failures that a retry cannot fix, and a blank; empty if there are none."""
-    count = summary.permanent_failures
-    if not count:
+    """A sentence on failures that a retry cannot fix; empty if there are none."""
+    if not summary.permanent_failures:
         return ""
-    images = pluralize(count, "failed image")
+    images = pluralize(summary.permanent_failures, "failed image")
     return (
         f"{images} cannot be fixed by trying again, so retry skips them: "
-        "correct their rows or settings, and run those as a new job. "
+        "correct their rows or settings, and run those as a new job."
     )
 
 
-def _incomplete_verdict(
-    exceeded: list[GateResult], summary: Summary, job: Job, uri: str
-) -> RunVerdict:
-    locations = filter(None, map(parse_part_key, summary.missing_parts))
-    shards = sorted({shard for _, shard in locations})
+def _steps_to_complete(summary: Summary, job: Job, uri: str) -> Steps:
+    places = filter(None, map(parse_part_key, summary.missing_parts))
+    shards = sorted({shard for _, shard in places})
     commands = [
         format_command("generate", uri, f"--shard {shard}") for shard in shards[:MAX_SHARD_COMMANDS]
     ]
     commands.append(_aggregate_command(uri, job, summary.failed_share, summary.accepted))
-
-    advice = ""
-    if summary.failed / summary.images > summary.failed_share:
-        images = pluralize(summary.failed, "image is", "images are")
-        advice = f"{images} not ok, too: more than the job accepts. "
-    advice += _gates_beside(exceeded)
-    advice += "Run the job again, or its workflow: it generates what is missing and nothing else."
+    steps = {"Or by hand, shard by shard": commands}
     if summary.retries:
-        retry = format_command("retry", uri)
-        advice += f" For parts that a retry has begun, resume it: {retry}."
-    by_hand = "Or by hand, shard by shard"
-    unlisted_parts = summary.missing_parts_count > len(summary.missing_parts)
-    if len(shards) > MAX_SHARD_COMMANDS or unlisted_parts:
-        by_hand += ", of which these are the first"
-
-    listed = ", ".join(summary.missing_parts[:MAX_IN_ERROR])
-    if summary.missing_parts_count > MAX_IN_ERROR:
-        listed += f" and {summary.missing_parts_count - MAX_IN_ERROR} more"
-    images = pluralize(summary.images, "image")
-    missing = f"{format_count(summary.missing)} of {images} are missing"
-    return _make_verdict(
-        "incomplete",
-        summary,
-        f"Incomplete: {missing}.",
-        advice,
-        {by_hand: commands},
-        f"{uri}: {missing}: {listed}. {advice}",
-    )
+        steps["Or resume a retry that has begun"] = [format_command("retry", uri)]
+    return steps
 
 
-def _gates_beside(exceeded: list[GateResult]) -> str:
-    """A sentence on the gates that found too many images, if worse is wrong with the run."""
-    if not exceeded:
-        return ""
-    return f"Gates found too many images, too: {describe_exceeded(exceeded)}. "
-
-
-def describe_exceeded(exceeded: list[GateResult]) -> str:
-    """The images that these gates found, and what was allowed."""
-    return "; ".join(
-        f"{result.gate} found {result.images} of {result.total} ({format_percent(result.share)}, "
-        f"and {format_percent(result.allowed_share or 0)} are allowed)"
-        for result in exceeded
-    )
-
-
-def list_causes(summary: Summary, most: int) -> str:
-    """The most frequent causes of images that are not ok, in a line."""
-    return "; ".join(
-        f"{cause.images} {cause.status} ({cause.error})" for cause in summary.causes_not_ok[:most]
-    )
-
-
-def _failed_verdict(exceeded: list[GateResult], summary: Summary, job: Job, uri: str) -> RunVerdict:
-    permanent = describe_permanent_failures(summary)
+def _steps_to_accept(summary: Summary, job: Job, uri: str) -> Steps:
     steps: dict[str, list[str]] = {}
-    if summary.retryable:
-        others = "the others" if permanent else "them"
-        steps[f"To generate {others} again"] = [format_command("retry", uri)]
-    failed_share = max(summary.failed_share, summary.share_to_accept)
-    steps["To accept them"] = [_accept_command(exceeded, summary, job, uri, failed_share)]
-
-    share = format_percent(summary.not_ok / summary.images)
-    allowed = format_percent(summary.failed_share)
-    advice = f"That is {share}; {allowed} are accepted. {_gates_beside(exceeded)}{permanent}"
-    images = pluralize(summary.images, "image is", "images are")
-    not_ok = f"{format_count(summary.not_ok)} of {images} not ok"
-    return _make_verdict(
-        "failed",
-        summary,
-        f"Too many images failed: {not_ok}.",
-        advice.strip(),
-        steps,
-        f"{uri}: {not_ok}: {list_causes(summary, MAX_IN_ERROR)}. {advice.strip()}",
-    )
-
-
-def _exceeded_verdict(
-    exceeded: list[GateResult], summary: Summary, job: Job, uri: str
-) -> RunVerdict:
-    accept = _accept_command(exceeded, summary, job, uri, summary.failed_share)
-    found = describe_exceeded(exceeded)
-    return _make_verdict(
-        "failed",
-        summary,
-        f"{pluralize(len(exceeded), 'gate')} found too many images.",
-        f"{found}. See the images below, and change the job.",
-        {"To accept them": [accept]},
-        f"{uri}: gates found more images than the job allows: {found}. "
-        f"See them in the report: {open_store(uri).uri_of(REPORT_KEY)}.",
-    )
-
-
-def _accept_command(
-    exceeded: list[GateResult], summary: Summary, job: Job, uri: str, failed_share: float
-) -> str:
-    """The command that accepts this share of failures, and the gates that found too many images."""
-    accepted = [*summary.accepted, *(result.gate for result in exceeded)]
-    return _aggregate_command(uri, job, failed_share, accepted)
+    failed_share = summary.failed_share
+    if summary.too_many_failed:
+        failed_share = max(failed_share, summary.share_to_accept)
+        if summary.retryable:
+            steps["To generate them again"] = [format_command("retry", uri)]
+    exceeded = [result.gate for result in exceeded_gates(summary, job)]
+    accepted = [*summary.accepted, *exceeded]
+    steps["To accept them"] = [_aggregate_command(uri, job, failed_share, accepted)]
+    return steps
 
 
 def _aggregate_command(uri: str, job: Job, failed_share: float, accepted: Sequence[str]) -> str:

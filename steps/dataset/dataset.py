@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.dataset.newest_images import (
-    ReplacedImages,
-    find_replaced_images,
-    require_comparable,
-)
+from imagekiln.steps.dataset.newest_images import NewestImages, find_newest_images
 from imagekiln.steps.dataset.runs import (
     ManifestSlice,
     RunSource,
     find_runs,
+    list_shards,
     manifest_slices,
     require_unchanged,
     unite_columns,
 )
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.manifest import read_manifest
-from imagekiln.steps.runs.part_file import image_column
+from imagekiln.steps.runs.parts import image_column
 from imagekiln.steps.runs.readback import read_images
 from imagekiln.steps.runs.tables import IMAGE_FIELD
 from imagekiln.steps.runtime.concurrency import map_ordered, thread_pool
@@ -39,7 +36,9 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCH_SIZE = 32
 IMAGE_READERS = 8
+MANIFEST_READERS = 4
 IMAGE_COLUMN = IMAGE_FIELD.name
+IS_LEFT = "imagekiln.is_left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Dataset:
     Opened by `imagekiln.dataset`; reads nothing but plans before it is iterated, and then holds one
     batch of images in memory. `columns` are the names of those that it gives, of all the columns
     that its manifests have, `filter` is an expression of pyarrow that its rows fulfill, and
-    `replaced` are images that it leaves to newer runs.
+    `newest` are the images that no newer run replaces.
     """
 
     uri: str
@@ -57,27 +56,30 @@ class Dataset:
     manifest_columns: pa.Schema = field(repr=False)
     columns: tuple[str, ...]
     filter: pc.Expression | None = None
-    replaced: ReplacedImages | None = field(default=None, repr=False)
+    newest: NewestImages | None = field(default=None, repr=False)
 
     @property
     def schema(self) -> pa.Schema:
         """The columns with their types. `image` is a struct of the file's bytes and its name."""
         known = pa.schema([IMAGE_FIELD, *self.manifest_columns])
-        return pa.schema([known.field(name) for name in self.columns])
+        fields = [known.field(name) for name in self.columns]
+        return pa.schema(fields)
 
     def count_rows(self) -> int:
         """Count the images, by their manifests."""
-        shards = [
-            (number, shard)
-            for number, run in enumerate(self.runs)
-            for shard in range(len(run.shard_images))
-        ]
+        return sum(rows.num_rows for _, rows in self.iter_rows())
 
-        def count_rows_of(index: int) -> int:
+    def iter_rows(self) -> Iterator[tuple[RunSource, pa.Table]]:
+        """The rows of each shard's images with all columns of the manifest, and their run."""
+        shards = list_shards(self.runs)
+
+        def read(index: int) -> tuple[RunSource, pa.Table]:
             run, shard = shards[index]
-            return int(self._read_selected(run, shard).num_rows)
+            manifest = self._read_manifest(run, shard)
+            rows = self._select_rows(manifest)
+            return self.runs[run], rows
 
-        return sum(map_ordered(count_rows_of, len(shards)))
+        return map_ordered(read, len(shards), MANIFEST_READERS)
 
     def to_batches(self, batch_size: int = DEFAULT_BATCH_SIZE) -> Iterator[pa.RecordBatch]:
         """The images as Arrow batches of at most `batch_size` rows, one after the other.
@@ -123,31 +125,25 @@ class Dataset:
             by_shard = groupby(slices, lambda part: (part.run, part.shard))
             for (run, shard), group in by_shard:
                 manifest = self._read_manifest(run, shard)
-                is_left = self._is_left(manifest, run, shard)
                 for part in group:
-                    rows = self._select_rows(
-                        manifest.slice(part.start, part.rows),
-                        is_left.slice(part.start, part.rows),
-                    )
+                    part_rows = manifest.slice(part.start, part.rows)
+                    rows = self._select_rows(part_rows)
                     for start in range(0, rows.num_rows, batch_size):
                         batch = rows.slice(start, batch_size)
+                        source = self.runs[run]
                         try:
-                            images = self._read_batch(self.runs[run], batch, pool)
+                            images = self._read_batch(source, batch, pool)
                         except BadInput as error:
-                            require_unchanged(self.runs[run], error)
+                            require_unchanged(source, error)
                             raise
                         yield images
-
-    def read_rows(self, run: int, shard: int) -> pa.Table:
-        """The rows of one shard's images, with the columns of this dataset but for `image`."""
-        names = [name for name in self.columns if name != IMAGE_COLUMN]
-        return self._read_selected(run, shard).select(names)
 
     def _read_batch(
         self, run: RunSource, rows: pa.Table, pool: ThreadPoolExecutor
     ) -> pa.RecordBatch:
         if IMAGE_COLUMN in self.columns:
-            contents = read_images(open_store(run.uri), rows, pool)
+            store = open_store(run.uri)
+            contents = read_images(store, rows, pool)
             image_ids = rows["image_id"].to_pylist()
             names = [f"{image_id}{run.suffix}" for image_id in image_ids]
             rows = rows.append_column(IMAGE_FIELD, image_column(contents, names))
@@ -156,28 +152,28 @@ class Dataset:
         return batch
 
     def _read_manifest(self, run: int, shard: int) -> pa.Table:
-        """A manifest with the columns of all runs, null if this one lacks them."""
+        """A manifest with the columns of all runs, null if this one lacks them.
+
+        A column more tells the images that are ok and that no newer one replaces.
+        """
         source = self.runs[run]
         store = open_store(source.uri)
+        key = source.manifests[shard]
         images = source.shard_images[shard]
-        manifest = read_manifest(store, source.manifests[shard], images)
-        names = [name for name in manifest.column_names if name in self.manifest_columns.names]
+        manifest = read_manifest(store, key, images)
+        is_left = pc.equal(manifest["status"], "ok")
+        if self.newest is not None:
+            is_left = self.newest.in_shard(run, shard, images)
+        known = self.manifest_columns.names
+        names = [name for name in manifest.column_names if name in known]
         empty = self.manifest_columns.empty_table()
-        return pa.concat_tables([empty, manifest.select(names)], promote_options="default")
+        tables = [empty, manifest.select(names)]
+        table = pa.concat_tables(tables, promote_options="default")
+        return table.append_column(IS_LEFT, is_left)
 
-    def _read_selected(self, run: int, shard: int) -> pa.Table:
-        manifest = self._read_manifest(run, shard)
-        return self._select_rows(manifest, self._is_left(manifest, run, shard))
-
-    def _is_left(self, manifest: pa.Table, run: int, shard: int) -> pa.ChunkedArray:
-        """Tell the images of a shard that are ok and that no newer one replaces."""
-        if self.replaced is None:
-            return pc.equal(manifest["status"], "ok")
-        return pa.chunked_array([self.replaced.in_shard(run, shard, manifest.num_rows)])
-
-    def _select_rows(self, manifest: pa.Table, is_left: pa.ChunkedArray) -> pa.Table:
+    def _select_rows(self, manifest: pa.Table) -> pa.Table:
         """The rows of a manifest that are left and fulfill the filter."""
-        rows = manifest.filter(is_left)
+        rows = manifest.filter(manifest[IS_LEFT]).drop_columns([IS_LEFT])
         if self.filter is None:
             return rows
         try:
@@ -200,22 +196,23 @@ def open_dataset(
     column is named or a run cannot be read, TryAgain.
     """
     runs = find_runs(uri)
-    needed = columns if columns is None or newest_by is None else [*columns, newest_by]
-    manifest_columns = unite_columns(runs, needed)
-    known = [IMAGE_COLUMN, *manifest_columns.names]
+    compared = [] if newest_by is None else [newest_by]
+    manifest_columns = unite_columns(runs, None if columns is None else [*columns, *compared])
+    fields = pa.schema([IMAGE_FIELD, *manifest_columns])
+    known = fields.names
     chosen = known if columns is None else list(columns)
     if not chosen:  # batches of no column have no rows either
         raise BadInput(f"{uri}: no column is named. Name those to read, or leave out `columns`.")
-    for name in chosen:
+    for name in (*chosen, *compared):
         if name not in known:
             raise BadInput(f"{uri}: has no column {name!r}. Its columns are {', '.join(known)}.")
-    replaced = None
+    newest = None
     if newest_by is not None:
-        require_comparable(uri, manifest_columns, newest_by)
-        replaced = find_replaced_images(runs, newest_by)
-        if replaced is not None and not replaced.compared and any(replaced.bits):
+        kind = fields.field(newest_by).type
+        if not (pa.types.is_string(kind) or pa.types.is_integer(kind)):
             raise BadInput(
-                f"{uri}: no row has a value in {newest_by}, by which to find the newest image. "
-                "Set columns.id of the job to its ids, or choose another column."
+                f"column {newest_by!r}: is {kind}, and the newest image is found by text or "
+                "integers. Choose another column, such as id."
             )
-    return Dataset(uri, runs, manifest_columns, tuple(chosen), filter, replaced)
+        newest = find_newest_images(uri, runs, newest_by)
+    return Dataset(uri, runs, manifest_columns, tuple(chosen), filter, newest)

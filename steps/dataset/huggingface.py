@@ -1,7 +1,5 @@
 """A dataset as one of Hugging Face's library."""
 
-import hashlib
-import pickle
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -28,17 +26,13 @@ def to_huggingface(dataset: "Dataset", *, streaming: bool) -> Any:  # noqa: ANN4
     features = datasets.Features.from_arrow_schema(dataset.schema)
     if IMAGE_FIELD.name in features:
         features[IMAGE_FIELD.name] = datasets.Image()
-    # A list among the arguments is what the library shares between workers.
-    arguments = {"dataset": dataset, "slices": list(dataset.slices())}
-    if streaming:
-        return datasets.IterableDataset.from_generator(
-            _generate_examples, features=features, gen_kwargs=arguments
-        )
-    return datasets.Dataset.from_generator(
+    kind = datasets.IterableDataset if streaming else datasets.Dataset
+    # A list among the arguments is what the library shares between workers. By their hash, which
+    # changes with every manifest, it finds a dataset in its cache.
+    return kind.from_generator(
         _generate_examples,
         features=features,
-        gen_kwargs=arguments,
-        fingerprint=_fingerprint(dataset),
+        gen_kwargs={"dataset": dataset, "slices": list(dataset.slices())},
     )
 
 
@@ -47,15 +41,3 @@ def _generate_examples(
 ) -> Iterator[dict[str, object]]:
     for batch in dataset.read_slices(slices):
         yield from to_rows(batch)
-
-
-def _fingerprint(dataset: "Dataset") -> str:
-    """The dataset's name in the library's cache, which changes with every manifest."""
-    newest_by = None if dataset.replaced is None else dataset.replaced.column
-    content = hashlib.sha256(f"{dataset.columns} {newest_by}".encode())
-    # As text, a filter leaves out types, and most of many values.
-    content.update(pickle.dumps(dataset.filter))
-    for run in dataset.runs:
-        content.update(run.uri.encode())
-        content.update(" ".join(run.manifests).encode())  # which have digests in their names
-    return content.hexdigest()[:32]

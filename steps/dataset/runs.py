@@ -12,7 +12,7 @@ from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.runs.commits import read_head
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.manifest import find_manifest
-from imagekiln.steps.runs.registry import find_finished_runs, refuse_unfinished
+from imagekiln.steps.runs.registry import find_finished_runs
 from imagekiln.steps.runs.run import Run, open_run, split_address
 from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.tables import (
@@ -22,9 +22,6 @@ from imagekiln.steps.runs.tables import (
     added_fields,
 )
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.local import local_path
-from imagekiln.steps.storage.uri import is_remote_uri
 
 READERS = 16
 
@@ -63,18 +60,15 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
     A run that failed and is resumed later is not newer for that: its prompts are as planned.
     Raises Missing if there are none, BadInput if one cannot be read, TryAgain.
     """
-    if not is_remote_uri(uri):
-        _refuse_file(uri)
     run_uri, _ = split_address(uri)
     store = open_store(run_uri)
     if store.exists(PLAN_KEY):
         return (open_source(run_uri),)
     entries = find_finished_runs(run_uri)
     if not entries:
-        refuse_unfinished(run_uri)
         raise Missing(
             f"{uri}: is neither a run nor a folder with finished runs. "
-            "Check its name, or run the job first."
+            "Check its name, or run the job to the end."
         )
     uris = [f"{run_uri.rstrip('/')}/{entry.run_id}" for entry in entries]
     with ThreadPoolExecutor(READERS) as pool:
@@ -100,12 +94,6 @@ def require_unchanged(run: RunSource, error: BadInput) -> None:
             f"{run.uri}: was changed while it was read, as when images of it were taken down. "
             "Run the command again, or read the dataset from its beginning again."
         ) from error
-
-
-def _refuse_file(uri: str) -> None:
-    with translate_errors(uri):
-        if local_path(uri).is_file():
-            raise BadInput(f"{uri}: is a file. Name the folder of a run, or the output of a job.")
 
 
 def open_source(uri: str) -> RunSource:
@@ -142,13 +130,21 @@ def describe_source(run: Run) -> RunSource:
     )
 
 
-def manifest_slices(runs: tuple[RunSource, ...]) -> Iterator[ManifestSlice]:
+def list_shards(runs: Sequence[RunSource]) -> list[tuple[int, int]]:
+    """The number of each shard and of its run, in order."""
+    return [
+        (number, shard) for number, run in enumerate(runs) for shard in range(len(run.shard_images))
+    ]
+
+
+def manifest_slices(runs: Sequence[RunSource]) -> Iterator[ManifestSlice]:
     """Every slice of every manifest, in order."""
-    for run_number, run in enumerate(runs):
-        for shard, images in enumerate(run.shard_images):
-            for start in range(0, images, run.part_images):
-                rows = min(run.part_images, images - start)
-                yield ManifestSlice(run_number, shard, start, rows)
+    for number, shard in list_shards(runs):
+        run = runs[number]
+        images = run.shard_images[shard]
+        for start in range(0, images, run.part_images):
+            rows = min(run.part_images, images - start)
+            yield ManifestSlice(number, shard, start, rows)
 
 
 def unite_columns(runs: tuple[RunSource, ...], names: Sequence[str] | None = None) -> pa.Schema:
@@ -157,20 +153,20 @@ def unite_columns(runs: tuple[RunSource, ...], names: Sequence[str] | None = Non
     Raises BadInput if two runs have a column of the same name and different types. With `names`,
     only these have to agree, and other columns that do not are omitted.
     """
-    fields: dict[str, pa.Field] = {}
-    first_run: dict[str, RunSource] = {}
-    conflicts: set[str] = set()
+    found: dict[str, dict[pa.DataType, tuple[pa.Field, str]]] = {}
     for run in runs:
         for field in run.columns:
-            earlier = fields.setdefault(field.name, field)
-            first = first_run.setdefault(field.name, run)
-            if earlier.type == field.type:
-                continue
-            if names is None or field.name in names:
-                raise BadInput(
-                    f"column {field.name!r} is {earlier.type} in {first.uri} and {field.type} in "
-                    f"{run.uri}. Name the columns that you need, without this one, or open these "
-                    "runs one by one."
-                )
-            conflicts.add(field.name)
-    return pa.schema([field for name, field in fields.items() if name not in conflicts])
+            by_type = found.setdefault(field.name, {})
+            by_type.setdefault(field.type, (field, run.uri))
+    fields = []
+    for name, by_type in found.items():
+        (first, first_uri), *others = by_type.values()
+        if not others:
+            fields.append(first)
+        elif names is None or name in names:
+            other, uri = others[0]
+            raise BadInput(
+                f"column {name!r} is {first.type} in {first_uri} and {other.type} in {uri}. Name "
+                "the columns that you need, without this one, or open these runs one by one."
+            )
+    return pa.schema(fields)

@@ -48,15 +48,19 @@ class TorchDataset(IterableDataset[Example]):
     def _own_slices(self) -> tuple[ManifestSlice, ...]:
         """Neighbors, so that most manifests are read by one worker alone."""
         worker = get_worker_info()
-        workers = 1 if worker is None else worker.num_workers
-        number = 0 if worker is None else worker.id
+        workers = 1
+        number = 0
+        if worker is not None:
+            workers = worker.num_workers
+            number = worker.id
         # Not before: a process group may be initialized after the dataset is opened.
         rank, world_size = _rank_in_group() or self._group_rank or _rank_in_environment()
         share = rank * workers + number
         shares = world_size * workers
         slices = self._dataset.slices()
-        start = len(slices) * share // shares
-        stop = len(slices) * (share + 1) // shares
+        count = len(slices)
+        start = count * share // shares
+        stop = count * (share + 1) // shares
         return slices[start:stop]
 
     def _convert_image(self, example: Example) -> Example:

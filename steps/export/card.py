@@ -3,10 +3,14 @@
 import yaml
 
 from imagekiln.steps.aggregate.card import card_template, describe_configuration, size_category
-from imagekiln.steps.aggregate.features import sample_features
-from imagekiln.steps.export.commits import ExportCommit, read_file_rows
+from imagekiln.steps.export.commits import (
+    FOLDER_TABLE,
+    FORMAT_SUFFIXES,
+    ExportCommit,
+    read_file_rows,
+)
+from imagekiln.steps.export.features import sample_features
 from imagekiln.steps.export.formats import file_columns
-from imagekiln.steps.export.layout import FILE_SUFFIXES, FOLDER_TABLE
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runtime.figures import format_bytes
 from imagekiln.steps.storage.store import Store
@@ -23,7 +27,7 @@ MAX_LISTED_RUNS = 20
 def write_card(store: Store, commit: ExportCommit) -> None:
     """Write the card of an export, in place of an earlier one. Raises TryAgain."""
     suffixes = sorted({run.suffix for run in commit.runs})
-    patterns = [f"data/**/*{FILE_SUFFIXES[commit.settings.format]}"]
+    patterns = [f"data/**/*{FORMAT_SUFFIXES[commit.settings.format]}"]
     if commit.settings.format == "files":
         patterns = [*(f"data/**/*{suffix}" for suffix in suffixes), f"data/**{FOLDER_TABLE}"]
     configuration = describe_configuration(

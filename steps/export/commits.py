@@ -3,50 +3,59 @@
 The highest commit is the export. A process announces new files in a commit, only then copies
 images, and counts the files in the next commit. A process that loses a number starts over from the
 commit that won it. Files that are left out of a commit are deleted after it.
+
+A name that has images, or a row of each, begins with the number of the commit that announced it, so
+that it is never used again. Data files have the digest of their rows as well: of two exports that
+are pushed to one hub, those of the same name have the same images.
 """
 
-from collections.abc import Set
+import re
+from collections.abc import Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from urllib.parse import quote
 
 import pyarrow as pa
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name, version_error
-from imagekiln.steps.export.layout import (
-    DATA_FOLDER,
-    DATA_KEY,
-    FILE_NAME,
-    FOLDER_TABLE,
-    MANIFEST_FOLDER,
-    MANIFEST_KEY,
-    rows_key,
-)
 from imagekiln.steps.export.settings import ExportSettings
-from imagekiln.steps.job.fields import RunId
-from imagekiln.steps.job.output import FILE_SUFFIXES
+from imagekiln.steps.job.output import ExportFormat
 from imagekiln.steps.runs.commits import count_entries, digest_of
-from imagekiln.steps.runs.keys import SHA256_PATTERN, commit_key
-from imagekiln.steps.runs.plan import Count
+from imagekiln.steps.runs.keys import DIGEST_DIGITS, commit_key
+from imagekiln.steps.runs.stats import Count
 from imagekiln.steps.runs.tables import parse_parquet, read_whole
 from imagekiln.steps.storage.store import Store, require_conditional_writes
 
 EXPORT_VERSION = 1
-MAX_FILES = 300_000  # a commit stays as small as a plan can be
-IMAGE_SUFFIX_PATTERN = rf"^(?:{'|'.join(FILE_SUFFIXES.values())})$".replace(".", r"\.")
-DataKey = Annotated[str, Field(pattern=f"^{DATA_KEY}$")]
+MANIFEST_FOLDER = "manifest"
+DATA_FOLDER = "data"
+ROWS_FOLDER = "_rows"
+SUBFOLDER_FILES = 1000  # a hub takes 10,000 in a folder, and lists long ones slowly
+NAME_DIGITS = 8  # of a digest
+MAX_FOLDER_CHARS = 240  # that a disk takes, and some
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # as Hive and its readers call it
+FOLDER_TABLE = "/metadata.parquet"  # of a folder of pictures
+FORMAT_SUFFIXES: Mapping[ExportFormat, str] = {
+    "parquet": ".parquet",
+    "arrow": ".arrow",
+    "webdataset": ".tar",
+    "files": FOLDER_TABLE,
+}
+FILE_NAME = re.compile(
+    r"(?P<commit>[0-9]{6,})-[0-9]{5,}(?:-[0-9a-f]{8})?(?:\.parquet|\.arrow|\.tar)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedRun:
-    """A run whose images are exported, and the suffix of their files.
+    """A run whose images are exported, by the name of its folder, and the suffix of their files.
 
     `state` is a digest of the manifests that were compared with the export.
     """
 
-    run_id: RunId
-    suffix: Annotated[str, Field(pattern=IMAGE_SUFFIX_PATTERN)]
+    run_id: str
+    suffix: str
     state: str
 
 
@@ -57,34 +66,28 @@ class ExportFile:
     `manifest` is the piece of the manifest that has its rows.
     """
 
-    key: DataKey
-    images: Annotated[int, Field(ge=1)]
+    key: str
+    images: Count
     bytes: Count
-    sha256: Annotated[str, Field(pattern=SHA256_PATTERN)]
-    manifest: Annotated[str, Field(pattern=f"^{MANIFEST_KEY}$")]
-
-
-Files = Annotated[tuple[ExportFile, ...], Field(max_length=MAX_FILES)]
+    sha256: str
+    manifest: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExportCommit:
-    """The state of an export. `is_run` says that the source is one run, not an output of several.
+    """The state of an export. `run` is the source's folder if it is one run, and not an output.
 
     `announced` are the files that it is about to have, `unchanged` counts the images in the last
-    ones that it had before. Of older runs were left out: `duplicates`, which a newer run holds, and
-    `superseded`, whose value in the column `newest_by` an image of a newer run has.
+    ones that it had before.
     """
 
     export_version: int
     settings: ExportSettings
-    is_run: bool
+    run: str | None
     runs: tuple[ExportedRun, ...] = ()
-    files: Files = ()
-    announced: Files | None = None
+    files: tuple[ExportFile, ...] = ()
+    announced: tuple[ExportFile, ...] | None = None
     unchanged: Count = 0
-    duplicates: Count = 0
-    superseded: Count = 0
 
     @property
     def images(self) -> int:
@@ -100,15 +103,6 @@ class ExportCommit:
     def pieces(self) -> list[str]:
         """The keys of the manifest's pieces."""
         return list(dict.fromkeys(file.manifest for file in self.files))
-
-    def suffixes(self, rows: pa.Table) -> list[str]:
-        """The suffix of each image's file, for planned rows."""
-        suffix_of = {run.run_id: run.suffix for run in self.runs}
-        suffixes = []
-        for part in rows["part"].to_pylist():
-            run_id, _, _ = part.partition("/")
-            suffixes.append(suffix_of[run_id])
-        return suffixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +159,15 @@ def is_highest(store: Store, head: ExportHead) -> bool:
 
 def require_settings(store: Store, commit: ExportCommit, settings: ExportSettings) -> None:
     """Raise BadInput if an export was begun with other settings."""
-    for field in fields(settings):
-        first = getattr(commit.settings, field.name)
-        current = getattr(settings, field.name)
-        if first != current:
-            option = field.name.replace("_", "-")
-            raise BadInput(
-                f"{store.uri}: holds an export with {option} {cut_name(str(first))}, and this one "
-                f"has {option} {cut_name(str(current))}. Use the same settings, or another "
-                "destination."
-            )
+    first = asdict(commit.settings)
+    changed = {name: value for name, value in asdict(settings).items() if value != first[name]}
+    if changed:
+        raise BadInput(
+            f"{store.uri}: holds an export with "
+            f"{', '.join(f'{name} {first[name]}' for name in changed)}, and this one has "
+            f"{', '.join(f'{name} {value}' for name, value in changed.items())}. Use the same "
+            "settings, or another destination."
+        )
 
 
 def read_file_rows(store: Store, file: ExportFile) -> pa.Table:
@@ -217,3 +210,49 @@ def _remove_from(store: Store, folder: str, kept: Set[str], newest: int) -> None
             _remove_from(store, entry.key, kept, newest)
         if entry.is_folder:
             store.remove_folder(entry.key)
+
+
+def rows_key(sha256: str) -> str:
+    """The rows of one file, with the places of their images in the source."""
+    return f"{ROWS_FOLDER}/{sha256[:DIGEST_DIGITS]}.parquet"
+
+
+def manifest_piece_key(commit: int, number: int) -> str:
+    """A piece of the manifest that this commit announces."""
+    return f"{MANIFEST_FOLDER}/{commit:06d}-{number:05d}.parquet"
+
+
+def data_key(partition: str, commit: int, number: int, sha256: str, suffix: str) -> str:
+    """A file that a commit announces: its number there, and the digest of its rows.
+
+    `partition` is the folder of a value, "" if there are none. Of a folder of pictures, the key is
+    that of the table in it.
+    """
+    folders = [DATA_FOLDER]
+    if partition:
+        folders.append(partition)
+    thousand = number // SUBFOLDER_FILES
+    if thousand:
+        folders.append(f"{commit:06d}-{thousand:03d}")
+    folders.append(f"{commit:06d}-{number:05d}-{sha256[:NAME_DIGITS]}{suffix}")
+    return "/".join(folders)
+
+
+def partition_folder(column: str, value: object) -> str:
+    """The folder of one value of a column, in the layout of Hive: any text is one plain name.
+
+    Raises BadInput if the value has no such name, or one that would be too long.
+    """
+    if not isinstance(value, str | int | None):
+        raise BadInput(
+            f"column {column!r}: is neither text, integer nor boolean, and only these become "
+            "folders. Choose another column to partition by."
+        )
+    text = NULL_PARTITION if value is None else quote(str(value), safe="")
+    folder = f"{quote(column, safe='')}={text}"
+    if len(folder) > MAX_FOLDER_CHARS:
+        raise BadInput(
+            f"column {column!r}: {cut_name(str(value))!r} is too long for a folder's name. "
+            "Choose another column to partition by."
+        )
+    return folder

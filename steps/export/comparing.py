@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from imagekiln.steps.export.commits import ExportCommit, ExportFile, read_file_rows
-from imagekiln.steps.runs.image_id_index import ID_COLUMN
+from imagekiln.steps.runs.tables import ID_COLUMN
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.scratch import Database
@@ -31,21 +31,20 @@ INSERT INTO {} SELECT place, split_part(part, '/', 1), md5_number(id || sha256),
     md5_number(value::VARCHAR)
 FROM rows
 """
-FIND_KNOWN = """
-CREATE TABLE known AS SELECT place, content FROM exported SEMI JOIN source USING (content)
-"""
-FIND_GONE = """
-CREATE TABLE gone AS SELECT place FROM (FROM exported WHERE run NOT IN (FROM runs))
+# What the source has, and what is of a run that is gone, if no newer run has it or its value.
+FIND_STAYING = """
+CREATE TABLE staying AS
+SELECT place, content, true AS is_known FROM exported SEMI JOIN source USING (content)
+UNION ALL
+SELECT place, content, false FROM (FROM exported WHERE run NOT IN (FROM runs))
     ANTI JOIN source USING (id) ANTI JOIN source AS newer USING (value)
 """
 COUNT_STAYING = """
-SELECT place, count(*) FILTER (is_known), count(*)
-FROM (SELECT place, true AS is_known FROM known UNION ALL SELECT place, false FROM gone)
-GROUP BY place ORDER BY place
+SELECT place, count(*) FILTER (is_known), count(*) FROM staying GROUP BY place ORDER BY place
 """
 FIND_NEW = """
 SELECT source.place FROM source
-    ANTI JOIN (SELECT content FROM known SEMI JOIN kept USING (place)) USING (content)
+    ANTI JOIN (SELECT content FROM staying SEMI JOIN kept USING (place)) USING (content)
 """
 
 
@@ -67,8 +66,7 @@ def compare_images(
         database.insert("CREATE TABLE runs AS FROM ids", "ids", run_table)
         _insert_exported(database, store, commit)
         images = _insert_source(database, source, commit.settings.newest_by)
-        database.execute(FIND_KNOWN)
-        database.execute(FIND_GONE)
+        database.execute(FIND_STAYING)
         places = []
         unchanged = 0
         for place, known, staying in database.fetch_rows(COUNT_STAYING):
@@ -89,10 +87,11 @@ def _insert_exported(database: Database, store: Store, commit: ExportCommit) -> 
         return read_file_rows(store, commit.files[index])
 
     database.execute(CREATE_TABLE.format("exported"))
+    newest_by = commit.settings.newest_by
     tables = map_ordered(read, len(commit.files), READERS)
     for number, rows in enumerate(tables):
-        places = [number] * rows.num_rows
-        _insert(database, "exported", rows, places, commit.settings.newest_by)
+        places = pa.repeat(number, rows.num_rows)
+        _insert(database, "exported", rows, places, newest_by)
 
 
 def _insert_source(database: Database, source: Iterable[pa.Table], newest_by: str) -> int:
@@ -101,18 +100,23 @@ def _insert_source(database: Database, source: Iterable[pa.Table], newest_by: st
     images = 0
     for rows in source:
         end = images + rows.num_rows
-        _insert(database, "source", rows, range(images, end), newest_by)
+        places = pa.array(range(images, end))
+        _insert(database, "source", rows, places, newest_by)
         images = end
     return images
 
 
 def _insert(
-    database: Database, table: str, rows: pa.Table, places: Iterable[int], newest_by: str
+    database: Database, table: str, rows: pa.Table, places: pa.Array, newest_by: str
 ) -> None:
-    keys = rows.select([ID_COLUMN, "sha256", newest_by, "part"])
-    keys = keys.rename_columns(["id", "sha256", "value", "part"])
-    keys = keys.append_column("place", pa.array(places, pa.int64()))
-    database.insert(INSERT_ROWS.format(table), "rows", keys)
+    columns = {
+        "id": rows[ID_COLUMN],
+        "sha256": rows["sha256"],
+        "value": rows[newest_by],
+        "part": rows["part"],
+        "place": places,
+    }
+    database.insert(INSERT_ROWS.format(table), "rows", pa.table(columns))
 
 
 def _find_new(database: Database, kept: Sequence[int], images: int) -> Mask:
@@ -122,6 +126,5 @@ def _find_new(database: Database, kept: Sequence[int], images: int) -> Mask:
     database.insert("CREATE TABLE kept AS FROM numbers", "numbers", table)
     is_new = np.zeros(images, np.bool_)
     for batch in database.fetch_batches(FIND_NEW):
-        places = batch["place"].to_numpy()
-        is_new[places] = True
+        is_new[batch["place"].to_numpy()] = True
     return is_new

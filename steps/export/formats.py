@@ -1,4 +1,4 @@
-"""Files of an export, in each of its formats: images copied from runs, with their rows.
+"""Files of an export, in each of its formats, and the pieces of its manifest.
 
 A Parquet file has a row group for each batch of images, an Arrow stream a record batch. A tar of
 WebDataset has three members for each image: the image, its row as JSON, and its prompt. A folder of
@@ -13,24 +13,31 @@ import io
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import PurePosixPath
+from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.export.commits import ExportCommit, ExportFile, read_file_rows
+from imagekiln.steps.export.commits import (
+    ExportCommit,
+    ExportFile,
+    manifest_piece_key,
+    read_file_rows,
+)
 from imagekiln.steps.export.rows import cut_rows
-from imagekiln.steps.runs.part_file import (
+from imagekiln.steps.runs.parts import (
     image_column,
     image_table_options,
     image_table_schema,
 )
 from imagekiln.steps.runs.readback import read_images
 from imagekiln.steps.runs.row_values import json_lines
-from imagekiln.steps.runs.tables import LOCATION_SCHEMA, to_parquet
+from imagekiln.steps.runs.tables import LOCATION_SCHEMA, read_table, to_parquet
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store, create_once
 
@@ -38,9 +45,9 @@ BATCH_BYTES = 2**25
 BATCHES_AT_ONCE = 2
 IMAGE_READERS = 8
 PICTURE_WRITERS = 16
-END_OF_ARCHIVE = bytes(2 * tarfile.BLOCKSIZE)
-MEMBER_MODE = 0o644
 FILE_NAME_COLUMN = "file_name"
+MANIFEST_ROWS = 2**19
+MANIFEST_COLUMNS = ("image_id", "id", "byte_size", "sha256", "run_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +59,22 @@ class ImageBatch:
     suffixes: Sequence[str]
 
 
-def make_file(source: Store, store: Store, commit: ExportCommit, file: ExportFile) -> bytes:
+def make_file(output: Store, store: Store, commit: ExportCommit, file: ExportFile) -> bytes:
     """The bytes of an announced file of the export in `store`, or of a folder of pictures' table.
 
-    The pictures are written before. Raises BadInput if an image is damaged, Missing if an object is
-    gone, TryAgain.
+    The pictures are written before. `output` holds the runs. Raises BadInput if an image is
+    damaged, Missing if an object is gone, TryAgain.
     """
     rows = read_file_rows(store, file)
     columns = file_columns(commit, rows)
-    batches = _read_batches(source, commit, rows, columns)
+    batches = _read_batches(output, commit, rows, columns)
     match commit.settings.format:
-        case "parquet":
-            return write_parquet(batches, rows.select(columns).schema)
-        case "arrow":
-            return write_arrow(batches, rows.select(columns).schema)
         case "webdataset":
             return write_tar(batches)
         case "files":
             return write_pictures(batches, store, file.key)
+        case kind:
+            return write_tables(batches, rows.select(columns).schema, kind)
 
 
 def file_columns(commit: ExportCommit, rows: pa.Table) -> list[str]:
@@ -81,83 +86,71 @@ def file_columns(commit: ExportCommit, rows: pa.Table) -> list[str]:
 
 
 def _read_batches(
-    source: Store, commit: ExportCommit, rows: pa.Table, columns: Sequence[str]
+    output: Store, commit: ExportCommit, rows: pa.Table, columns: Sequence[str]
 ) -> Iterator[ImageBatch]:
     """The images of these rows, from the parts of runs."""
-    batches = list(cut_rows(iter([rows]), BATCH_BYTES, "parquet"))
+    tables = iter([rows])
+    batches = list(cut_rows(tables, BATCH_BYTES, "parquet"))
+    suffix_of = {run.run_id: run.suffix for run in commit.runs}
     with ThreadPoolExecutor(IMAGE_READERS) as pool:
 
         def read(index: int) -> ImageBatch:
             batch = batches[index]
-            located = batch
-            if commit.is_run:
-                keys = pc.replace_substring_regex(batch["part"], "^[^/]*/", "")
-                place = batch.schema.get_field_index("part")
-                located = batch.set_column(place, "part", keys)
-            contents = read_images(source, located, pool)
-            return ImageBatch(batch.select(columns), contents, commit.suffixes(batch))
+            contents = read_images(output, batch, pool)
+            suffixes = []
+            for part in batch["part"].to_pylist():
+                folder, _, _ = part.partition("/")
+                suffixes.append(suffix_of[folder])
+            return ImageBatch(batch.select(columns), contents, suffixes)
 
         yield from map_ordered(read, len(batches), BATCHES_AT_ONCE)
 
 
-def write_parquet(batches: Iterable[ImageBatch], rows: pa.Schema) -> bytes:
-    """A Parquet file of images whose rows have this schema."""
+def write_tables(
+    batches: Iterable[ImageBatch], rows: pa.Schema, kind: Literal["parquet", "arrow"]
+) -> bytes:
+    """A Parquet file of images whose rows have this schema, or an Arrow stream of the same rows."""
     schema = image_table_schema(rows)
     sink = io.BytesIO()
     options = image_table_options(schema)
-    with pq.ParquetWriter(sink, schema, **options) as writer:
+    with (
+        pq.ParquetWriter(sink, schema, **options)
+        if kind == "parquet"
+        else pa.ipc.new_stream(sink, schema)
+    ) as writer:
         for batch in batches:
-            writer.write_table(_image_table(batch, schema))
+            image_ids = batch.rows["image_id"].to_pylist()
+            names = [
+                f"{image_id}{suffix}"
+                for image_id, suffix in zip(image_ids, batch.suffixes, strict=True)
+            ]
+            columns = [image_column(batch.contents, names), *batch.rows.columns]
+            table = pa.Table.from_arrays(columns, schema=schema)
+            writer.write_table(table.combine_chunks())
     return sink.getvalue()
-
-
-def write_arrow(batches: Iterable[ImageBatch], rows: pa.Schema) -> bytes:
-    """An Arrow stream of the same rows, which `datasets` maps into memory without a copy."""
-    schema = image_table_schema(rows)
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_table(_image_table(batch, schema))
-    return sink.getvalue()
-
-
-def _image_table(batch: ImageBatch, schema: pa.Schema) -> pa.Table:
-    names = []
-    image_ids = batch.rows["image_id"].to_pylist()
-    for image_id, suffix in zip(image_ids, batch.suffixes, strict=True):
-        names.append(f"{image_id}{suffix}")
-    columns = [image_column(batch.contents, names), *batch.rows.columns]
-    return pa.Table.from_arrays(columns, schema=schema).combine_chunks()
 
 
 def write_tar(batches: Iterable[ImageBatch]) -> bytes:
-    """A tar of WebDataset."""
+    """A tar of WebDataset. Its members have no time and no owner."""
     sink = io.BytesIO()
-    for batch in batches:
-        samples = zip(
-            batch.rows["image_id"].to_pylist(),
-            batch.suffixes,
-            batch.contents,
-            json_lines(batch.rows),
-            batch.rows["prompt"].to_pylist(),
-            strict=True,
-        )
-        for image_id, suffix, content, line, prompt in samples:
-            _append_member(sink, f"{image_id}{suffix}", content)  # readers expect it first
-            _append_member(sink, f"{image_id}.json", line)
-            _append_member(sink, f"{image_id}.txt", prompt.encode())
-    sink.write(END_OF_ARCHIVE)
+    with tarfile.open(fileobj=sink, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for batch in batches:
+            samples = zip(
+                batch.rows["image_id"].to_pylist(),
+                batch.suffixes,
+                batch.contents,
+                json_lines(batch.rows),
+                batch.rows["prompt"].to_pylist(),
+                strict=True,
+            )
+            for image_id, suffix, content, line, prompt in samples:
+                # Readers expect the image first.
+                members = {suffix: content, ".json": line, ".txt": prompt.encode()}
+                for extension, data in members.items():
+                    info = tarfile.TarInfo(f"{image_id}{extension}")
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
     return sink.getvalue()
-
-
-def _append_member(sink: io.BytesIO, name: str, content: bytes) -> None:
-    """Append a member without time and owner."""
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    info.mode = MEMBER_MODE
-    sink.write(info.tobuf(tarfile.USTAR_FORMAT))
-    sink.write(content)
-    sink.write(bytes(-len(content) % tarfile.BLOCKSIZE))
 
 
 def write_pictures(batches: Iterable[ImageBatch], store: Store, key: str) -> bytes:
@@ -165,42 +158,86 @@ def write_pictures(batches: Iterable[ImageBatch], store: Store, key: str) -> byt
 
     Raises BadInput if others are there.
     """
+    create = partial(create_once, store)
     tables: list[pa.Table] = []
     first = 0
     with ThreadPoolExecutor(PICTURE_WRITERS) as pool:
-        create = partial(create_once, store)
         for batch in batches:
-            keys = list(picture_keys(key, batch.suffixes, first))
-            first += len(keys)
-            names = []
-            json_keys = []
-            for picture_key in keys:
-                path = PurePosixPath(picture_key)
-                names.append(path.name)
-                json_keys.append(str(path.with_suffix(".json")))
+            paths = list(picture_paths(key, batch.suffixes, first))
+            first += len(paths)
+            keys = list(map(str, paths))
+            json_keys = [str(path.with_suffix(".json")) for path in paths]
             list(pool.map(create, keys, batch.contents))
             list(pool.map(create, json_keys, json_lines(batch.rows)))
+            file_names = [path.name for path in paths]
             table = _without_file_names(batch.rows)
-            named = table.add_column(0, FILE_NAME_COLUMN, pa.array(names))
-            tables.append(named)
+            table = table.add_column(0, FILE_NAME_COLUMN, pa.array(file_names))
+            tables.append(table)
     return to_parquet(pa.concat_tables(tables))
 
 
-def picture_keys(key: str, suffixes: Iterable[str], first: int = 0) -> Iterator[str]:
+def _without_file_names(rows: pa.Table) -> pa.Table:
+    """The columns without those that `imagefolder` takes for paths, even in a field of a struct."""
+    names = [field.name for field in rows.schema if FILE_NAME_COLUMN not in str(field)]
+    return rows.select(names)
+
+
+def picture_paths(key: str, suffixes: Iterable[str], first: int = 0) -> Iterator[PurePosixPath]:
     """The keys of pictures in the folder with this table, from this one on.
 
     A name has the number of the folder and that of the picture, and nothing that users wrote.
     """
     folder = PurePosixPath(key).parent
     for index, suffix in enumerate(suffixes, first):
-        yield f"{folder}/{folder.name}-{index:05d}{suffix}"
+        yield folder / f"{folder.name}-{index:05d}{suffix}"
 
 
-def _without_file_names(rows: pa.Table) -> pa.Table:
-    """The columns without those that `imagefolder` takes for paths.
+def assign_pieces(
+    files: Sequence[ExportFile], earlier: Sequence[ExportFile], commit: int
+) -> Iterator[ExportFile]:
+    """The files with the pieces of the manifest that have their rows.
 
-    It opens the path in every text whose name ends in "file_name", even in a field of a struct: the
-    text of a field names those within it.
+    A piece stays if all of its files do. Others, and those of new files, come with `commit`.
     """
-    names = [field.name for field in rows.schema if FILE_NAME_COLUMN not in str(field)]
-    return rows.select(names)
+    left = {file.key for file in files}
+    broken = {"", *(file.manifest for file in earlier if file.key not in left)}
+    rows = 0
+    for file in files:
+        if file.manifest not in broken:
+            yield file
+            continue
+        yield replace(file, manifest=manifest_piece_key(commit, rows // MANIFEST_ROWS))
+        rows += file.images
+
+
+def write_pieces(store: Store, commit: ExportCommit) -> None:
+    """Write the pieces of the manifest that a commit has announced. Raises TryAgain."""
+    known = {*commit.pieces}
+    announced = commit.announced or ()
+    new = (file for file in announced if file.manifest not in known)
+    for key, files in groupby(new, attrgetter("manifest")):
+        tables = []
+        for file in files:
+            rows = _manifest_rows(store, commit, file)
+            tables.append(rows)
+        piece = pa.concat_tables(tables)
+        content = to_parquet(piece.combine_chunks())
+        store.create(key, content)
+
+
+def _manifest_rows(store: Store, commit: ExportCommit, file: ExportFile) -> pa.Table:
+    """The file and row of each image, and what it is. A picture is in the table of its folder."""
+    rows = read_file_rows(store, file)
+    images = rows.num_rows
+    keys = [file.key] * images
+    if commit.settings.format == "files":
+        folder = PurePosixPath(file.key).parent
+        table = read_table(store, file.key)
+        names = table[FILE_NAME_COLUMN].to_pylist()
+        keys = [f"{folder}/{name}" for name in names]
+    copied = {*MANIFEST_COLUMNS, commit.settings.partition_by}
+    columns = [name for name in rows.column_names if name in copied]
+    numbers = pa.array(range(images), pa.int64())
+    table = rows.select(columns).add_column(0, "row", numbers)
+    files = pa.array(keys)
+    return table.add_column(0, "file", files)

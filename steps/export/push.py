@@ -20,10 +20,8 @@ from imagekiln.steps.errors import (
     explained_by,
     first_line,
 )
-from imagekiln.steps.export.commits import require_export
-from imagekiln.steps.export.layout import DATA_FOLDER, MANIFEST_FOLDER
+from imagekiln.steps.export.commits import DATA_FOLDER, MANIFEST_FOLDER, require_export
 from imagekiln.steps.export.step import is_complete
-from imagekiln.steps.models.hub import BUSY_STATUSES
 from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
@@ -33,12 +31,12 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 REPOSITORY_PATTERN = re.compile(r"hf://datasets/([\w.-]{1,96}/[\w.-]{1,96})", re.ASCII)
-VERSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105  # the name of a variable
 COMMIT_FILES = 50
 OWN_FOLDERS = (f"{DATA_FOLDER}/", f"{MANIFEST_FOLDER}/")
 DENIED_STATUSES = (401, 403)
-CHANGED_STATUSES = (409, 412)  # somebody else has committed meanwhile
+BUSY_STATUSES = (429, 500, 502, 503, 504)
+RETRIED_STATUSES = (*BUSY_STATUSES, 409, 412)  # the latter: somebody else has committed meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ def push(
     Raises Missing if there is no export, BadInput if it is not complete, the name is wrong, or the
     hub refuses access or has the version at another commit, TryAgain if the hub is not reached.
     """
-    name = _read_name(repository, version)
+    name = _read_name(repository)
     token = os.environ.get(TOKEN_VARIABLE)
     if not token:
         raise BadInput(f"{repository}: {TOKEN_VARIABLE} is not set. Set it to a token that writes.")
@@ -100,14 +98,10 @@ def push(
     return PushResult(repository, commit, version, len(data) + len(others))
 
 
-def _read_name(repository: str, version: str | None) -> str:
+def _read_name(repository: str) -> str:
     match = REPOSITORY_PATTERN.fullmatch(repository)
     if match is None:
         raise BadInput(f"{repository}: is no dataset of the hub. Write hf://datasets/USER/NAME.")
-    if version is not None and VERSION_PATTERN.fullmatch(version) is None:
-        raise BadInput(
-            f"version {version!r}: cannot be a tag. Write letters, digits, dots, dashes."
-        )
     return match[1]
 
 
@@ -181,28 +175,20 @@ def _tag(api: "HfApi", name: str, version: str, commit: str) -> None:
 
 def _explain(repository: str, error: Exception) -> KilnError | None:
     """Turn what the hub's client raises into a sentence, without any of its headers."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    for cause in (error, error.__cause__):
-        if isinstance(cause, HfHubHTTPError) and cause.response is not None:
-            return _explain_status(repository, cause, cause.response.status_code)
-        if isinstance(cause, OSError) or type(cause).__module__.startswith("httpx"):
-            reason = first_line(str(cause)) or type(cause).__name__
-            return TryAgain(
-                f"{repository}: the hub could not be reached ({reason}). Run the command again."
-            )
-    return None
-
-
-def _explain_status(repository: str, error: Exception, status: int) -> KilnError:
+    cause = error.__cause__ if isinstance(error, RuntimeError) else error  # as of an upload
+    status = getattr(getattr(cause, "response", None), "status_code", None)
     if status in DENIED_STATUSES:
         return BadInput(
             f"{repository}: the hub refused access ({status}). "
             f"Check the name, and that the token in {TOKEN_VARIABLE} may write there."
         )
-    if status in (*BUSY_STATUSES, *CHANGED_STATUSES):
-        return TryAgain(
-            f"{repository}: the hub is busy, or somebody else changes it ({status}). "
-            "Run the command again."
-        )
-    return Missing(f"{repository}: the hub refused this ({first_line(str(error))}). Correct it.")
+    reason = first_line(str(cause)) or type(cause).__name__
+    if status is not None and status not in RETRIED_STATUSES:
+        return Missing(f"{repository}: the hub refused this ({reason}). Correct it.")
+    is_of_network = isinstance(cause, OSError) or type(cause).__module__.startswith("httpx")
+    if status is None and not is_of_network:
+        return None
+    return TryAgain(
+        f"{repository}: the hub is not reached, is busy, or somebody else changes it ({reason}). "
+        "Run the command again."
+    )

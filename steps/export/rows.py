@@ -15,18 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.dataset.dataset import IMAGE_COLUMN, Dataset
+from imagekiln.steps.dataset.dataset import IMAGE_COLUMN, Dataset, open_dataset
+from imagekiln.steps.dataset.runs import RunSource
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.export.layout import partition_folder
+from imagekiln.steps.export.commits import partition_folder
 from imagekiln.steps.export.settings import ExportSettings
 from imagekiln.steps.job.output import ExportFormat
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA
-from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.scratch import read_arrow_batches
 
-READERS = 2
 REQUIRED_COLUMNS = ("image_id", "prompt", "byte_size", "sha256")  # of the rows, besides places
 MAX_PARTITIONS = 500  # each has an open file while the images are sorted into them
 CONSTANT_COLUMNS = ("status", "error")  # the same for every image that is ok
@@ -37,13 +36,40 @@ JSON_NAME_BYTES = 12  # quotes, colon, comma, and what its value has more than i
 FOLDER_PICTURES = 1000
 
 
-def exported_columns(known: Sequence[str], settings: ExportSettings) -> list[str]:
+def open_images(
+    uri: str, settings: ExportSettings, first_schema: pa.Schema | None
+) -> tuple[Dataset, pa.Schema]:
+    """The images of a source, and the columns that the export has had from its first file on.
+
+    All of its files have the same columns, whatever later runs have. Raises BadInput if
+    they have one with another type.
+    """
+    known = open_dataset(uri, settings.columns).manifest_columns.names
+    if first_schema is None:
+        names = _chosen_columns(known, settings)
+    else:
+        names = [name for name in first_schema.names if name in known]
+    dataset = open_dataset(uri, names, newest_by=settings.newest_by)
+    schema = first_schema or dataset.schema
+    for field in dataset.schema:
+        first_type = schema.field(field.name).type
+        if field.type != first_type:
+            raise BadInput(
+                f"column {field.name!r} was {first_type} in this export, and is {field.type} in "
+                f"{uri}. Export to another destination, or without this column."
+            )
+    return dataset, schema
+
+
+def _chosen_columns(known: Sequence[str], settings: ExportSettings) -> list[str]:
     """The columns of the rows to plan: those chosen, or all, and those that are always needed."""
     names = [*known]
     if settings.columns is not None:
         names = [*REQUIRED_COLUMNS, settings.newest_by, *settings.columns]
     left_out = {IMAGE_COLUMN, *CONSTANT_COLUMNS, *LOCATION_SCHEMA.names}
     columns = [name for name in names if name not in left_out]
+    if settings.partition_by is not None:
+        columns.append(settings.partition_by)
     columns += LOCATION_SCHEMA.names
     return list(dict.fromkeys(columns))
 
@@ -97,54 +123,24 @@ def _sort(
     return paths
 
 
-def iter_rows(dataset: Dataset, run_ids: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:
+def iter_rows(dataset: Dataset, schema: pa.Schema) -> Iterator[pa.Table]:
     """The images of a dataset, shard by shard, with the columns of this schema.
 
-    `run_ids` are those of the dataset's runs: `part` is then the key of an image's object under the
-    output. A column that the dataset lacks is null.
+    `part` is the key of an image's object under the output. Columns that a run lacks are null.
     """
-    shards = list[tuple[int, int]]()
-    for number, run in enumerate(dataset.runs):
-        for shard in range(len(run.shard_images)):
-            shards.append((number, shard))
-
-    def read(index: int) -> pa.Table:
-        run, shard = shards[index]
-        rows = dataset.read_rows(run, shard)
-        return _with_schema(_with_run_id(rows, run_ids[run]), schema)
-
-    for table in map_ordered(read, len(shards), READERS):
-        if table.num_rows:
-            yield table
+    for run, rows in dataset.iter_rows():
+        if rows.num_rows:
+            place = rows.schema.get_field_index("part")
+            parts = pc.binary_join_element_wise(folder_of(run), rows["part"], "/")
+            rows = rows.set_column(place, "part", parts)
+            tables = [schema.empty_table(), rows.select(dataset.columns)]
+            table = pa.concat_tables(tables, promote_options="default")
+            yield table.select(schema.names)
 
 
-def _with_run_id(rows: pa.Table, run_id: str) -> pa.Table:
-    """Rows of a run, with the keys of its parts under the output."""
-    place = rows.schema.get_field_index("part")
-    parts = pc.binary_join_element_wise(run_id, rows["part"], "/")
-    return rows.set_column(place, "part", parts)
-
-
-def _with_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of this schema: those that the rows lack are null."""
-    table = pa.concat_tables(
-        [schema.empty_table(), rows],
-        promote_options="default",
-    )
-    return table.select(schema.names)
-
-
-def require_partition_column(dataset: Dataset, column: str) -> None:
-    """Raise BadInput unless the column of a dataset is text, integer or boolean."""
-    if column not in dataset.columns:
-        names = ", ".join(dataset.columns)
-        raise BadInput(f"{dataset.uri}: has no column {column!r}. Its columns are {names}.")
-    kind = dataset.schema.field(column).type
-    if not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-        raise BadInput(
-            f"column {column!r}: is {kind}, and only text, integers and booleans become folders. "
-            "Choose another column to partition by."
-        )
+def folder_of(run: RunSource) -> str:
+    """The name of a run's folder under the output."""
+    return run.uri.rpartition("/")[2]
 
 
 def cut_rows(tables: Iterator[pa.Table], file_bytes: int, kind: ExportFormat) -> Iterator[pa.Table]:
@@ -173,8 +169,8 @@ def _weigh(rows: pa.Table, file_bytes: int, kind: ExportFormat) -> npt.NDArray[n
     if kind == "webdataset":  # Parquet has rows compressed, and names once
         row_bytes *= 2
         row_bytes += MEMBER_BYTES * SAMPLE_MEMBERS
-        for name in rows.column_names:
-            row_bytes += len(name) + JSON_NAME_BYTES
+        names = sum(map(len, rows.column_names))
+        row_bytes += names + JSON_NAME_BYTES * rows.num_columns
     image_bytes = rows["byte_size"].to_numpy()
     stored: npt.NDArray[np.int64] = image_bytes + row_bytes
     least = math.ceil(file_bytes / MAX_FILE_ROWS)

@@ -5,59 +5,64 @@ Its own highest commit is read first, then the runs. Files are announced by a co
 counted by the next one. So a killed export resumes, and of several at once one is first.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.dataset.runs import RunSource, find_runs
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.export.card import write_card
 from imagekiln.steps.export.commits import (
     EXPORT_VERSION,
-    MAX_FILES,
+    FORMAT_SUFFIXES,
+    ROWS_FOLDER,
     ExportCommit,
+    ExportedRun,
     ExportFile,
     ExportHead,
     create_export_commit,
+    data_key,
     is_highest,
     read_export,
     read_file_rows,
     remove_dropped,
     require_export,
     require_settings,
-)
-from imagekiln.steps.export.comparing import Mask, compare_images
-from imagekiln.steps.export.formats import make_file
-from imagekiln.steps.export.layout import (
-    DATA_FOLDER,
-    FILE_SUFFIXES,
-    MANIFEST_FOLDER,
-    data_key,
     rows_key,
 )
-from imagekiln.steps.export.manifest import assign_pieces, write_pieces
-from imagekiln.steps.export.rows import cut_rows, iter_partitions, iter_rows
+from imagekiln.steps.export.comparing import Mask, compare_images
+from imagekiln.steps.export.formats import assign_pieces, make_file, write_pieces
+from imagekiln.steps.export.rows import (
+    cut_rows,
+    folder_of,
+    iter_partitions,
+    iter_rows,
+    open_images,
+)
 from imagekiln.steps.export.settings import ExportSettings, read_settings
-from imagekiln.steps.export.source import describe_runs, is_unchanged, open_images, open_source
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import ExportFormat
 from imagekiln.steps.runs.commits import MAX_TRIES, digest_of
-from imagekiln.steps.runs.keys import CARD_KEY, PLAN_KEY, SUCCESS_KEY, commit_key, registry_key
+from imagekiln.steps.runs.keys import COMMITS_FOLDER, PLAN_KEY, SUCCESS_KEY, commit_key
+from imagekiln.steps.runs.registry import read_entries
 from imagekiln.steps.runs.run import split_address
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.uri import is_remote_uri
 
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
     """A complete export: the images that it has, the sum of their bytes, its files and its runs.
 
-    This call has `added` images and `dropped` others, and left the rest `unchanged`. Left out were
-    `duplicates`, which newer runs hold, and `superseded`, which newer images replace.
+    This call has `added` images and `dropped` others, and left the rest `unchanged`.
     """
 
     uri: str
@@ -68,8 +73,20 @@ class ExportResult:
     added: int
     dropped: int
     unchanged: int
-    duplicates: int
-    superseded: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The runs under an output, or the one in the folder `run` of it."""
+
+    output: Store
+    run: str | None
+
+    @property
+    def uri(self) -> str:
+        if self.run is None:
+            return self.output.uri
+        return self.output.uri_of(self.run)
 
 
 def export(
@@ -86,14 +103,14 @@ def export(
     """
     settings = settings or read_settings()
     store = open_store(destination)
-    uri, _ = split_address(source)
+    opened = _open_source(source)
     added = dropped = 0
     for _ in range(MAX_TRIES):
         # Who read the runs first could take images for dropped that a faster export has added.
-        head = read_export(store) or _begin(uri, store, settings)
+        head = read_export(store) or _begin(opened, store, settings)
         commit = head.commit
         require_settings(store, commit, settings)
-        opened = open_source(uri, store, commit)
+        _require_same_source(opened, store, commit)
         if commit.announced is not None:
             if _make_announced(opened, store, head, progress or NoProgress()):
                 counted = replace(commit, files=commit.announced, announced=None)
@@ -101,7 +118,7 @@ def export(
                     added += counted.images - counted.unchanged
                     dropped += commit.images - counted.unchanged
                 continue
-        elif is_unchanged(commit, opened):
+        elif _is_unchanged(commit, opened):
             # Another may have announced images meanwhile that were forgotten since.
             if is_highest(store, head):
                 return _finish(store, head, added, dropped)
@@ -110,42 +127,86 @@ def export(
     raise TryAgain(f"{store.uri}: other processes keep changing it. Run the command again.")
 
 
+def export_again(uri: str, destination: str) -> None:
+    """Run the command again that made an export of the run or the output at `uri`, or beside it.
+
+    Raises as `export`.
+    """
+    commit = require_export(open_store(destination)).commit
+    source = _Source(_open_source(uri).output, commit.run)
+    export(source.uri, destination, commit.settings)
+
+
 def export_run(job: Job, uri: str, progress: Progress | None = None) -> tuple[ExportResult, ...]:
     """Bring the exports that a job asks for up to date with the runs of its output.
 
     `uri` is a run of it that has finished; without any image that is ok, nothing is done. Raises
     as `export` does.
     """
-    run_uri, _ = split_address(uri)
-    if not load_summary(open_store(run_uri)).ok:
+    source = _open_source(uri)
+    if not load_summary(open_store(source.uri)).ok:
         return ()
-    source = run_uri.rpartition("/")[0] or "."
     results = list[ExportResult]()
     for wanted in job.export:
         settings = read_settings(
             wanted.format, wanted.file_size, wanted.partition_by, wanted.columns
         )
-        results.append(export(source, wanted.to, settings, progress))
+        results.append(export(source.output.uri, wanted.to, settings, progress))
     return tuple(results)
 
 
-def _begin(uri: str, store: Store, settings: ExportSettings) -> ExportHead:
+def _open_source(uri: str) -> _Source:
+    uri, _ = split_address(uri)
+    store = open_store(uri)
+    if not store.exists(PLAN_KEY):
+        return _Source(store, None)
+    path = store.uri
+    if not is_remote_uri(uri):
+        path = str(Path(uri).absolute())
+    output, folder = os.path.split(path)
+    return _Source(open_store(output), folder)
+
+
+def _require_same_source(source: _Source, store: Store, commit: ExportCommit) -> None:
+    """Raise BadInput if the images of an export come from another source."""
+    if not commit.runs:
+        return
+    known: set[str | None] = {source.run}
+    if source.run is None:  # the registry names runs whose folders are gone, too
+        known = {entry.run_id for entry in read_entries(source.output.uri)}
+    is_same_kind = (source.run is None) == (commit.run is None)
+    if not is_same_kind or known.isdisjoint(run.run_id for run in commit.runs):
+        kind = "run" if commit.run else "output with run"
+        raise BadInput(
+            f"{source.uri}: is not the {kind} {commit.runs[0].run_id} that was exported to "
+            f"{store.uri} before. Name that, or another destination."
+        )
+
+
+def _is_unchanged(commit: ExportCommit, source: _Source) -> bool:
+    """Tell if the runs of a source are as a commit has them. Raises as `find_runs`."""
+    return commit.runs == tuple(map(_describe_run, find_runs(source.uri)))
+
+
+def _describe_run(run: RunSource) -> ExportedRun:
+    names = "\n".join(run.manifests)
+    return ExportedRun(folder_of(run), run.suffix, digest_of(names.encode()))
+
+
+def _begin(source: _Source, store: Store, settings: ExportSettings) -> ExportHead:
     """The state before there is any commit. Raises BadInput if something else is there."""
-    names = (PLAN_KEY, registry_key(0), CARD_KEY, SUCCESS_KEY)
-    strange = [key for key in names if store.exists(key)]
-    for folder in (DATA_FOLDER, MANIFEST_FOLDER):
-        strange += [entry.key for entry in store.list_folder(folder)]
+    entries = sorted(entry.key for entry in store.list_folder(""))
+    strange = [key for key in entries if key not in (COMMITS_FOLDER, ROWS_FOLDER)]
     # Another process may have exported all of it just now.
     if strange and not store.exists(commit_key(0)):
         raise BadInput(
             f"{store.uri_of(strange[0])}: is there already, and of no export. "
             "Choose another destination."
         )
-    is_run = open_store(uri).exists(PLAN_KEY)
-    return ExportHead(-1, ExportCommit(EXPORT_VERSION, settings, is_run))
+    return ExportHead(-1, ExportCommit(EXPORT_VERSION, settings, source.run))
 
 
-def _plan_next(source: Store, store: Store, head: ExportHead) -> ExportCommit:
+def _plan_next(source: _Source, store: Store, head: ExportHead) -> ExportCommit:
     """The commit that announces the files of what the source has by now. Raises BadInput, TryAgain.
 
     Files stay if all of their images do. Those of other files are copied again, as new ones are.
@@ -153,23 +214,19 @@ def _plan_next(source: Store, store: Store, head: ExportHead) -> ExportCommit:
     commit = head.commit
     settings = commit.settings
     number = head.number + 1
-    dataset, schema = open_images(source, store, commit)
-    runs = describe_runs(commit, source, dataset.runs)
+    first_schema = read_file_rows(store, commit.files[0]).schema if commit.files else None
+    dataset, schema = open_images(source.uri, settings, first_schema)
+    runs = tuple(map(_describe_run, dataset.runs))
     run_ids = [run.run_id for run in runs]
-    files, is_new, unchanged = compare_images(
-        store, commit, run_ids, iter_rows(dataset, run_ids, schema)
-    )
-    tables = _select(iter_rows(dataset, run_ids, schema), is_new)
+    files, is_new, unchanged = compare_images(store, commit, run_ids, iter_rows(dataset, schema))
+    tables = _select(iter_rows(dataset, schema), is_new)
     made = 0
     for folder, rows_of in iter_partitions(tables, schema, settings.partition_by):
-        for rows in cut_rows(rows_of, settings.file_bytes, settings.format):
-            files.append(_plan_file(store, settings.format, rows, folder, (number, made)))
+        for rows in cut_rows(rows_of, settings.file_size, settings.format):
+            place = (number, made)
+            file = _plan_file(store, settings.format, rows, folder, place)
+            files.append(file)
             made += 1
-            if len(files) > MAX_FILES:
-                raise BadInput(
-                    f"an export has at most {MAX_FILES} files, and this one would have more. "
-                    "Choose a larger file size."
-                )
     if not files and head.number < 0:
         raise BadInput(f"{source.uri}: has no image that is ok, so there is nothing to export.")
     return replace(
@@ -177,8 +234,6 @@ def _plan_next(source: Store, store: Store, head: ExportHead) -> ExportCommit:
         runs=runs,
         announced=tuple(assign_pieces(files, commit.files, number)),
         unchanged=unchanged,
-        duplicates=dataset.replaced.duplicates if dataset.replaced else 0,
-        superseded=dataset.replaced.superseded if dataset.replaced else 0,
     )
 
 
@@ -192,7 +247,7 @@ def _plan_file(
     content = to_parquet(rows)
     sha256 = digest_of(content)
     store.create(rows_key(sha256), content)
-    key = data_key(partition, *place, sha256, FILE_SUFFIXES[kind])
+    key = data_key(partition, *place, sha256, FORMAT_SUFFIXES[kind])
     size = pc.sum(rows["byte_size"]).as_py()
     return ExportFile(key, rows.num_rows, size, sha256, manifest="")
 
@@ -206,7 +261,7 @@ def _select(tables: Iterator[pa.Table], mask: Mask) -> Iterator[pa.Table]:
         start = end
 
 
-def _make_announced(source: Store, store: Store, head: ExportHead, progress: Progress) -> bool:
+def _make_announced(source: _Source, store: Store, head: ExportHead, progress: Progress) -> bool:
     """Write what is missing; False if what it is made of has changed, so that it cannot be made.
 
     A process that sleeps here, and wakes up after others have dropped the file, writes it again
@@ -221,9 +276,9 @@ def _make_announced(source: Store, store: Store, head: ExportHead, progress: Pro
             progress.add_existing(file.images)
             continue
         try:
-            content = make_file(source, store, commit, file)
+            content = make_file(source.output, store, commit, file)
         except BadInput:
-            if is_unchanged(commit, source) and is_highest(store, head):
+            if _is_unchanged(commit, source) and is_highest(store, head):
                 raise
             return False
         progress.add_drawn(file.images)
@@ -262,32 +317,4 @@ def _finish(store: Store, head: ExportHead, added: int, dropped: int) -> ExportR
         added=added,
         dropped=dropped,
         unchanged=commit.images - added,
-        duplicates=commit.duplicates,
-        superseded=commit.superseded,
     )
-
-
-def count_exported(store: Store, image_ids: pa.Array) -> int:
-    """The number of these images that an export has."""
-    count = 0
-    for file in require_export(store).commit.files:
-        ids = read_file_rows(store, file)["image_id"]
-        is_found = pc.is_in(ids, image_ids)
-        count += pc.sum(is_found).as_py()
-    return count
-
-
-def export_again(uri: str, destination: str) -> None:
-    """Run the command again that made an export of the run or the output at `uri`, or beside it.
-
-    Raises as `export`.
-    """
-    target = open_store(destination)
-    commit = require_export(target).commit
-    store = open_store(uri)
-    source = uri
-    if commit.is_run and not store.exists(PLAN_KEY):
-        source = f"{store.uri}/{commit.runs[0].run_id}"
-    elif not commit.is_run and store.exists(PLAN_KEY):
-        source = store.uri.rpartition("/")[0] or "."
-    export(source, destination, commit.settings)

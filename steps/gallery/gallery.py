@@ -22,37 +22,27 @@ from imagekiln.steps.gallery.queries import (
     find_position,
     mean_by_run,
 )
-from imagekiln.steps.imaging.codecs import decode_image, encode_thumbnail
+from imagekiln.steps.imaging.codecs import encode_thumbnail
 from imagekiln.steps.job.output import mime_type
-from imagekiln.steps.maintain.run_list import RunOverview, describe_runs
+from imagekiln.steps.maintain.run_list import describe_runs
 from imagekiln.steps.runs.image import STATUSES
-from imagekiln.steps.runs.readback import read_image_bytes
+from imagekiln.steps.runs.readback import decode_stored_image, read_image_bytes
 from imagekiln.steps.runs.row_values import to_rows
-from imagekiln.steps.runs.run import read_shard_columns, read_shard_manifest
-from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
+from imagekiln.steps.runs.run import Run, read_shard_columns, read_shard_manifest
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
 from imagekiln.steps.runtime.sanitize import format_command, truncate_text
 from imagekiln.steps.storage.local import temporary_folder
 
-LOCATION_COLUMNS = ("image_id", "status", "part", "byte_offset", "byte_size", "sha256")
+LOCATION_COLUMNS = (
+    *("image_id", "status", "width", "height"),
+    *("part", "byte_offset", "byte_size", "sha256"),
+)
 CACHED_MANIFESTS = 4  # the images of a page are mostly of one shard
 THUMBNAIL_SIDE = 320
 DECODERS = 2  # at once, since an image may have 16 million pixels
 MAX_VALUE_CHARS = 20_000
-FIRST_ROWS_SECONDS = 30.0
 Figures = dict[str, object]
 QUERIES = 2  # at once: each uses all of DuckDB's threads
-
-
-@dataclass(frozen=True, slots=True)
-class GalleryRow:
-    """The row of an image in its manifest, as text, and the command that reproduces it."""
-
-    run: str
-    image_id: str
-    status: str
-    values: dict[str, str | None]
-    command: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,63 +51,6 @@ class ImageFile:
 
     content: bytes
     media_type: str
-
-
-class GalleryImages:
-    """Reads images of runs by their positions. Threads may share it."""
-
-    def __init__(self, runs: GalleryRuns) -> None:
-        """Read no manifest yet."""
-        self._runs = runs
-        self._locations = SingleFlightCache(self._read_locations, CACHED_MANIFESTS)
-        self._decoders = BoundedSemaphore(DECODERS)
-
-    def read_row(self, position: Position, image_id: str) -> GalleryRow:
-        """The whole row. Raises BadInput if the manifest has changed or is damaged, TryAgain."""
-        run = self._runs.runs[position.run]
-        manifest = read_shard_manifest(run.run.at_head(), position.shard)
-        row = _take_row(manifest, position, image_id)
-        return GalleryRow(
-            run=run.run_id,
-            image_id=image_id,
-            status=str(row["status"]),
-            values={name: _format_value(value) for name, value in row.items()},
-            command=format_command("reproduce", run.run.store.uri, image_id),
-        )
-
-    def read_file(self, position: Position, image_id: str) -> ImageFile:
-        """The stored file of an image that is ok. Raises as `read_row` does."""
-        content, _ = self._read_content(position, image_id)
-        encoding = self._runs.runs[position.run].run.plan.job.encoding
-        return ImageFile(content, mime_type(encoding))
-
-    def read_thumbnail(self, position: Position, image_id: str) -> ImageFile:
-        """A small JPEG of an image that is ok. Raises as `read_file` does."""
-        content, part = self._read_content(position, image_id)
-        with self._decoders:
-            try:
-                pixels = decode_image(content)
-            except DAMAGE_ERRORS as error:
-                raise damage_error(part, error) from error
-            return ImageFile(encode_thumbnail(pixels, THUMBNAIL_SIDE), "image/jpeg")
-
-    def _read_content(self, position: Position, image_id: str) -> tuple[bytes, str]:
-        store = self._runs.runs[position.run].run.store
-        location = self._find_location(position, image_id)
-        content = read_image_bytes(store, location)
-        return content, store.uri_of(str(location["part"]))
-
-    def _find_location(self, position: Position, image_id: str) -> dict[str, object]:
-        manifest = self._locations((position.run, position.shard))
-        row = _take_row(manifest, position, image_id)
-        if row["status"] != "ok":
-            raise BadInput(f"{image_id}: has no file, since its status is {row['status']}.")
-        return row
-
-    def _read_locations(self, shard: tuple[int, int]) -> pa.Table:
-        run_number, number = shard
-        run = self._runs.runs[run_number]
-        return read_shard_columns(run.run.at_head(), number, LOCATION_COLUMNS)
 
 
 def _take_row(manifest: pa.Table, position: Position, image_id: str) -> dict[str, object]:
@@ -152,10 +85,13 @@ class GalleryState:
 
 @dataclass(frozen=True, slots=True)
 class ImageDetails:
-    """An image with its row, its candidates, and the images that look most like it."""
+    """An image with its manifest row as text, the command that reproduces it, and similar images.
 
-    number: int
-    row: GalleryRow
+    `candidates` are all those of its place.
+    """
+
+    values: dict[str, str | None]
+    command: str
     candidates: list[Tile]
     neighbors: list[Tile]
 
@@ -167,7 +103,8 @@ class Gallery:
         """Take the runs, and their index, which a thread may still fill."""
         self._runs = runs
         self._index = index
-        self._images = GalleryImages(runs)
+        self._locations = SingleFlightCache(self._read_locations, CACHED_MANIFESTS)
+        self._decoders = BoundedSemaphore(DECODERS)
         self._queries = BoundedSemaphore(QUERIES)
         self._figures = SingleFlightCache[int, list[Figures]](lambda _: _read_figures(runs), 1)
 
@@ -197,7 +134,6 @@ class Gallery:
 
     def page(self, query: PageQuery) -> list[Tile]:
         """A page of images. Raises BadInput if the query fits no column."""
-        self._index.wait_for_rows(FIRST_ROWS_SECONDS)
         with self._queries:
             return find_page(self._index, query)
 
@@ -206,29 +142,53 @@ class Gallery:
         with self._queries:
             return count_images(self._index, where)
 
-    def details(self, run_id: str, image_id: str, number: int | None) -> ImageDetails:
-        """An image with its neighbors. `number` says where to look first. Raises Missing."""
-        row_number, position = find_position(self._index, run_id, image_id, number)
-        row = self._images.read_row(position, image_id)
+    def details(self, number: int, image_id: str) -> ImageDetails:
+        """An image with its row, its candidates, and the images that look most like it.
+
+        Raises Missing, BadInput if the manifest has changed or is damaged, TryAgain.
+        """
+        position = find_position(self._index, number, image_id)
+        run = self._runs.runs[position.run].run
+        manifest = read_shard_manifest(run.at_head(), position.shard)
+        row = _take_row(manifest, position, image_id)
         with self._queries:
             candidates = find_candidates(self._index, position)
-            neighbors = find_neighbors(self._index, row_number)
-        return ImageDetails(row_number, row, candidates, neighbors)
+            neighbors = find_neighbors(self._index, number)
+        values = {name: _format_value(value) for name, value in row.items()}
+        command = format_command("reproduce", run.store.uri, image_id)
+        return ImageDetails(values, command, candidates, neighbors)
 
-    def file(
-        self, run_id: str, image_id: str, number: int | None, *, thumbnail: bool = False
-    ) -> ImageFile:
-        """The file of an image, or a small JPEG of it. Raises Missing, BadInput, TryAgain."""
-        _, position = find_position(self._index, run_id, image_id, number)
-        if thumbnail:
-            return self._images.read_thumbnail(position, image_id)
-        return self._images.read_file(position, image_id)
+    def file(self, number: int, image_id: str) -> ImageFile:
+        """The stored file of an image that is ok. Raises as `details` does."""
+        run, location = self._find_location(number, image_id)
+        content = read_image_bytes(run.store, location)
+        return ImageFile(content, mime_type(run.plan.job.encoding))
+
+    def thumbnail(self, number: int, image_id: str) -> ImageFile:
+        """A small JPEG of an image that is ok. Raises as `details` does."""
+        run, location = self._find_location(number, image_id)
+        content = read_image_bytes(run.store, location)
+        with self._decoders:
+            pixels = decode_stored_image(run.store, location, content)
+            return ImageFile(encode_thumbnail(pixels, THUMBNAIL_SIDE), "image/jpeg")
+
+    def _find_location(self, number: int, image_id: str) -> tuple[Run, dict[str, object]]:
+        position = find_position(self._index, number, image_id)
+        manifest = self._locations((position.run, position.shard))
+        row = _take_row(manifest, position, image_id)
+        status = row["status"]
+        if status != "ok":
+            raise BadInput(f"{image_id}: has no file, since its status is {status}.")
+        run = self._runs.runs[position.run].run
+        return run, row
+
+    def _read_locations(self, shard: tuple[int, int]) -> pa.Table:
+        run_number, number = shard
+        run = self._runs.runs[run_number].run
+        return read_shard_columns(run.at_head(), number, LOCATION_COLUMNS)
 
     def trends(self, column: str | None) -> list[Figures]:
-        """The runs, oldest first, with the mean of a column of numbers. Raises BadInput.
-
-        `rate` is ok images per device-hour, `not_ok` a share.
-        """
+        """The runs, oldest first, with the mean of a column of numbers. Raises BadInput."""
         means: dict[str, float | None] = {}
         if column is not None:
             with self._queries:
@@ -238,14 +198,8 @@ class Gallery:
 
 def _read_figures(runs: GalleryRuns) -> list[Figures]:
     oldest_first = [run.run for run in runs.runs[::-1]]
-    return [asdict(run) | _shares(run) for run in describe_runs(oldest_first)]
-
-
-def _shares(run: RunOverview) -> Figures:
-    return {
-        "rate": run.ok / run.device_hours if run.ok is not None and run.device_hours else None,
-        "not_ok": run.not_ok / run.images if run.not_ok is not None and run.images else None,
-    }
+    overviews = describe_runs(oldest_first)
+    return [asdict(overview) for overview in overviews]
 
 
 @contextmanager

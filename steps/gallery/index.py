@@ -137,7 +137,6 @@ class GalleryIndex:
         images = sum(sum(run.source.shard_images) for run in runs.runs)
         self.progress = IndexProgress(images, problems=list(runs.problems))
         self._stopped = Event()
-        self._has_rows = Event()
         self._read_columns = [
             column for column in self.columns.values() if column.kind not in ("run", "id")
         ]
@@ -153,10 +152,6 @@ class GalleryIndex:
         """The rows of a query of the table `images`, in any thread."""
         return self._database.fetch_rows(sql, parameters)
 
-    def wait_for_rows(self, seconds: float) -> None:
-        """Wait until there are rows, none can come, or the time is over."""
-        self._has_rows.wait(seconds)
-
     def stop(self) -> None:
         """Let `fill` end soon."""
         self._stopped.set()
@@ -171,19 +166,15 @@ class GalleryIndex:
             for number, run in enumerate(self.runs.runs):
                 for rows in self._iter_batches(number, run):
                     self._append(rows)
-                    self._has_rows.set()
                     if self._stopped.is_set():
                         return
             self.progress.is_complete = True
-        except KilnError as error:
-            self.add_problem(f"The index is not complete: {error}")
         except Exception as error:
-            self.add_problem(f"The index is not complete: {type(error).__name__}. See the log.")
-            raise
-        finally:
-            self._has_rows.set()
+            self._add_problem(f"The index is not complete: {str(error) or type(error).__name__}")
+            if not isinstance(error, KilnError):
+                raise
 
-    def add_problem(self, sentence: str) -> None:
+    def _add_problem(self, sentence: str) -> None:
         """Show a sentence on the page, up to MAX_PROBLEMS."""
         if len(self.progress.problems) < MAX_PROBLEMS:
             self.progress.problems.append(sentence)
@@ -194,7 +185,7 @@ class GalleryIndex:
         read = self._shard_reader(number, run)
         for table in map_ordered(read, len(run.source.shard_images), READERS):
             if isinstance(table, KilnError):
-                self.add_problem(str(table))
+                self._add_problem(str(table))
                 continue
             pending.append(table)
             rows = sum(table.num_rows for table in pending)
@@ -234,10 +225,12 @@ class GalleryIndex:
 def _add_position(table: pa.Table, columns: Sequence[IndexColumn], first: Position) -> pa.Table:
     rows = table.num_rows
     numbers = {"run": first.run, "shard": first.shard}
-    renamed = table.rename_columns(["image_id", *(column.field for column in columns)])
+    fields = [column.field for column in columns]
+    renamed = table.rename_columns(["image_id", *fields])
     for name, number in numbers.items():
-        constant = pa.scalar(number, pa.int32())
-        renamed = renamed.append_column(name, pa.repeat(constant, rows))
+        scalar = pa.scalar(number, pa.int32())
+        constant = pa.repeat(scalar, rows)
+        renamed = renamed.append_column(name, constant)
     places = pa.array(range(rows), pa.int32())
     return renamed.append_column("shard_row", places)
 

@@ -5,7 +5,7 @@ Row numbers are selected first, and the other columns only for those.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -13,8 +13,6 @@ from pydantic import Field
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.gallery.index import (
-    ID_COLUMN,
-    RUN_COLUMN,
     ColumnKind,
     GalleryIndex,
     IndexColumn,
@@ -69,9 +67,9 @@ class PageQuery:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """An image on a page. `number` is its row in the index, `value` that of the sorted column.
+    """An image on a page. `number` is its row in the index, `note` why it is where it is.
 
-    `settings` differ among images of its prompt. `distance` counts different bits of two hashes.
+    `settings` differ among images of its prompt.
     """
 
     number: int
@@ -81,8 +79,7 @@ class Tile:
     prompt: str
     error: str | None
     settings: str = ""
-    value: str | None = None
-    distance: int | None = None
+    note: str = ""
 
 
 @dataclass(slots=True)
@@ -118,7 +115,7 @@ def find_page(index: GalleryIndex, query: PageQuery) -> list[Tile]:
     # Without an order, DuckDB gives rows as they were inserted, and stops at the limit.
     sql = f"SELECT rowid FROM images {selection.sql} LIMIT {query.limit}"
     rows = index.fetch(sql, selection.values)
-    return _tiles(index, [number for (number,) in rows])
+    return _tiles(index, {number: "" for (number,) in rows})
 
 
 def _find_sorted_page(
@@ -141,11 +138,14 @@ def _find_sorted_page(
     order = f"ORDER BY {name} {direction} NULLS LAST, rowid LIMIT {query.limit}"
     sql = f"SELECT rowid, {name} FROM images {selection.sql} {order}"
     rows = index.fetch(sql, selection.values)
-    return _tiles(
-        index,
-        [number for number, _ in rows],
-        values=[None if value is None else str(value) for _, value in rows],
-    )
+    notes = {number: _format_number(query.sort, value) for number, value in rows}
+    return _tiles(index, notes)
+
+
+def _format_number(name: str | None, value: float | None) -> str:
+    if value is None:
+        return f"no {name}"
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def count_images(index: GalleryIndex, where: Sequence[Condition]) -> dict[str, int]:
@@ -170,15 +170,15 @@ def find_candidates(index: GalleryIndex, position: Position) -> list[Tile]:
         ORDER BY {index.columns[RANK_COLUMN].field} NULLS LAST, rowid
     """
     rows = index.fetch(sql, [position.run, position.shard, first, first + job.candidates - 1])
-    values = [
-        ", ".join(
+    notes = {}
+    for number, *values in rows:
+        texts = [
             describe_setting(name.removeprefix("candidate_"), value)
-            for name, value in zip(names, row[1:], strict=True)
+            for name, value in zip(names, values, strict=True)
             if value is not None
-        )
-        for row in rows
-    ]
-    return _tiles(index, [row[0] for row in rows], values=values)
+        ]
+        notes[number] = ", ".join(texts)
+    return _tiles(index, notes)
 
 
 def find_neighbors(index: GalleryIndex, number: int) -> list[Tile]:
@@ -193,30 +193,17 @@ def find_neighbors(index: GalleryIndex, number: int) -> list[Tile]:
         ORDER BY distance, rowid LIMIT {MAX_NEIGHBORS}
     """
     rows = index.fetch(sql, [hashes[0][0], number])
-    return _tiles(
-        index,
-        [neighbor for neighbor, _ in rows],
-        distances=[bits for _, bits in rows],
-    )
+    notes = {neighbor: f"{bits} bits" for neighbor, bits in rows}
+    return _tiles(index, notes)
 
 
-def find_position(
-    index: GalleryIndex, run_id: str, image_id: str, number: int | None = None
-) -> tuple[int, Position]:
-    """The row of an image, looked for at `number` first, and its place. Raises Missing."""
-    of_run = Condition(RUN_COLUMN, "is", run_id)
-    of_image = Condition(ID_COLUMN, "is", image_id)
-    selection = _select(index, [of_run, of_image])
-    sql = f"SELECT rowid, run, shard, shard_row FROM images {selection.sql}"
-    rows = []
-    if number is not None:
-        rows = index.fetch(f"{sql} AND rowid = ?", [*selection.values, number])
+def find_position(index: GalleryIndex, number: int, image_id: str) -> Position:
+    """The place of an image. Raises Missing."""
+    sql = "SELECT run, shard, shard_row FROM images WHERE rowid = ? AND image_id = CAST(? AS UUID)"
+    rows = index.fetch(sql, [number, image_id])
     if not rows:
-        rows = index.fetch(f"{sql} LIMIT 1", selection.values)
-    if not rows:
-        raise Missing(f"{run_id}: has no image {image_id} in the index. Reload the page.")
-    row, run, shard, shard_row = rows[0]
-    return row, Position(run, shard, shard_row)
+        raise Missing(f"{image_id}: is not in the index. Reload the page.")
+    return Position(*rows[0])
 
 
 def mean_by_run(index: GalleryIndex, name: str) -> dict[str, float | None]:
@@ -282,47 +269,42 @@ def _parse_value(index: GalleryIndex, column: IndexColumn, text: str) -> object:
 
 
 def _parse_number(column: IndexColumn, text: str) -> int | float:
-    name = cut_name(column.name)
     try:
         number = float(text)
-        whole = int(text) if WHOLE_PATTERN.fullmatch(text) else None
     except ValueError:
+        name = cut_name(column.name)
         raise BadInput(f"{name}: {cut_name(text)!r} is no number. Correct it.") from None
-    if whole is not None and abs(whole) <= MAX_INT64:
-        return whole
-    return number
+    is_whole = WHOLE_PATTERN.fullmatch(text) and abs(number) < MAX_INT64
+    return int(text) if is_whole else number
 
 
-def _tiles(
-    index: GalleryIndex,
-    numbers: Sequence[int],
-    values: Sequence[str | None] = (),
-    distances: Sequence[int] = (),
-) -> list[Tile]:
-    if not numbers:
+def _tiles(index: GalleryIndex, notes: Mapping[int, str]) -> list[Tile]:
+    """The images with these numbers, each with a note, in their order."""
+    if not notes:
         return []
     names = [name for name in TILE_COLUMNS if name in index.columns]
     fields = ", ".join(index.columns[name].field for name in names)
-    marks = ", ".join("?" for _ in numbers)
+    marks = ", ".join("?" for _ in notes)
     sql = f"SELECT rowid, run, image_id, {fields} FROM images WHERE rowid IN ({marks})"
-    by_number = {row[0]: row for row in index.fetch(sql, numbers)}
-    rows = [dict(zip(names, by_number[number][3:], strict=True)) for number in numbers]
-    prompts = [row["prompt"] or "" for row in rows]
-    varied = find_varied_settings(zip(prompts, rows, strict=True))
+    rows = {}
+    for number, run, image_id, *values in index.fetch(sql, list(notes)):
+        run_id = index.runs.runs[run].run_id
+        rows[number] = run_id, image_id.hex, dict(zip(names, values, strict=True))
+    varied = find_varied_settings((row["prompt"] or "", row) for *_, row in rows.values())
     tiles = []
-    for place, (number, row) in enumerate(zip(numbers, rows, strict=True)):
-        _, run, image_id, *_ = by_number[number]
-        settings = [describe_setting(name, row[name]) for name in varied[prompts[place]]]
+    for number, note in notes.items():
+        run_id, image_id, row = rows[number]
+        prompt = row["prompt"] or ""
+        settings = [describe_setting(name, row[name]) for name in varied[prompt]]
         tile = Tile(
             number=number,
-            run=index.runs.runs[run].run_id,
-            image_id=image_id.hex,
+            run=run_id,
+            image_id=image_id,
             status=row["status"],
-            prompt=truncate_text(prompts[place], MAX_TEXT_CHARS),
+            prompt=truncate_text(prompt, MAX_TEXT_CHARS),
             error=row["error"] and truncate_text(row["error"], MAX_TEXT_CHARS),
             settings=", ".join(settings),
-            value=values[place] if values else None,
-            distance=distances[place] if distances else None,
+            note=note,
         )
         tiles.append(tile)
     return tiles

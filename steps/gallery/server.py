@@ -18,26 +18,25 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing, TryAgain, cut_name
 from imagekiln.steps.gallery.gallery import Gallery, open_gallery
-from imagekiln.steps.gallery.queries import Condition, PageQuery, RowNumber
+from imagekiln.steps.gallery.queries import Condition, PageQuery
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.signals import Stopped
 
 IDLE_SECONDS = 60.0
 INLINE_PATTERN = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 JSON_TYPE = "application/json"
-IMAGE_PATH = re.compile(r"/(image|thumbnail|row)/([^/]+)/([^/]+)")
+IMAGE_PATH = re.compile(r"/(image|thumbnail|row)/([0-9]{1,18})/([0-9a-f]{32})")
 # An image of a run never changes.
 IMAGE_CACHING = "private, max-age=3600"
 PAGE_ADAPTER = TypeAdapter(PageQuery)
 WHERE_ADAPTER = TypeAdapter(tuple[Condition, ...])
-NUMBER_ADAPTER: TypeAdapter[int | None] = TypeAdapter(RowNumber | None)
 Options = Mapping[str, str]
 STATUSES: dict[type[KilnError], HTTPStatus] = {
     Missing: HTTPStatus.NOT_FOUND,
@@ -102,7 +101,7 @@ def serve_gallery(uri: str, host: str, port: int, report: Callable[[str], None])
                 f"{server.url} until Ctrl-C."
             )
             if not is_loopback(host):
-                report(f"Whoever reaches {host} can see all of them.")
+                report(f"Everybody who reaches {host} can see all of them.")
             server.serve_forever()
         except Stopped:
             return
@@ -233,18 +232,19 @@ def _answer(gallery: Gallery, path: str, options: Options) -> Reply:
         case "/trends":
             return Reply(_to_json(gallery.trends(options.get("column"))))
         case _:
-            return _answer_image(gallery, path, options)
+            return _answer_image(gallery, path)
 
 
-def _answer_image(gallery: Gallery, path: str, options: Options) -> Reply:
+def _answer_image(gallery: Gallery, path: str) -> Reply:
     match = IMAGE_PATH.fullmatch(path)
     if match is None:
         raise Missing(f"{cut_name(path)}: there is nothing here. Open the first page.")
-    noun, run_id, image_id = map(unquote, match.groups())
-    number = NUMBER_ADAPTER.validate_python(options.get("number"))
+    noun, digits, image_id = match.groups()
+    number = int(digits)
     if noun == "row":
-        return Reply(_to_json(gallery.details(run_id, image_id, number)))
-    file = gallery.file(run_id, image_id, number, thumbnail=noun == "thumbnail")
+        return Reply(_to_json(gallery.details(number, image_id)))
+    read = gallery.thumbnail if noun == "thumbnail" else gallery.file
+    file = read(number, image_id)
     return Reply(file.content, file.media_type, caching=IMAGE_CACHING)
 
 

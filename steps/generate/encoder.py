@@ -16,7 +16,7 @@ from imagekiln.steps.imaging.codecs import (
     encode_image,
     hash_pixels,
 )
-from imagekiln.steps.imaging.measures import ImageMeasures, measure_image
+from imagekiln.steps.imaging.measures import measure_image
 from imagekiln.steps.imaging.metadata import AI_XMP_PACKET, MAX_COMMENT_UNITS
 from imagekiln.steps.job.gates import (
     LOW_CONTRAST,
@@ -132,24 +132,24 @@ class QualityGates:
     ) -> ImageQuality:
         """Judge RGB uint8 (height, width, 3), which scores have marked for these reasons."""
         measures = measure_image(rgb)
-        height, width = rgb.shape[:2]  # passes may have changed them after the row was drawn
-        spec = replace(to_image_spec(row), width=width, height=height)
-        verdicts = {check.name: check(rgb, spec) for check in self._checks}
-        bad = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
-
-        for name, mark in (score_marks or {}).items():
-            bad[name] = Verdict(False, mark)
-
-        reason = "; ".join(format_verdict(name, verdict) for name, verdict in bad.items())
-        return ImageQuality((*self._failed_measures(measures), *bad), reason or None, measures)
-
-    def _failed_measures(self, measures: ImageMeasures) -> list[str]:
         failed = []
         if measures.contrast < self._gates.low_contrast.below:
             failed.append(LOW_CONTRAST)
         if measures.saturation > MAX_SATURATION:
             failed.append(OVER_SATURATED)
-        return failed
+
+        height, width = rgb.shape[:2]  # passes may have changed them after the row was drawn
+        spec = replace(to_image_spec(row), width=width, height=height)
+        reasons = []
+        for check in self._checks:
+            verdict = check(rgb, spec)
+            if not verdict.ok:
+                failed.append(check.name)
+                reasons.append(format_verdict(check.name, verdict.reason))
+        for name, mark in (score_marks or {}).items():
+            failed.append(name)
+            reasons.append(format_verdict(name, mark))
+        return ImageQuality(tuple(failed), "; ".join(reasons) or None, measures)
 
 
 class UserCheck:
@@ -163,13 +163,9 @@ class UserCheck:
 
     def __call__(self, image: ImageArray, spec: ImageSpec) -> Verdict:
         """Judge RGB uint8 (height, width, 3). Raises as `explain_device`."""
-        read_only = image.view()
-        read_only.flags.writeable = False
         try:
             with self._lock:
-                return _to_verdict(self._function(read_only, spec))
-        except SystemExit:  # it would end the process as if all were made
-            return Verdict(False, "the check failed: it called exit()")
+                return _to_verdict(self._function(read_only_view(image), spec))
         except Exception as error:  # a user's code may raise anything
             # Imported only here: torch takes seconds.
             from imagekiln.steps.generate.diffusion.device import explain_device
@@ -192,10 +188,17 @@ def marking_scores(
     return marks
 
 
-def format_verdict(name: str, verdict: Verdict) -> str:
-    """A verdict as it is stored: shortened, and without lone surrogates, which Parquet refuses."""
-    reason = str(verdict.reason)[:MAX_REASON_CHARS].encode(errors="replace").decode()
+def format_verdict(name: str, reason: object) -> str:
+    """A reason as it is stored: shortened, and without lone surrogates, which Parquet refuses."""
+    reason = str(reason)[:MAX_REASON_CHARS].encode(errors="replace").decode()
     return f"{name}: {reason}" if reason else name
+
+
+def read_only_view(image: ImageArray) -> ImageArray:
+    """The image, which a user's function cannot change."""
+    view = image.view()
+    view.flags.writeable = False
+    return view
 
 
 def _to_verdict(result: object) -> Verdict:

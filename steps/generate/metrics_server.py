@@ -17,7 +17,7 @@ from imagekiln.steps.runtime.metrics import (
     METRICS,
     SHARD_INFO,
 )
-from imagekiln.steps.runtime.progress import Event, Progress
+from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.storage.local import temporary_folder
 
 if TYPE_CHECKING:
@@ -79,26 +79,15 @@ def count_in_worker() -> None:
             metric.turn_on(registry)
 
 
-def forget_worker(environment: Mapping[str, str], process: int) -> None:
-    """Drop the gauges of a worker that has ended."""
-    folder = environment.get(FOLDER_VARIABLE)
-    if folder is not None:
-        from prometheus_client.multiprocess import mark_process_dead
-
-        mark_process_dead(process, folder)  # type: ignore[no-untyped-call]
-
-
 def metrics_port(environment: Mapping[str, str]) -> int | None:
     """The port to serve metrics on; None if they are off. Raises BadInput."""
-    text = environment.get(PORT_VARIABLE, "").strip()
-    if text in ("", "0"):
-        return None
+    text = environment.get(PORT_VARIABLE, "").strip() or "0"
     if not text.isdecimal() or int(text) > MAX_PORT:
         raise BadInput(
             f"{PORT_VARIABLE} is {text!r}, which is no port. Set a number from 1 to {MAX_PORT}, "
             "or 0 for no metrics."
         )
-    return int(text)
+    return int(text) or None
 
 
 def _start_server(
@@ -116,7 +105,7 @@ def _start_server(
             f"No metrics are served: port {port} cannot be used ({reason}). "
             f"Set {PORT_VARIABLE} to another port, or to 0."
         )
-        progress.show_event(Event("metrics", {}, sentence))
+        progress.show_event("metrics", sentence)
         return
     for end in (thread.join, server.server_close, server.shutdown):  # the last one first
         stack.callback(end)

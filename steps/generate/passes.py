@@ -6,7 +6,7 @@ size, so that an image does not depend on its neighbors.
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,13 +19,13 @@ from imagekiln.steps.generate.diffusion.denoiser import (
     load_denoiser,
     to_drawn_image,
 )
-from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
-from imagekiln.steps.generate.diffusion.transformers_models import (
+from imagekiln.steps.generate.diffusion.image_models import (
     Describe,
     Upscale,
     load_captioner,
     load_upscaler,
 )
+from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.encoder import mark_flat
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.input_images import resize_to_cover
@@ -46,20 +46,30 @@ OWN_IMAGE = "own"  # in place of the hash of an input image: the image itself is
 SEED_BITS = 52  # as of seeds that plans derive
 Check = Callable[[], None]
 Images = Sequence[DrawnImage]
-# Pixels of the rows of a batch, by their indexes in the part.
-Pixels = Mapping[int, RGB]
-RunBatch = Callable[[Sequence[ImageRow], Pixels, int, Check], Sequence[DrawnImage]]
+# Draws rows of a pass in a batch of a size, from the pixels of their images.
+RunBatch = Callable[[Sequence[ImageRow], Sequence[RGB], int, Check], Sequence[DrawnImage]]
+PassRow = Callable[[ImageRow], ImageRow]
 
 
 class ImagePass:
     """One pass, in batches that fit in memory. Gives an image for each that goes in."""
 
     def __init__(
-        self, name: str, run_batch: RunBatch, planned_size: Callable[[ImageRow], int]
+        self,
+        name: str,
+        run_batch: RunBatch,
+        planned_size: Callable[[ImageRow], int],
+        pass_row: PassRow = lambda row: row,
+        own_denoiser: Denoiser | None = None,
     ) -> None:
-        """Take what runs a batch, and what gives its planned size for a row."""
+        """Take what runs a batch, and what gives its planned size for a row.
+
+        `pass_row` gives a row as the pass sees it, `own_denoiser` is a model that it brought.
+        """
         self.name = name
         self._run_batch = run_batch
+        self._pass_row = pass_row
+        self._own_denoiser = own_denoiser
         self._pixels: dict[int, RGB] = {}
         self._check: Check = lambda: None
         self._recovery = BatchRecovery(self._draw, planned_size, f"{PASSES_PREFIX}{name}")
@@ -69,11 +79,15 @@ class ImagePass:
     ) -> dict[int, DrawnImage]:
         """Return the images that are ok after this pass, by their indexes in the part.
 
-        `rows` have the size that the pass gives. `check` may raise to give up.
+        `check` may raise to give up.
         """
         self._check = check
-        self._pixels = {image.index_in_part: image.rgb for image in images if image.rgb is not None}
-        chosen = [row for row in rows if row.index_in_part in self._pixels]
+        self._pixels = {
+            image.index_in_part: image.rgb
+            for image in images
+            if image.rgb is not None and image.status == "ok"
+        }
+        chosen = [self._pass_row(row) for row in rows if row.index_in_part in self._pixels]
         done: dict[int, DrawnImage] = {}
         for group in group_by_shape(chosen):
             for batch in self._recovery.draw_batches(group):
@@ -81,21 +95,23 @@ class ImagePass:
         self._pixels = {}
         return done
 
+    def close(self) -> None:
+        """End the threads of the diffusion model that the pass brought."""
+        if self._own_denoiser is not None:
+            self._own_denoiser.close()
+
     def _draw(self, rows: Sequence[ImageRow], size: int) -> Sequence[DrawnImage]:
         self._check()
-        return list(self._run_batch(rows, self._pixels, size, self._check))
+        pixels = [self._pixels[row.index_in_part] for row in rows]
+        return list(self._run_batch(rows, pixels, size, self._check))
 
 
 class ImagePasses:
     """The passes of a job, one after another."""
 
-    def __init__(
-        self, plan: Plan, passes: Sequence[ImagePass], denoisers: Sequence[Denoiser] = ()
-    ) -> None:
-        """Take the passes in the order of the job, and the diffusion models that they brought."""
-        self._plan = plan
+    def __init__(self, passes: Sequence[ImagePass]) -> None:
+        """Take the passes in the order of the job."""
         self._passes = passes
-        self._denoisers = denoisers
 
     def __call__(
         self, images: Images, rows: Sequence[ImageRow], check: Check = lambda: None
@@ -103,30 +119,17 @@ class ImagePasses:
         """Return the images after all passes; those that are not ok stay as they are."""
         results = {image.index_in_part: mark_flat(image) for image in images}
         seconds: dict[str, float] = {}
-        for position, image_pass in enumerate(self._passes):
+        for image_pass in self._passes:
             started = time.perf_counter()
-            ok = [image for image in results.values() if image.status == "ok"]
-            pass_rows = [self._row_of(position, row) for row in rows]
-            for index, image in image_pass(ok, pass_rows, check).items():
+            for index, image in image_pass([*results.values()], rows, check).items():
                 results[index] = _join(results[index], image)
             seconds[image_pass.name] = time.perf_counter() - started
         return PassedImages([results[row.index_in_part] for row in rows], seconds)
 
     def close(self) -> None:
         """End the threads of the diffusion models that are the passes' own."""
-        for denoiser in self._denoisers:
-            denoiser.close()
-
-    def _row_of(self, position: int, row: ImageRow) -> ImageRow:
-        """The row as the pass at this position sees it: of the size that it gives."""
-        parameters = row.parameters
-        drawn = (parameters.width, parameters.height)
-        width, height = self._plan.pass_sizes.sizes_by_pass(drawn)[position]
-        parameters = replace(parameters, width=width, height=height)
-        settings = list(self._plan.job.passes.values())[position]
-        if isinstance(settings, RefinePass):
-            parameters = _refined(parameters, settings, position)
-        return replace(row, parameters=parameters)
+        for image_pass in self._passes:
+            image_pass.close()
 
 
 def load_passes(
@@ -139,29 +142,38 @@ def load_passes(
 
     A pass of the kind refine uses `denoiser` unless it has a model of its own.
     """
-    own_denoisers = _load_denoisers(plan, store)
+    own_plans = dict(iter_pass_plans(plan))
     passes = []
-    for name, settings in plan.job.passes.items():
-        if name in own_denoisers:
-            run_batch = _refine_with(own_denoisers[name], denoiser)
+    for position, (name, settings) in enumerate(plan.job.passes.items()):
+        setting = f"{PASSES_PREFIX}{name}"
+        own_denoiser = None
+        if isinstance(settings, UpscalePass):
+            digest = plan.passes[name].digest
+            run_batch = _upscale_with(load_upscaler(setting, settings, digest, device))
+        elif isinstance(settings, CaptionPass):
+            digest = plan.passes[name].digest
+            run_batch = _caption_with(name, load_captioner(setting, settings, digest, device))
+        elif name in own_plans:
+            with in_setting(setting):
+                own_denoiser = load_denoiser(own_plans[name], store)
+            run_batch = _refine_with(own_denoiser, denoiser)
         else:
-            run_batch = _load_pass(plan, name, settings, device, denoiser)
+            run_batch = _refine_with(denoiser)
+        planned_size = partial(_planned_size, plan, settings)
+        pass_row = partial(_pass_row, plan, position, settings)
+        passes.append(ImagePass(name, run_batch, planned_size, pass_row, own_denoiser))
+    return ImagePasses(passes)
 
-        passes.append(ImagePass(name, run_batch, partial(_planned_size, plan, settings)))
-    return ImagePasses(plan, passes, [*own_denoisers.values()])
 
-
-def _load_denoisers(plan: Plan, store: Store) -> dict[str, Denoiser]:
-    """Load the diffusion models that passes bring; those with the same model share it."""
-    denoisers: dict[str, Denoiser] = {}
-    loaded: dict[tuple[str, str], Denoiser] = {}
-    for name, pass_plan in iter_pass_plans(plan):
-        key = (pass_plan.model.digest, pass_plan.job.model.dtype)
-        if key not in loaded:
-            with in_setting(f"{PASSES_PREFIX}{name}"):
-                loaded[key] = load_denoiser(pass_plan, store)
-        denoisers[name] = loaded[key]
-    return denoisers
+def _pass_row(plan: Plan, position: int, settings: AnyPass, row: ImageRow) -> ImageRow:
+    """The row as the pass at this position sees it: of the size that it gives."""
+    parameters = row.parameters
+    drawn = (parameters.width, parameters.height)
+    width, height = plan.pass_sizes.sizes_by_pass(drawn)[position]
+    parameters = replace(parameters, width=width, height=height)
+    if isinstance(settings, RefinePass):
+        parameters = _refined(parameters, settings, position)
+    return replace(row, parameters=parameters)
 
 
 def pass_seed(seed: int, position: int) -> int:
@@ -170,26 +182,16 @@ def pass_seed(seed: int, position: int) -> int:
     return int.from_bytes(digest[:8], "big") >> (64 - SEED_BITS)
 
 
-def _load_pass(
-    plan: Plan, name: str, settings: AnyPass, device: torch.device, denoiser: Denoiser
-) -> RunBatch:
-    setting = f"{PASSES_PREFIX}{name}"
-    if isinstance(settings, RefinePass):
-        return _refine_with(denoiser)
-    digest = plan.passes[name].digest
-    if isinstance(settings, UpscalePass):
-        return _upscale_with(load_upscaler(setting, settings, digest, device))
-    return _caption_with(name, load_captioner(setting, settings, digest, device))
-
-
 def _upscale_with(upscale: Upscale) -> RunBatch:
     def run_batch(
-        rows: Sequence[ImageRow], pixels: Pixels, size: int, _: Check
+        rows: Sequence[ImageRow], pixels: Sequence[RGB], size: int, _: Check
     ) -> list[DrawnImage]:
-        enlarged = upscale([pixels[row.index_in_part] for row in rows], size)
         images = []
-        for row, (rgb, finite) in zip(rows, enlarged, strict=True):
-            _require_size(rgb, row.parameters)
+        for row, (rgb, finite) in zip(rows, upscale(pixels, size), strict=True):
+            height, width = rgb.shape[:2]
+            planned = (row.parameters.width, row.parameters.height)
+            if (width, height) != planned:
+                raise ValueError(f"the model gave {width} x {height} pixels, planned are {planned}")
             images.append(to_drawn_image(row, rgb, finite))
         return images
 
@@ -200,16 +202,13 @@ def _refine_with(denoiser: Denoiser, drawing: Denoiser | None = None) -> RunBatc
     """Draw over images, while `drawing`, the job's own model, encodes no texts ahead."""
 
     def run_batch(
-        rows: Sequence[ImageRow], pixels: Pixels, size: int, check: Check
+        rows: Sequence[ImageRow], pixels: Sequence[RGB], size: int, check: Check
     ) -> Sequence[DrawnImage]:
-        own_images = {
-            row.index_in_part: resize_to_cover(
-                Pillow.fromarray(pixels[row.index_in_part]),
-                row.parameters.width,
-                row.parameters.height,
-            )
-            for row in rows
-        }
+        own_images = {}
+        for row, rgb in zip(rows, pixels, strict=True):
+            parameters = row.parameters
+            image = resize_to_cover(Pillow.fromarray(rgb), parameters.width, parameters.height)
+            own_images[row.index_in_part] = image
         if drawing is not None:
             drawing.finish_texts()
         return denoiser.draw_over(rows, own_images, size, check)
@@ -219,13 +218,12 @@ def _refine_with(denoiser: Denoiser, drawing: Denoiser | None = None) -> RunBatc
 
 def _caption_with(name: str, describe: Describe) -> RunBatch:
     def run_batch(
-        rows: Sequence[ImageRow], pixels: Pixels, size: int, _: Check
+        rows: Sequence[ImageRow], pixels: Sequence[RGB], size: int, _: Check
     ) -> list[DrawnImage]:
-        shown = [pixels[row.index_in_part] for row in rows]
-        captions = describe(shown, size)
+        captions = describe(pixels, size)
         return [
             DrawnImage(row.index_in_part, rgb, captions={name: caption})
-            for row, rgb, caption in zip(rows, shown, captions, strict=True)
+            for row, rgb, caption in zip(rows, pixels, captions, strict=True)
         ]
 
     return run_batch
@@ -264,15 +262,6 @@ def _planned_size(plan: Plan, settings: AnyPass, row: ImageRow) -> int:
     return limit_batch_pixels(
         plan.max_batch_size, row.parameters.width * row.parameters.height, pixels
     )
-
-
-def _require_size(rgb: RGB, parameters: ImageParameters) -> None:
-    height, width = rgb.shape[:2]
-    if (width, height) != (parameters.width, parameters.height):
-        raise ValueError(
-            f"the model gave {width} x {height} pixels and not "
-            f"{parameters.width} x {parameters.height}"
-        )
 
 
 def _join(before: DrawnImage, after: DrawnImage) -> DrawnImage:

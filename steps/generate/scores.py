@@ -10,14 +10,19 @@ from dataclasses import replace
 import torch
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate.diffusion.device import explain_device, loading, side_stream
-from imagekiln.steps.generate.diffusion.scorers import (
+from imagekiln.steps.generate.diffusion.device import explain_device, side_stream
+from imagekiln.steps.generate.diffusion.image_models import (
     BatchScorer,
     BoundScorer,
     Scorer,
     load_model_scorer,
 )
-from imagekiln.steps.generate.encoder import mark_flat, marking_scores, to_image_spec
+from imagekiln.steps.generate.encoder import (
+    mark_flat,
+    marking_scores,
+    read_only_view,
+    to_image_spec,
+)
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.measures import measure_sharpness
 from imagekiln.steps.job.job import Job
@@ -28,6 +33,7 @@ from imagekiln.steps.runs.image import (
     OUTSCORED_STATUS,
     DrawnImage,
     ImageRow,
+    ScoreValue,
 )
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage.failures import error_reason
@@ -41,20 +47,13 @@ def load_own_scorer(setting: str, entry: str, device: str) -> Scorer:
     if isinstance(function, type):
         try:
             function = function(device)
-        except (Exception, SystemExit) as error:  # a user's code may raise anything
-            if isinstance(error, Exception) and (failure := explain_device(setting, error)):
-                raise failure from error
-            reason = error_reason(error)
-            raise BadInput(f"{setting}: {entry} cannot be made ({reason}).") from error
+        except Exception as error:  # a user's code may raise anything
+            raise explain_device(setting, error) or BadInput(
+                f"{setting}: {entry} cannot be made ({error_reason(error)})."
+            ) from error
 
     def score(images: Sequence[RGB], rows: Sequence[ImageRow], _: int) -> Sequence[float]:
-        read_only = [image.view() for image in images]
-        for image in read_only:
-            image.flags.writeable = False
-        try:
-            return function(read_only, [to_image_spec(row) for row in rows])  # type: ignore[return-value]  # checked by the caller
-        except SystemExit as error:  # it would end the process as if all were made
-            raise RuntimeError("it called exit()") from error
+        return function([*map(read_only_view, images)], [to_image_spec(row) for row in rows])  # type: ignore[return-value]  # checked by the caller
 
     return score
 
@@ -68,8 +67,7 @@ def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:
     """Load the scorers of a plan, by the names of their scores."""
     if not plan.job.scores:
         return {}
-    with loading("scores"):
-        stream = side_stream(device)
+    stream = side_stream(device)
     scorers: dict[str, BatchScorer] = {}
     for name, score in plan.job.scores.items():
         setting = f"scores.{name}"
@@ -81,12 +79,6 @@ def load_scorers(plan: Plan, device: torch.device) -> dict[str, BatchScorer]:
             scorer = load_model_scorer(plan, name, device, stream)
         scorers[name] = BatchScorer(setting, scorer, plan.max_batch_size)
     return scorers
-
-
-def images_scored_at_once(plan: Plan) -> int:
-    """Return how many images are scored at once: a batch, in whole groups of candidates."""
-    candidates = plan.job.candidates
-    return -(-plan.max_batch_size // candidates) * candidates
 
 
 def score_and_rank(
@@ -115,19 +107,19 @@ def score_images(
 ) -> list[DrawnImage]:
     """The images with their scores. One of a single flat color is blank, and has none."""
     images = [mark_flat(image) for image in images]
-    to_score = [
-        (place, image.rgb, rows[place])
-        for place, image in enumerate(images)
-        if image.rgb is not None and image.status == "ok"
-    ]
-    if not to_score:
+    pixels: list[RGB] = []
+    scored_rows: list[ImageRow] = []
+    for image, row in zip(images, rows, strict=True):
+        if image.rgb is not None and image.status == "ok":
+            pixels.append(image.rgb)
+            scored_rows.append(row)
+    if not scored_rows:
         return images
-    places, pixels, scored_rows = zip(*to_score, strict=True)
-    columns = {name: scorer(pixels, scored_rows) for name, scorer in scorers.items()}
-    for index, place in enumerate(places):
-        scores = {name: values[index] for name, values in columns.items()}
-        images[place] = replace(images[place], scores=scores)
-    return images
+    columns = [scorer(pixels, scored_rows) for scorer in scorers.values()]
+    scores: dict[int, dict[str, ScoreValue]] = {}
+    for row, *values in zip(scored_rows, *columns, strict=True):
+        scores[row.index_in_part] = dict(zip(scorers, values, strict=True))
+    return [replace(image, scores=scores.get(image.index_in_part, {})) for image in images]
 
 
 def rank_candidates(
@@ -136,33 +128,22 @@ def rank_candidates(
     """Rank the candidates of each prompt, neighbors in groups of `keep.of`.
 
     Those within the bounds of all scores go first, then the highest score, then the first. Images
-    that are not ok have no rank.
+    that are not ok have no rank, and lose to those that have one.
     """
+
+    def order(image: DrawnImage) -> tuple[bool, bool, float]:
+        value = image.scores[keep.by].value
+        is_marked = bool(marking_scores(image.scores, scores))
+        return value is None, is_marked, -(value or 0.0)
+
     ranked: list[DrawnImage] = []
     for start in range(0, len(images), keep.of):
         group = images[start : start + keep.of]
-        order = sorted(
-            (place for place, image in enumerate(group) if image.status == "ok"),
-            key=lambda place: _rank_key(group[place], scores, keep.by),
-        )
-        ranks = {place: rank for rank, place in enumerate(order, 1)}
-        if not ranks:
-            ranked += group
-            continue
-        ranked += [_with_rank(image, ranks.get(place)) for place, image in enumerate(group)]
+        best_first = sorted((image for image in group if image.status == "ok"), key=order)
+        ranks = {image.index_in_part: rank for rank, image in enumerate(best_first, 1)}
+        for image in group:
+            rank = ranks.get(image.index_in_part)
+            if ranks and rank != 1:
+                image = replace(image, rgb=None, status=OUTSCORED_STATUS)  # lost
+            ranked.append(replace(image, candidate_rank=rank))
     return ranked
-
-
-def _rank_key(
-    image: DrawnImage, scores: Mapping[str, AnyScore], name: str
-) -> tuple[bool, bool, float]:
-    value = image.scores[name].value
-    is_marked = bool(marking_scores(image.scores, scores))
-    return value is None, is_marked, -(value or 0.0)
-
-
-def _with_rank(image: DrawnImage, rank: int | None) -> DrawnImage:
-    """A candidate of a group that has a best one. One that is not ok keeps its error."""
-    if rank == 1:
-        return replace(image, candidate_rank=rank)
-    return replace(image, candidate_rank=rank, rgb=None, status=OUTSCORED_STATUS)

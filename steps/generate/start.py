@@ -5,13 +5,12 @@ from contextlib import closing
 from importlib.util import find_spec
 
 from imagekiln.steps.errors import NotInstalled
-from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.metrics_server import serve_metrics
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.facts import WeightsCheck
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import require_shard
-from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.machine import limit_spinning
 from imagekiln.steps.runtime.progress import NoProgress, Progress
@@ -52,13 +51,12 @@ def generate(
     progress: Progress | None = None,
     stop: Stop | None = None,
     *,
-    process_clock: StartClock | None = None,
+    age: float = 0.0,
     helps: bool = False,
 ) -> ShardStats | None:
     """Make what is missing of one shard of the run at `uri`; return None if nothing was.
 
-    With `process_clock`, the start of the process is logged and in the statistics. With `helps`, it
-    then helps late shards, if the job allows it.
+    The process has spent `age` seconds before. With `helps`, it then helps late shards.
 
     Raises BadInput if run, shard or model are not as planned, BudgetSpent if the run has spent its
     budget, TryAgain if the step was stopped or storage failed.
@@ -70,15 +68,13 @@ def generate(
     require_shard(store, plan, number)
     progress = progress or NoProgress()
     stop = stop or Stop()
-    age = 0.0 if process_clock is None else process_clock.elapsed
     with (
         serve_metrics(progress, plan, str(number)),
         meter_attempt(run, plan, progress, stop, shards=[number], age=age) as meter,
-        Startup(plan, process_clock) as startup,
+        WeightsCheck(plan.job.model, plan.model.digest) as weights,
     ):
         meter.progress.start(plan.shards[number].images)
-        with startup.clock.phase("imports"):
-            from imagekiln.steps.generate.step import LazyDenoiser, generate_and_help
+        from imagekiln.steps.generate.step import LazyDenoiser, generate_and_help
 
-        with closing(LazyDenoiser(store, plan, startup, meter.note_device)) as open_denoiser:
+        with closing(LazyDenoiser(store, plan, weights, meter.note_device)) as open_denoiser:
             return generate_and_help(store, plan, number, open_denoiser, meter, stop, helps=helps)

@@ -1,32 +1,31 @@
 """The generate step: the missing parts of one shard are drawn, encoded and committed."""
 
-from collections.abc import Callable, Iterable
+import random
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 
-from imagekiln.steps.generate.attempt import (
-    Work,
-    draw_parts,
-    encode_for,
-    load_model,
-    shard_stats,
-    stopped_error,
-)
+from imagekiln.steps.errors import KilnError, TryAgain
+from imagekiln.steps.generate.attempt import ShardWork
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import describe_device, free_memory
-from imagekiln.steps.generate.diffusion.startup import Startup
-from imagekiln.steps.generate.late_shards import help_late_shards
 from imagekiln.steps.generate.meter import Meter
 from imagekiln.steps.generate.passes import load_passes
 from imagekiln.steps.generate.scores import load_scorers
 from imagekiln.steps.job.user_checks import import_entries
+from imagekiln.steps.models.facts import WeightsCheck
+from imagekiln.steps.runs.attempts import read_begun
+from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard
 from imagekiln.steps.runs.stats import ShardStats
-from imagekiln.steps.runtime.progress import Progress
+from imagekiln.steps.runtime.figures import pluralize
+from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
 
 ALL_PARTS = slice(None)
+MAX_EXAMINED = 512  # shards from the last on: they are begun in about the order of their numbers
 
 
 class LazyDenoiser:
@@ -36,13 +35,13 @@ class LazyDenoiser:
         self,
         store: Store,
         plan: Plan,
-        startup: Startup | None = None,
+        weights: WeightsCheck | None = None,
         note_device: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Load nothing yet. `note_device` is called with the device's name after loading."""
         self._store = store
         self._plan = plan
-        self._startup = startup
+        self._weights = weights
         self._note_device = note_device
         self._denoiser: Denoiser | None = None
 
@@ -50,18 +49,12 @@ class LazyDenoiser:
         """The denoiser, always the same. Raises BadInput, TryAgain as `load_denoiser` does."""
         if self._denoiser is None:
             import_entries(self._plan.job)  # what is missing needs no model to be refused
-            denoiser = load_denoiser(self._plan, self._store, startup=self._startup)
-            try:
-                denoiser.scorers = load_scorers(self._plan, denoiser.device)
-                if self._plan.job.passes:
-                    denoiser.passes = load_passes(
-                        self._plan, self._store, denoiser.device, denoiser
-                    )
-            except BaseException:
-                denoiser.close()
-                raise
-            self._denoiser = denoiser
-            self._note_device(describe_device(self._denoiser.device))
+            denoiser = load_denoiser(self._plan, self._store, self._weights)
+            self._denoiser = denoiser  # to be closed, whatever follows
+            denoiser.scorers = load_scorers(self._plan, denoiser.device)
+            if self._plan.job.passes:
+                denoiser.passes = load_passes(self._plan, self._store, denoiser.device, denoiser)
+            self._note_device(describe_device(denoiser.device))
         return self._denoiser
 
     def close(self) -> None:
@@ -92,20 +85,18 @@ def generate_shard(
     progress.add_existing(count_images(shard) - count_images(missing))
     if not missing:
         return None
-    if stop.requested_at is not None:  # loading a model takes minutes
-        raise stopped_error(store, number, len(missing))
-
-    # Before the model is loaded: it may lack a key to sign with.
-    finish = encode_for(store, plan, progress)
-    denoiser, load_seconds = load_model(open_denoiser, missing)
-
-    work = Work(store, plan, denoiser, finish, progress, stop)
-    attempt = draw_parts(work, missing)
-    stats = shard_stats(work, number, load_seconds, attempt)
-    record(stats)
-    if attempt.stopped:
-        left = [part for part in missing if not store.exists(part.key)]
-        raise stopped_error(store, number, len(left))
+    stopped = stop.requested_at is not None  # loading a model takes minutes
+    stats = None
+    if not stopped:
+        work = ShardWork(store, plan, open_denoiser, progress, stop)
+        stats, stopped = work.make_parts(number, missing)
+        record(stats)
+    if stopped:
+        left = sum(not store.exists(part.key) for part in missing)
+        raise TryAgain(
+            f"{store.uri}: shard {number} was stopped with {pluralize(left, 'part')} left. "
+            "Run the same command again to resume."
+        )
     return stats
 
 
@@ -147,5 +138,57 @@ def generate_and_help(
     meter.note_done(number)
     if helps and len(plan.shards) > 1 and stats is not None:  # else no model is loaded
         with stop.deferred():  # the shard is done: a request to stop is no failure
-            help_late_shards(store, plan, number, open_denoiser(), meter, stop)
+            help_late_shards(store, plan, number, open_denoiser, meter, stop)
     return stats
+
+
+def help_late_shards(
+    store: Store,
+    plan: Plan,
+    own: int,
+    open_denoiser: Callable[[], Denoiser],
+    meter: Meter,
+    stop: Stop,
+) -> None:
+    """Make parts of late shards with the model of shard `own`, in whose statistics they count.
+
+    Failures are only reported: the processes of those shards will meet them too.
+    """
+    try:
+        for late in find_late_shards(store, plan, own):
+            parts = parts_to_help_with(store, plan, late, own)
+            if not parts or stop.requested_at is not None:
+                continue
+            sentence = f"Shard {own} is done. Its process helps with shard {late}."
+            meter.progress.show_event("help", sentence)
+            # The images of late shards are in the count of their own processes.
+            work = ShardWork(store, plan, open_denoiser, NoProgress(), stop)
+            stats, _ = work.make_parts(own, parts, lambda: stop.requested_at is None)
+            meter.add_stats(replace(stats, attempts=0, helped_images=stats.images))
+    except KilnError as error:
+        meter.progress.show_event("help_failed", f"Helps no other shard: {error}")
+
+
+def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:
+    """Find shards that others have begun and not finished, in an order that `own` decides.
+
+    Finds none while a shard is pending: its pod needs the device. Looks at the last 512 shards.
+    """
+    last = range(max(0, len(plan.shards) - MAX_EXAMINED), len(plan.shards))
+    numbers = [number for number in reversed(last) if number != own]
+    is_done = read_begun(store, plan, frozenset(numbers))
+    if len(is_done.keys() & numbers) < len(numbers):
+        return []
+    late = [number for number in numbers if not is_done[number]]
+    random.Random(own).shuffle(late)  # noqa: S311  # not a secret
+    return late
+
+
+def parts_to_help_with(store: Store, plan: Plan, shard: int, own: int) -> Sequence[Part]:
+    """List the missing parts of a late shard from the last on, the first one as `own` decides.
+
+    So its own process and several helpers seldom make the same part.
+    """
+    parts = missing_parts(store, read_shard(store, plan, shard))[::-1]
+    first = random.Random(own).randrange(max(1, len(parts)))  # noqa: S311  # not a secret
+    return [*parts[first:], *parts[:first]]

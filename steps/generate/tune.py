@@ -4,11 +4,11 @@ Batches are doubled until throughput saturates or memory is full, each timed by 
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
+
+import torch
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
@@ -28,26 +28,21 @@ from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import (
     MAX_BATCH_IMAGES,
-    MAX_MEMORY_SHARE,
     BatchRate,
-    StopReason,
     TuningEntry,
-    TuningKey,
     TuningResult,
-    add_tuning_entry,
+    add_tuning_entries,
     read_tuning_file_or_empty,
-    tuning_entry_key,
-    write_tuning_file,
 )
-from imagekiln.steps.models.compatibility import require_compatibility
+from imagekiln.steps.models.adapters import require_adapter_support
 from imagekiln.steps.models.facts import (
     ModelFacts,
     default_guidance,
     default_image_size,
     default_steps,
-    load_model_facts,
+    locate_model,
 )
-from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.families import family_of, require_pipeline_support
 from imagekiln.steps.models.performance import GIB
 from imagekiln.steps.models.resolve import pin_revisions
 from imagekiln.steps.runs.image import ImageParameters, ImageRow
@@ -70,6 +65,8 @@ DRAWS = 3  # of each of the two: a busy neighbor or a low clock only slows one d
 MIN_GAIN = 0.03
 # Doublings in a row that gain too little: one alone may be noise, or a step in a kernel's tiling.
 PATIENCE = 2
+# Of the device's memory. The rest is for longer prompts and whatever else runs on the device.
+MAX_MEMORY_SHARE = 0.9
 ImageSize = tuple[int, int]
 
 
@@ -78,138 +75,128 @@ def tune(
     file: str,
     sizes: Sequence[ImageSize] = (),
     *,
-    minutes: float = 15.0,
     again: bool = False,
     report: Callable[[str], None] = lambda _: None,
     max_batch: int = MAX_BATCH_IMAGES,
 ) -> TuningResult:
     """Find the batch size for each size in pixels, or the default size, and add it to `file`.
 
-    Existing entries are measured anew only with `again`. After `minutes` for a size, what was
-    measured decides. `report` is called with a line on each measurement. Raises BadInput if model,
-    size or file are unusable, TryAgain if the device is missing or too full.
+    Existing entries are measured anew only with `again`. `report` is called with a line on each
+    measurement. Raises BadInput if model, size or file are unusable, TryAgain if the device is
+    missing or too full.
     """
-    bench = _TuningBench(job)
-    entries: dict[TuningKey, TuningEntry] = {}
-    if not again:
-        entries = {entry.tuning_key: entry for entry in read_tuning_file_or_empty(file).entries}
-    keys = [bench.entry_key(size) for size in sizes or [default_image_size(job, bench.facts)]]
-    missing = [key for key in dict.fromkeys(keys) if key not in entries]
+    device = choose_device(job.device)
+    job, _ = pin_revisions(job)
+    _, facts = locate_model(job.model)
+    require_pipeline_support(job, facts.pipeline)
+    require_adapter_support(job.model, facts.pipeline)
+    drafts = [
+        _draft_entry(job, facts, device, size)
+        for size in dict.fromkeys(sizes or [default_image_size(job, facts)])
+    ]
+    entries = {entry.tuning_key: entry for entry in read_tuning_file_or_empty(file).entries}
+    missing = [draft for draft in drafts if again or draft.tuning_key not in entries]
     if missing:
-        write_tuning_file(file, read_tuning_file_or_empty(file))  # or else it fails only later
-    for key in missing:
-        entries[key] = bench.make_entry((key[5], key[6]), minutes, max_batch, report)
-        add_tuning_entry(file, entries[key])
-    return TuningResult(file, tuple(entries[key] for key in dict.fromkeys(keys)), len(missing))
+        add_tuning_entries(file)  # or else it fails only later
+    denoiser = None
+    for draft in missing:
+        denoiser = denoiser or load_denoiser(_empty_plan(job, facts))
+        entry = _complete_entry(draft, denoiser, job, facts, max_batch, report)
+        entries[draft.tuning_key] = entry
+        add_tuning_entries(file, entry)
+    return TuningResult(file, tuple(entries[draft.tuning_key] for draft in drafts), len(missing))
 
 
-class _TuningBench:
-    """The job's model on this machine's device, loaded when it is first needed."""
-
-    def __init__(self, job: Job) -> None:
-        device = choose_device(job.device)
-        self._job, _ = pin_revisions(job)
-        self.facts = load_model_facts(self._job.model)
-        require_compatibility(self._job, self.facts.pipeline)
-        self._gpu = describe_device(device)
-        memory = device_memory(device)
-        self._memory_gib = None if memory is None else round(memory / GIB, 2)
-        self._steps = default_steps(job, self.facts)
-        guidance = default_guidance(job, self.facts)
-        self._guided = self.facts.own.call.is_guided(guidance)
-        negative, sampler = job.defaults.negative_prompt, job.defaults.sampler
-        self._parameters = ImageParameters(
-            TRIAL_PROMPT, negative, 0, 0, 0, self._steps, guidance, sampler
+def _draft_entry(job: Job, facts: ModelFacts, device: torch.device, size: ImageSize) -> TuningEntry:
+    """An entry without what is measured. Raises BadInput if no row has this size."""
+    multiple = facts.size_multiple
+    width, height = size
+    is_multiple = width % multiple == height % multiple == 0
+    if not is_multiple or not 0 < width * height <= MAX_IMAGE_PIXELS:
+        raise BadInput(
+            f"{width} x {height}: the model's sides are multiples of {multiple}, with at most "
+            f"{MAX_IMAGE_PIXELS} pixels. Choose another size."
         )
-
-    @cached_property
-    def _denoiser(self) -> Denoiser:
-        return load_denoiser(_empty_plan(self._job, self.facts))
-
-    def entry_key(self, size: ImageSize) -> TuningKey:
-        """The key of the file's entry for a size in pixels. Raises BadInput if no row has it."""
-        multiple = self.facts.size_multiple
-        width, height = size
-        problem = None
-        if width < 1 or height < 1 or width % multiple or height % multiple:
-            problem = f"the model's sides are multiples of {multiple} pixels"
-        elif width * height > MAX_IMAGE_PIXELS:
-            problem = f"has more than {MAX_IMAGE_PIXELS} pixels"
-        if problem:
-            raise BadInput(f"{_format_size(size)}: {problem}. Choose another size.")
-        model, speed, gpu, gib = self._job.model, self._job.speed, self._gpu, self._memory_gib
-        digest = self.facts.digest
-        return tuning_entry_key(digest, model.dtype, speed, gpu, gib, width, height, self._guided)
-
-    def make_entry(
-        self, size: ImageSize, minutes: float, max_batch: int, report: Callable[[str], None]
-    ) -> TuningEntry:
-        """Measure growing batches of a size, and choose one."""
-        family = family_of(self.facts.pipeline)
-        parameters = replace(self._parameters, width=size[0], height=size[1])
-        self._denoiser.vae_decoder.reset()  # what did not fit at another size may fit at this one
-
-        def measure(images: int) -> BatchRate | None:
-            rate = measure_batch(self._denoiser, parameters, images)
-            report(f"{_format_size(size)}, {images} at once: {_format_rate(rate)}")
-            return rate
-
-        rates, stopped = search_batch_size(
-            measure,
-            MAX_MEMORY_SHARE * (self._memory_gib or math.inf),
-            1 if family.one_at_a_time else max_batch,
-            time.monotonic() + 60 * minutes,
-        )
-        if not rates:
-            raise TryAgain(
-                f"not even one image of {_format_size(size)} fits in the memory of {self._gpu}. "
-                "Free it."
-            )
-        # A single text is padded less than those of a batch, which says nothing of longer ones.
-        best = choose_batch(rates[1:] if family.pad_to_tokens and rates[1:] else rates)
-        return TuningEntry(
-            model=self._job.model.id,
-            digest=self.facts.digest,
-            dtype=self._job.model.dtype,
-            speed=self._job.speed,
-            gpu=self._gpu,
-            gpu_gib=self._memory_gib,
-            width=size[0],
-            height=size[1],
-            guided=self._guided,
-            batch=best.batch,
-            steps=self._steps,
-            seconds_per_image=_round_significant(1 / best.images_per_second),
-            stopped=stopped,
-            measured=tuple(rates),
-            when=datetime.now(UTC).replace(microsecond=0),
-            versions=library_versions(self._job),
-        )
+    memory = device_memory(device)
+    return TuningEntry.model_construct(
+        model=job.model.id,
+        digest=facts.digest,
+        dtype=job.model.dtype,
+        speed=job.speed,
+        gpu=describe_device(device),
+        gpu_gib=None if memory is None else round(memory / GIB, 2),
+        width=width,
+        height=height,
+        guided=facts.own.call.is_guided(default_guidance(job, facts)),
+        steps=default_steps(job, facts),
+        versions=library_versions(job),
+    )
 
 
-def search_batch_size(
-    measure: Callable[[int], BatchRate | None], memory_gib: float, max_size: int, deadline: float
-) -> tuple[list[BatchRate], StopReason]:
-    """Measure batches of 1, 2, 4... up to `max_size`; return the rates and why it ended.
+def _complete_entry(
+    draft: TuningEntry,
+    denoiser: Denoiser,
+    job: Job,
+    facts: ModelFacts,
+    max_batch: int,
+    report: Callable[[str], None],
+) -> TuningEntry:
+    """Measure growing batches of the draft's size, and choose one."""
+    family = family_of(facts.pipeline)
+    defaults = job.defaults
+    size = f"{draft.width} x {draft.height}"
+    parameters = ImageParameters(
+        TRIAL_PROMPT,
+        defaults.negative_prompt,
+        0,
+        draft.width,
+        draft.height,
+        draft.steps,
+        default_guidance(job, facts),
+        defaults.sampler,
+    )
+    denoiser.vae_decoder.reset()  # what did not fit at another size may fit at this one
+
+    def measure(images: int) -> BatchRate | None:
+        rate = measure_batch(denoiser, parameters, images)
+        report(f"{size}, {images} at once: {_format_rate(rate)}")
+        return rate
+
+    largest = 1 if family.one_at_a_time else max_batch
+    rates = measure_rates(measure, MAX_MEMORY_SHARE * (draft.gpu_gib or math.inf), largest)
+    if not rates:
+        raise TryAgain(f"not even one image of {size} fits in the memory of {draft.gpu}. Free it.")
+    # A single text is padded less than those of a batch, which says nothing of longer ones.
+    best = choose_batch(rates[1:] if family.pad_to_tokens and rates[1:] else rates)
+    measured = {
+        "batch": best.batch,
+        "seconds_per_image": _round_significant(1 / best.images_per_second),
+        "measured": rates,
+        "when": datetime.now(UTC).replace(microsecond=0),
+    }
+    return TuningEntry.model_validate(vars(draft) | measured)
+
+
+def measure_rates(
+    measure: Callable[[int], BatchRate | None], memory_gib: float, max_size: int
+) -> list[BatchRate]:
+    """Measure batches of 1, 2, 4... up to `max_size`, until they gain nothing or do not fit.
 
     `measure` returns None for a batch that does not fit. One that takes more than `memory_gib` is
-    left out, unless it is a single image. `deadline` is a time of `time.monotonic`.
+    left out, unless it is a single image.
     """
     rates: list[BatchRate] = []
     size = 1
     while size <= max_size:
-        if rates and time.monotonic() > deadline:
-            return rates, "time"
         rate = measure(size)
         if rate is None or (rates and (rate.peak_gib or 0.0) > memory_gib):
-            return rates, "memory"
+            break
         rates.append(rate)
-        if len(rates) > PATIENCE:
-            enough = (1 + MIN_GAIN) * max(rate.images_per_second for rate in rates[:-PATIENCE])
-            if all(rate.images_per_second < enough for rate in rates[-PATIENCE:]):
-                return rates, "saturated"
+        speeds = [rate.images_per_second for rate in rates]
+        if len(rates) > PATIENCE and max(speeds) < (1 + MIN_GAIN) * max(speeds[:-PATIENCE]):
+            break
         size *= 2
-    return rates, "largest"
+    return rates
 
 
 def choose_batch(rates: Sequence[BatchRate]) -> BatchRate:
@@ -283,7 +270,3 @@ def _format_rate(rate: BatchRate | None) -> str:
         return "does not fit in memory"
     peak = "" if rate.peak_gib is None else f", {rate.peak_gib} GiB at most"
     return f"{rate.images_per_second:.3g} images/s{peak}"
-
-
-def _format_size(size: ImageSize) -> str:
-    return f"{size[0]} x {size[1]}"

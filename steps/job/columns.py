@@ -4,15 +4,17 @@ To add a column, list it at the end of `PROMPT_COLUMNS`. `identity` is `optional
 pixels: rows without a value then keep their image ids. `in_shape` is True if all images of a batch
 must share the value. Then follow a column that is like it, such as `strength`: `ColumnNames` and
 `RowDefaults` (both with `exclude_if`, so that run ids stay), `steps/plan/image_sql.py`,
-`steps/plan/rules.py`, `ImageParameters` and `BatchShape` (`steps/runs/image.py`), `ImageSpec`
-(`steps/checks.py`), `steps/generate/diffusion/pipeline_inputs.py`, and docs/job.md. Let its default
-be None: any other gives every image another id. Give values that draw the same pixels one form in
-SQL (-0.0 becomes 0.0), or one image has two ids. `tests/steps/job/test_columns.py` and
+`steps/plan/rules.py`, `ImageGroup` (`steps/plan/catalog.py`), `ImageParameters` and `BatchShape`
+(`steps/runs/image.py`), `ImageSpec` (`steps/checks.py`),
+`steps/generate/diffusion/pipeline_inputs.py`, and docs/job.md. Let its default be None: any other
+gives every image another id. Give values that draw the same pixels one form in SQL (-0.0 becomes
+0.0), or one image has two ids. `tests/steps/job/test_columns.py` and
 `tests/steps/plan/test_rules.py` find most of what was forgotten.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 ColumnKind = Literal["text", "integer", "number", "image"]
 # Whether a column is part of an image's id: always, only if it has a value, or not at all.
@@ -36,6 +38,7 @@ class Bounds:
 STEPS = Bounds(1, 1000)
 GUIDANCE = Bounds(0, 100)
 IMAGES_PER_ROW = Bounds(1, MAX_IMAGES_PER_ROW)
+GUIDANCE_RESCALE = Bounds(0, 1)
 SEED = Bounds(0, MAX_SEED - MAX_IMAGES_PER_ROW)  # seed + image index must not exceed MAX_SEED
 
 
@@ -72,6 +75,9 @@ PROMPT_COLUMNS = (
     Column("mask_image", "image", identity="optional"),
     Column("control_image", "image", identity="optional"),
     Column("reference_image", "image", identity="optional"),
+    Column(
+        "guidance_rescale", "number", identity="optional", in_shape=True, bounds=GUIDANCE_RESCALE
+    ),
 )
 # What decides an image's pixels, with its model.
 IDENTITY_COLUMNS = tuple(column for column in PROMPT_COLUMNS if column.identity != "never")
@@ -98,3 +104,49 @@ INPUT_IMAGE_COLUMNS = tuple(column.name for column in PROMPT_COLUMNS if column.k
 def dataset_name(column: str) -> str:
     """The name of a carried column in the dataset."""
     return f"{CARRIED_PREFIX}{column}" if column.lower() in RESERVED_COLUMNS else column
+
+
+# Samplers that a row may name.
+Sampler = Literal[
+    "default", "ddim", "ddpm", "deis", "dpmpp_2m", "dpmpp_2m_karras", "dpmpp_2m_sde", "dpmpp_sde",
+    "euler", "euler_a", "flow_euler", "heun", "lcm", "pndm", "unipc",
+]  # fmt: skip
+SAMPLERS: tuple[str, ...] = get_args(Sampler)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSpec:
+    """The class in diffusers and its settings beyond the model's own; the name in web UIs."""
+
+    class_name: str
+    webui_sampler: str
+    webui_schedule: str | None = None
+    config: Mapping[str, bool | str] = field(default_factory=dict)
+
+
+# "default" has no entry: it is the scheduler that the model comes with.
+SCHEDULERS: Mapping[str, SchedulerSpec] = {
+    "ddim": SchedulerSpec("DDIMScheduler", "DDIM"),
+    "ddpm": SchedulerSpec("DDPMScheduler", "DDPM"),
+    "deis": SchedulerSpec("DEISMultistepScheduler", "DEIS"),
+    "dpmpp_2m": SchedulerSpec("DPMSolverMultistepScheduler", "DPM++ 2M"),
+    "dpmpp_2m_karras": SchedulerSpec(
+        "DPMSolverMultistepScheduler",
+        "DPM++ 2M",
+        webui_schedule="Karras",
+        config={"use_karras_sigmas": True},
+    ),
+    "dpmpp_2m_sde": SchedulerSpec(
+        "DPMSolverMultistepScheduler",
+        "DPM++ 2M SDE",
+        config={"algorithm_type": "sde-dpmsolver++"},
+    ),
+    "dpmpp_sde": SchedulerSpec("DPMSolverSinglestepScheduler", "DPM++ SDE"),
+    "euler": SchedulerSpec("EulerDiscreteScheduler", "Euler"),
+    "euler_a": SchedulerSpec("EulerAncestralDiscreteScheduler", "Euler a"),
+    "flow_euler": SchedulerSpec("FlowMatchEulerDiscreteScheduler", "Euler"),
+    "heun": SchedulerSpec("HeunDiscreteScheduler", "Heun"),
+    "lcm": SchedulerSpec("LCMScheduler", "LCM"),
+    "pndm": SchedulerSpec("PNDMScheduler", "PLMS"),
+    "unipc": SchedulerSpec("UniPCMultistepScheduler", "UniPC"),
+}

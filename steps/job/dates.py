@@ -2,15 +2,13 @@
 
 import re
 from datetime import UTC, datetime
-from typing import TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prompts import PromptList, PromptTemplate
+from imagekiln.steps.job.prompts import PromptTemplate
 
 DATE_PLACEHOLDER = re.compile(r"\{date(?::([^{}]+))?\}")
-Patterns: TypeAlias = str | tuple[str, ...] | None
 DEFAULT_DATE_FORMAT = "%Y-%m-%d"
 
 
@@ -23,22 +21,21 @@ def job_for_date(job: Job, at: datetime, zone: ZoneInfo) -> Job:
     """
     local = at.astimezone(zone)
 
-    def format_date(placeholder: re.Match[str]) -> str:
-        return local.strftime(placeholder[1] or DEFAULT_DATE_FORMAT)
+    def fill_in(places: object) -> object:
+        if isinstance(places, tuple):
+            return tuple(map(fill_in, places))
+        if not isinstance(places, str):
+            return places
+        return DATE_PLACEHOLDER.sub(
+            lambda found: local.strftime(found[1] or DEFAULT_DATE_FORMAT), places
+        )
 
-    def fill_in(setting: Patterns) -> Patterns:
-        if setting is None or isinstance(setting, str):
-            return setting and DATE_PLACEHOLDER.sub(format_date, setting)
-        return tuple(DATE_PLACEHOLDER.sub(format_date, pattern) for pattern in setting)
-
-    run_id = job.run_id or f"{job.name}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    prompts: Patterns | PromptList | PromptTemplate = job.prompts
+    prompts = job.prompts
     if isinstance(prompts, PromptTemplate):
         places = {"table": fill_in(prompts.table), "wildcards": fill_in(prompts.wildcards)}
         prompts = prompts.model_copy(update=places)
-    elif not isinstance(prompts, PromptList):
-        prompts = fill_in(prompts)
-    return job.model_copy(update={"prompts": prompts, "run_id": run_id})
+    run_id = job.run_id or f"{job.name}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    return job.model_copy(update={"prompts": fill_in(prompts), "run_id": run_id})
 
 
 def fill_date(job: Job, date: str, timezone: str = "") -> Job:

@@ -13,7 +13,6 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     model_serializer,
 )
-from pydantic.config import JsonDict
 from pydantic_core import PydanticKnownError
 
 from imagekiln.steps.job.columns import GUIDANCE, STEPS
@@ -27,15 +26,6 @@ def _reject_bool(value: T) -> T:
     if isinstance(value, bool):
         raise PydanticKnownError("int_type")
     return value
-
-
-class SettingMistake(ValueError):
-    """A mistake that only shows beside other settings: `path` is where to correct it."""
-
-    def __init__(self, path: tuple[str, ...], problem: str) -> None:
-        """Say what is wrong with the setting at `path`, from the group that was checked."""
-        super().__init__(problem)
-        self.path = path
 
 
 def is_unset(value: object) -> bool:
@@ -109,16 +99,6 @@ _REVISION_PART = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}"
 REVISION_PATTERN = rf"^{_REVISION_PART}(/{_REVISION_PART}){{0,9}}$"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-
-
-def _require_kind(schema: JsonDict) -> None:
-    """Have editors ask for `kind`, which has a default in each class."""
-    required = schema.get("required", [])
-    if isinstance(required, list):
-        schema["required"] = ["kind", *required]
-
-
-KIND_REQUIRED = ConfigDict(json_schema_extra=_require_kind)
 
 
 class Settings(BaseModel):

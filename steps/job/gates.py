@@ -15,6 +15,7 @@ BLANK = "blank"
 SAFETY = "safety"
 GATE_NAMES = {LOW_CONTRAST, OVER_SATURATED, NEAR_DUPLICATE, BLANK, SAFETY}
 STATUS_NAMES = {"ok", "filtered", "failed", "missing"}
+ENTRY_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 # The largest share of the most vivid pixels.
 MAX_SATURATION = 0.9
 # Images whose perceptual hashes differ in at most so many of 64 bits look alike.
@@ -56,7 +57,7 @@ class UserCheckGate(Gate):
         description="At most 40 lower-case letters, digits and underscores, a letter first.",
     )
     entry: str = Field(
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+        pattern=ENTRY_PATTERN,
         max_length=200,
         description="The function, as package.module:function.",
     )

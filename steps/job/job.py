@@ -3,7 +3,7 @@
 import operator
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from imagekiln.steps.job.adapters import (
     AdapterName,
@@ -11,7 +11,13 @@ from imagekiln.steps.job.adapters import (
     IpAdapterSettings,
     LoraSettings,
 )
-from imagekiln.steps.job.columns import IMAGES_PER_ROW, MAX_SEED, dataset_name
+from imagekiln.steps.job.columns import (
+    GUIDANCE_RESCALE,
+    IMAGES_PER_ROW,
+    MAX_SEED,
+    Sampler,
+    dataset_name,
+)
 from imagekiln.steps.job.execution import (
     BatchSettings,
     BudgetSettings,
@@ -52,7 +58,6 @@ from imagekiln.steps.job.passes import (
     AnyPass,
     PassName,
     RefinePass,
-    alters_pixels,
     check_passes,
 )
 from imagekiln.steps.job.prompts import (
@@ -62,9 +67,7 @@ from imagekiln.steps.job.prompts import (
     PromptTemplate,
     RewriteSettings,
 )
-from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
-from imagekiln.steps.job.settings_file import JobOrigin
 
 MAX_SAMPLE_IMAGES = 1000  # of a preview, or a canary
 
@@ -94,6 +97,9 @@ class ColumnNames(Settings):
     mask_image: NonEmptyText | None = "mask_image"
     control_image: NonEmptyText | None = "control_image"
     reference_image: NonEmptyText | None = "reference_image"
+    guidance_rescale: NonEmptyText | None = Field(
+        default="guidance_rescale", exclude_if="guidance_rescale".__eq__
+    )
 
 
 class ModelSettings(PipelineSettings):
@@ -137,6 +143,13 @@ class RowDefaults(Settings):
     seed: Integer = Field(default=0, ge=0, le=MAX_SEED)
     loras: str = Field(
         default="", description="LoRAs and their weights, such as style:0.8, detail:0.5."
+    )
+    guidance_rescale: Number | None = Field(
+        default=None,
+        ge=GUIDANCE_RESCALE.lowest,
+        le=GUIDANCE_RESCALE.highest,
+        exclude_if=is_unset,
+        description="How far guidance keeps the contrast of the image without it.",
     )
 
 
@@ -279,7 +292,6 @@ class Job(Settings):
         description="accept allows a store without conditional PUT: two writers can collide.",
     )
     cluster: ClusterSettings = ClusterSettings()
-    _origin: JobOrigin = PrivateAttr(default=JobOrigin())
 
     @field_validator("carry")
     @classmethod
@@ -318,11 +330,6 @@ class Job(Settings):
             isinstance(settings, RefinePass) and settings.model is None
             for settings in self.passes.values()
         )
-
-    @property
-    def alters_images(self) -> bool:
-        """Return whether a pass changes the pixels of images after they were drawn."""
-        return any(alters_pixels(settings) for settings in self.passes.values())
 
     @property
     def marking_gates(self) -> dict[str, Gate]:
@@ -373,17 +380,6 @@ class Job(Settings):
         if isinstance(self.prompts, PromptTemplate):
             return (*self.carry, *(name for name in RECIPE_COLUMNS if name not in self.carry))
         return self.carry
-
-    @property
-    def origin(self) -> JobOrigin:
-        """The file of the job; empty for one that was made in Python."""
-        return self._origin
-
-    def with_origin(self, origin: JobOrigin) -> "Job":
-        """The same job, read from there."""
-        job = self.model_copy()
-        job._origin = origin
-        return job
 
     def without_cluster(self) -> "Job":
         """The job as a plan holds it: without settings that change no image of its run."""

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ByteSize,
     Discriminator,
     Field,
@@ -12,7 +13,12 @@ from pydantic import (
     model_validator,
 )
 
-from imagekiln.steps.job.fields import KIND_REQUIRED, Integer, Location, NonEmptyText, Settings
+from imagekiln.steps.job.fields import Integer, Location, NonEmptyText, Settings
+
+
+def _read_digits(value: object) -> object:
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
 
 QualityLevel = Annotated[Integer, Field(ge=1, le=100)]
 
@@ -26,21 +32,17 @@ class Png(Settings):
 class Jpeg(Settings):
     """Small, fast and read everywhere; close to what was drawn."""
 
-    model_config = KIND_REQUIRED  # in the JSON schema, only PNG is valid without it
-
     kind: Literal["jpeg"] = "jpeg"
     quality: QualityLevel = Field(
         default=92, description="1 is smallest, 100 is closest to what was drawn."
     )
-    subsampling: Literal[444, 422, 420] = Field(
+    subsampling: Annotated[Literal[444, 422, 420], BeforeValidator(_read_digits)] = Field(
         default=444, description="444 keeps colors sharp, 420 is smaller."
     )
 
 
 class Webp(Settings):
     """Smaller than JPEG, and slower to write."""
-
-    model_config = KIND_REQUIRED
 
     kind: Literal["webp"] = "webp"
     quality: QualityLevel = Field(

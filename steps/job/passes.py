@@ -9,24 +9,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from imagekiln.steps.job.columns import Sampler
 from imagekiln.steps.job.fields import (
-    KIND_REQUIRED,
     Guidance,
     HubReference,
     Integer,
     Number,
     PipelineSettings,
-    SettingMistake,
     Settings,
     StepCount,
     is_unset,
 )
-from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.scores import RESERVED_NAMES, SCORE_NAME_PATTERN
 
 MAX_PASSES = 8
 MAX_SCALE = 8
-MAX_CAPTION_TOKENS = 512
+MAX_CAPTION_TOKENS = 500  # BLIP has 512 positions, of which two begin and end a caption
 # The size in which an image was drawn, in runs whose passes may change it.
 DRAWN_SIZE_COLUMNS = ("drawn_width", "drawn_height")
 PassName = Annotated[
@@ -41,15 +39,11 @@ PassName = Annotated[
 class UpscalePass(HubReference):
     """A super-resolution model of transformers enlarges the image by its own factor."""
 
-    model_config = KIND_REQUIRED
-
     kind: Literal["upscale"] = "upscale"
 
 
 class RefinePass(Settings):
     """A second diffusion pass: a model draws over the image, at another size or not."""
-
-    model_config = KIND_REQUIRED
 
     kind: Literal["refine"] = "refine"
     strength: Annotated[Number, Field(gt=0, le=1)] = Field(
@@ -88,8 +82,6 @@ class RefinePass(Settings):
 class CaptionPass(HubReference):
     """An image-to-text model of transformers describes the image, in a column by this name."""
 
-    model_config = KIND_REQUIRED
-
     kind: Literal["caption"] = "caption"
     max_tokens: Annotated[Integer, Field(ge=1, le=MAX_CAPTION_TOKENS)] = Field(
         default=64, description="The most tokens of a caption."
@@ -110,18 +102,10 @@ def caption_names(passes: Mapping[str, AnyPass]) -> tuple[str, ...]:
     return tuple(name for name, settings in passes.items() if not alters_pixels(settings))
 
 
-def describe_pass(settings: AnyPass) -> str:
-    """The kind of a pass and what does it."""
-    if isinstance(settings, RefinePass):
-        model = "" if settings.model is None else f", {settings.model.id}"
-        return f"refine, strength {settings.strength:g}{model}"
-    return f"{settings.kind}, {settings.id}"
-
-
 def check_passes(
     passes: Mapping[str, AnyPass], taken_names: Collection[str], taken_columns: Collection[str]
 ) -> None:
-    """Raise SettingMistake if passes have names that mean something else, or a wrong order.
+    """Raise ValueError if passes have names that mean something else, or a wrong order.
 
     `taken_names` are those of scores and gates, `taken_columns` those that the job carries.
     """
@@ -129,15 +113,13 @@ def check_passes(
     earlier_caption = None
     for name, settings in passes.items():
         if name in reserved:
-            raise SettingMistake(
-                ("passes", name),
-                "has the name of a column, score, gate or status; rename the pass",
+            raise ValueError(
+                f"has passes.{name}, the name of a column, score, gate or status; rename the pass"
             )
         if not alters_pixels(settings):
             earlier_caption = name
         elif earlier_caption is not None:
-            raise SettingMistake(
-                ("passes", name),
-                f'comes after the caption "{earlier_caption}", and captions are of the image as it '
-                "is stored; move captions to the end",
+            raise ValueError(
+                f"has passes.{name} after the caption {earlier_caption}, and captions are of the "
+                "image as it is stored; move captions to the end"
             )

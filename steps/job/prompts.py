@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from imagekiln.steps.job.columns import MAX_SEED, SEED
+from imagekiln.steps.job.columns import MAX_SEED, SEED, Sampler
 from imagekiln.steps.job.fields import (
     Dtype,
     Guidance,
@@ -16,7 +16,6 @@ from imagekiln.steps.job.fields import (
     Settings,
     StepCount,
 )
-from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.prompts.parser import parse_template
 from imagekiln.steps.prompts.template import TemplateMistake
 
@@ -81,14 +80,6 @@ class PromptTemplate(Settings):
         description="all, or how many prompts are drawn at random for each row of the table.",
     )
     sweep: PromptSweep = PromptSweep()
-
-    @field_validator("combinations", mode="before")
-    @classmethod
-    def _require_number(cls, value: object) -> object:
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if value == "all" or (is_number and value in range(1, MAX_PROMPTS + 1)):
-            return value
-        raise ValueError(f"is {value!r}; write all, or a whole number from 1 to {MAX_PROMPTS}")
 
     @field_validator("template", "negative_template")
     @classmethod

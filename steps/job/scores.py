@@ -13,22 +13,25 @@ from pydantic.config import JsonDict
 
 from imagekiln.steps.job.columns import RESERVED_COLUMNS
 from imagekiln.steps.job.fields import (
-    KIND_REQUIRED,
     HubReference,
     Integer,
     Location,
     NonEmptyText,
     Number,
-    SettingMistake,
     Settings,
     is_unset,
 )
-from imagekiln.steps.job.gates import GATE_NAMES, STATUS_NAMES, Gate, require_own_function
+from imagekiln.steps.job.gates import (
+    ENTRY_PATTERN,
+    GATE_NAMES,
+    STATUS_NAMES,
+    Gate,
+    require_own_function,
+)
 
 SCORE_NAME_PATTERN = r"[a-z][a-z0-9_]{0,39}"
 RANK_COLUMN = "candidate_rank"
 RESERVED_NAMES = {*RESERVED_COLUMNS, *GATE_NAMES, *STATUS_NAMES, RANK_COLUMN}
-SCORER_GROUP = "imagekiln.scorers"  # of entry points, in the metadata of installed packages
 MAX_SCORES = 16
 MAX_CANDIDATES = 16
 KEEP_PATTERN = rf"best 1 of ([0-9]{{1,4}}) by ({SCORE_NAME_PATTERN})"
@@ -50,8 +53,6 @@ def _allow_text(schema: JsonDict) -> None:
 
 class Score(Gate):
     """A number for each image, and between which bounds it has to be, or else it is marked."""
-
-    model_config = KIND_REQUIRED
 
     min: Number | None = Field(default=None, description="Marks an image with a lower score.")
     max: Number | None = Field(default=None, description="Marks an image with a higher score.")
@@ -125,11 +126,9 @@ class OwnScore(Score):
 
     kind: Literal["own"] = "own"
     entry: str = Field(
-        pattern=r"^([A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*"
-        r"|[a-z][a-z0-9_-]{0,63})$",
+        pattern=ENTRY_PATTERN,
         max_length=200,
-        description="The function or class, as package.module:name, or the name of an entry point "
-        f"of the group {SCORER_GROUP}.",
+        description="The function or class, as package.module:name.",
     )
 
     @field_validator("entry")
@@ -140,14 +139,6 @@ class OwnScore(Score):
 
 AnyModelScore = ClipScore | RewardScore | AestheticScore | ClassifierScore
 AnyScore = Annotated[AnyModelScore | SharpnessScore | OwnScore, Field(discriminator="kind")]
-
-
-def describe_score(score: AnyScore) -> str:
-    """The kind of a score and what computes it."""
-    if isinstance(score, SharpnessScore):
-        return "measured"
-    source = score.entry if isinstance(score, OwnScore) else score.id
-    return f"{score.kind}, {source}"
 
 
 class KeepSettings(Settings):
@@ -177,16 +168,15 @@ class KeepSettings(Settings):
 def check_scores(
     scores: Mapping[str, AnyScore], keep: KeepSettings | None, taken_names: Collection[str]
 ) -> None:
-    """Raise SettingMistake if a score has a name that is taken, or `keep` names none."""
+    """Raise ValueError if a score has a name that is taken, or `keep` names none."""
     for name in scores:
         if name in RESERVED_NAMES or name in taken_names:
-            raise SettingMistake(
-                ("scores", name), "has the name of a column, gate or status; rename the score"
+            raise ValueError(
+                f"has scores.{name}, the name of a column, gate or status; rename the score"
             )
     if keep is not None and keep.by not in scores:
         names = ", ".join(scores) or "none"
-        raise SettingMistake(
-            ("keep",),
-            f'chooses by "{keep.by}", and the scores are {names}; name one of them, or add one, '
-            "such as scores.sharpness: {kind: sharpness}",
+        raise ValueError(
+            f'has keep by "{keep.by}", and the scores are {names}; name one of them, or add one, '
+            "such as scores.sharpness: {kind: sharpness}"
         )

@@ -22,8 +22,6 @@ from imagekiln.steps.storage.uri import decode_text, locate_object
 TUNING_VERSION = 1
 TUNING_FILE_HEADER = "# What `imagekiln tune` measured. A job reads it by batch.tuning.\n"
 MAX_BATCH_IMAGES = 256
-# Of the device's memory. The rest is for longer prompts and whatever else runs on the device.
-MAX_MEMORY_SHARE = 0.9
 
 
 def _require_power_of_two(batch: int) -> int:
@@ -38,7 +36,6 @@ SidePixels = Annotated[PositiveInteger, Field(le=2**16)]
 PowerOfTwoImages = Annotated[
     PositiveInteger, Field(le=MAX_BATCH_IMAGES), AfterValidator(_require_power_of_two)
 ]
-StopReason = Literal["saturated", "memory", "largest", "time"]
 TuningKey: TypeAlias = tuple[str, str, str, str, int, int, int, bool]
 
 
@@ -54,7 +51,7 @@ class TuningEntry(Settings):
     """The batch for one model, image size and GPU.
 
     `seconds_per_image` is for this batch and number of steps. `guided`: whether the denoiser runs
-    twice a step, for the negative prompt. `stopped`: why no larger batch was measured.
+    twice a step, for the negative prompt.
     """
 
     model: NonEmptyText
@@ -69,7 +66,6 @@ class TuningEntry(Settings):
     batch: PowerOfTwoImages
     steps: StepCount
     seconds_per_image: Number = Field(gt=0, le=86_400)
-    stopped: StopReason
     measured: tuple[BatchRate, ...] = ()
     when: AwareDatetime
     versions: dict[NonEmptyText, NonEmptyText] = Field(default_factory=dict)
@@ -77,8 +73,10 @@ class TuningEntry(Settings):
     @property
     def tuning_key(self) -> TuningKey:
         """The key of the entry in its file. A slice of a GPU has its own name and memory."""
-        model = (self.digest, self.dtype, self.speed, self.gpu, self.gpu_gib)
-        return tuning_entry_key(*model, self.width, self.height, self.guided)
+        speed = self.speed.model_dump_json(exclude_defaults=True)
+        memory = round(self.gpu_gib or 0)  # drivers differ in the last megabytes
+        model = (self.digest, self.dtype, speed, self.gpu, memory)
+        return (*model, self.width, self.height, self.guided)
 
     @property
     def forward_pixels(self) -> int:
@@ -102,22 +100,6 @@ class TuningResult:
     measured: int
 
 
-def tuning_entry_key(
-    digest: str,
-    dtype: str,
-    speed: SpeedSettings,
-    gpu: str,
-    gib: float | None,
-    width: int,
-    height: int,
-    guided: bool,
-) -> TuningKey:
-    """The key of an entry, by which a file is sorted."""
-    speed_json = speed.model_dump_json(exclude_defaults=True)
-    memory = round(gib or 0)  # drivers differ in the last megabytes
-    return (digest, dtype, speed_json, gpu, memory, width, height, guided)
-
-
 def forward_pixels(width: int, height: int, *, guided: bool) -> int:
     """The pixels of one image in a forward of the denoiser: twice as many with guidance."""
     return width * height * (2 if guided else 1)
@@ -137,21 +119,16 @@ def read_tuning_file_or_empty(name: str) -> TuningFile:
         return TuningFile()
 
 
-def add_tuning_entry(name: str, entry: TuningEntry) -> None:
-    """Write an entry into the file, in place of the one with its key. Raises BadInput, TryAgain."""
-    tuning = read_tuning_file_or_empty(name)
-    entries = [other for other in tuning.entries if other.tuning_key != entry.tuning_key]
-    entries.append(entry)
-    entries.sort(key=lambda entry: entry.tuning_key)
-    write_tuning_file(name, TuningFile(entries=tuple(entries)))
-
-
-def tuning_to_yaml(tuning: TuningFile) -> bytes:
-    """The bytes of the file, without defaults."""
+def add_tuning_entries(name: str, *added: TuningEntry) -> None:
+    """Write entries into the file, in place of those with their keys. Raises BadInput, TryAgain."""
+    old = read_tuning_file_or_empty(name).entries
+    entries = {entry.tuning_key: entry for entry in (*old, *added)}
+    tuning = TuningFile(entries=tuple(entries[key] for key in sorted(entries)))
     # `version` has its default too, but must be in the file.
     values = {"version": TUNING_VERSION} | tuning.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-    return (TUNING_FILE_HEADER + text).encode()
+    store, key = locate_object(name)
+    store.replace(key, (TUNING_FILE_HEADER + text).encode())
 
 
 def parse_tuning_file(content: bytes, name: str) -> TuningFile:
@@ -164,9 +141,3 @@ def parse_tuning_file(content: bytes, name: str) -> TuningFile:
             "Imagekiln's `imagekiln tune` wrote, or tune again."
         )
     return validate_settings(TuningFile, values, name, locations)
-
-
-def write_tuning_file(name: str, tuning: TuningFile) -> None:
-    """Write the file. Raises BadInput, TryAgain."""
-    store, key = locate_object(name)
-    store.replace(key, tuning_to_yaml(tuning))

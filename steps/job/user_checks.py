@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout, suppress
 from difflib import get_close_matches
 from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from imagekiln.steps.errors import BadInput, first_line
 from imagekiln.steps.job.gates import UserCheckGate
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.scores import SCORER_GROUP, OwnScore
+from imagekiln.steps.job.scores import OwnScore
 from imagekiln.steps.job.settings_file import SettingPath, format_path
 
 # Importing runs the user's code, which may raise anything.
@@ -42,17 +41,14 @@ def find_untried_entries(job: Job) -> tuple[str, ...]:
 
     Raises BadInput if a module is importable and has no such function.
     """
-    if job.origin.folder is not None:
-        _search_in(str(job.origin.folder))
     untried: list[str] = []
     mistakes: list[str] = []
-    for path, find in _entries(job):
-        place = job.origin.locate(path)
+    for _, find in _entries(job):
         try:
             find()
         except BadInput as error:
             sentences = untried if isinstance(error, NotImported) else mistakes
-            sentences.append(f"{place}: {error}" if place else str(error))
+            sentences.append(str(error))
     if mistakes:
         raise BadInput(*mistakes)
     return tuple(untried)
@@ -66,18 +62,6 @@ def hash_entries(job: Job) -> dict[str, str]:
             file = inspect.getfile(find())
             hashes[format_path(path)] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return hashes
-
-
-def describe_pod_entries(job: Job) -> str | None:
-    """A sentence on where pods import the job's own functions from; None if it names none."""
-    entries = [check.entry for check in job.gates.checks]
-    entries += [score.entry for score in job.scores.values() if isinstance(score, OwnScore)]
-    if not entries:
-        return None
-    return (
-        f"Pods import {', '.join(entries)} from their container image: no file that is beside the "
-        "job is copied to them."
-    )
 
 
 def import_entries(job: Job) -> None:
@@ -107,7 +91,7 @@ def import_score(setting: str, entry: str) -> UserCheckFunction:
 
 def _import_entry(setting: str, entry: str, arguments: tuple[str, ...]) -> UserCheckFunction:
     """The function or class that a setting names, which is called with such arguments."""
-    module_name, _, name = _resolve_entry_point(setting, entry).partition(":")
+    module_name, _, name = entry.partition(":")
     module = _import_module(f"{setting}: {entry}", module_name)
     try:
         function = getattr(module, name)
@@ -125,23 +109,8 @@ def _import_entry(setting: str, entry: str, arguments: tuple[str, ...]) -> UserC
     return function  # type: ignore[no-any-return]  # the user's, of any type
 
 
-def _resolve_entry_point(setting: str, entry: str) -> str:
-    """The entry as package.module:name, which entry points of installed packages stand for."""
-    if ":" in entry:
-        return entry
-    points = entry_points(group=SCORER_GROUP)
-    if entry not in points.names:
-        names = ", ".join(sorted(points.names)) or "none"
-        raise NotImported(
-            f"{setting}: no installed package has the entry point {entry} in {SCORER_GROUP}; there "
-            f"are: {names}. Install it where images are made, or, for a function in {entry}.py, "
-            f"write {entry}:FUNCTION."
-        )
-    return points[entry].value
-
-
 def _import_module(subject: str, name: str) -> ModuleType:
-    _search_in(CURRENT_FOLDER)
+    search_modules_in(CURRENT_FOLDER)
     try:
         with redirect_stdout(sys.stderr):  # what it prints is no result of ours
             return importlib.import_module(name)
@@ -159,7 +128,7 @@ def _import_module(subject: str, name: str) -> ModuleType:
         ) from error
 
 
-def _search_in(folder: str) -> None:
+def search_modules_in(folder: str) -> None:
     """Let Python find modules in a folder, last: a file there hides no installed module."""
     if folder not in sys.path:
         sys.path.append(folder)

@@ -1,28 +1,30 @@
-"""Compares two runs: the same prompts under two models or settings, in numbers and on a page."""
+"""Compares two runs: the same prompts under two models or settings, in numbers and on a page.
+
+DuckDB pairs the images of the same row, by its id or its texts, and of the same index, in bounded
+memory, by a hash of what they have in common. Of candidates, only the best counts.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.codecs import encode_thumbnail
 from imagekiln.steps.imaging.measures import compare_pixels, resize_like
-from imagekiln.steps.maintain.pairing import (
-    ManifestRow,
-    Pairing,
-    pair_images,
-    read_manifest_rows,
-)
+from imagekiln.steps.job.scores import RANK_COLUMN
 from imagekiln.steps.models.facts import default_guidance, default_steps
-from imagekiln.steps.runs.image import describe_setting, find_varied_settings
 from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, PLAN_KEY, diff_image_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.readback import read_image_pixels
-from imagekiln.steps.runs.run import Run, open_run
+from imagekiln.steps.runs.row_values import to_rows
+from imagekiln.steps.runs.run import Run, open_run, read_shard_columns, read_shard_manifest
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import sanitize_page_text
 from imagekiln.steps.storage import open_store
@@ -30,21 +32,78 @@ from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.scratch import Database
 from imagekiln.steps.storage.store import Store
 
-MAX_SAMPLED_PAIRS = 200
-MAX_PICTURED_PAIRS = 48
 MAX_PROMPT_CHARS = 400
 PICTURE_SIDE = 320  # pixels
+SHARD_STRIDE = 2**20  # more rows than a shard has
+COLUMNS: tuple[str, ...] = (
+    "id",
+    "image_index",
+    "prompt",
+    "negative_prompt",
+    "status",
+    "pixels_sha256",
+)
+CREATE_IMAGES = """
+CREATE TABLE images
+    (run INT, number BIGINT, status VARCHAR, pixels UHUGEINT, id UHUGEINT, texts UHUGEINT)"""
+INSERT_IMAGES = """
+INSERT INTO images
+SELECT
+    {run},
+    number,
+    status,
+    md5_number(pixels_sha256),
+    md5_number('id|' || id || '|' || image_index // {candidates}),
+    md5_number(
+        concat_ws('|', image_index // {candidates}, strlen(prompt), prompt, negative_prompt))
+FROM shard_rows"""
+# Candidates are neighbors. If none has won, as when all failed, the first one stands for them.
+BEST_CANDIDATES = """
+QUALIFY row_number() OVER (
+    PARTITION BY number - image_index % {candidates}
+    ORDER BY status = 'outscored', candidate_rank, number) = 1"""
+# If only one of the runs has ids, no id would find its counterpart. Of images with one name, as of
+# a sweep, the first ones are a pair, the second ones, and so on.
+CREATE_PAIRS = """
+CREATE VIEW named AS
+SELECT *, row_number() OVER (PARTITION BY run, name ORDER BY number) AS place
+FROM (
+    SELECT
+        *,
+        CASE WHEN (SELECT count(DISTINCT run) FROM images WHERE id IS NOT NULL) = 2
+            THEN coalesce(id, texts) ELSE texts END AS name
+    FROM images);
+CREATE TABLE pairs AS
+SELECT
+    name,
+    one.number AS first_number,
+    other.number AS second_number,
+    one.status AS first_status,
+    other.status AS second_status,
+    one.pixels = other.pixels AS pixels_equal
+FROM (FROM named WHERE run = 0) one JOIN (FROM named WHERE run = 1) other USING (name, place)"""
+COUNT_PAIRS = """
+SELECT
+    count(*),
+    (SELECT count(*) FROM images WHERE run = 0) - count(*),
+    (SELECT count(*) FROM images WHERE run = 1) - count(*),
+    count(*) FILTER (pixels_equal)
+FROM pairs"""
+COUNT_CHANGES = """
+SELECT first_status, second_status, count(*) FROM pairs
+WHERE first_status != second_status GROUP BY ALL ORDER BY ALL"""
+# By a hash, so that the smallest ones are a random sample.
+SAMPLE_PAIRS = """
+SELECT first_number, second_number FROM pairs
+WHERE first_status = 'ok' AND second_status = 'ok'
+ORDER BY md5(concat(name, first_number)) LIMIT 100"""
 
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """One pair. `rms` is the distance of its pixels; sizes are width and height in pixels.
-
-    `settings` are its seeds, and those that vary within a run or between the two.
-    """
+    """One pair. `rms` is the distance of its pixels; sizes are width and height in pixels."""
 
     prompt: str
-    settings: str
     sizes: tuple[tuple[int, ...], tuple[int, ...]]
     rms: float
 
@@ -95,21 +154,98 @@ def diff(first: str, second: str, to: str) -> Diff:
     the best counts. Raises Incomplete if a run was never aggregated, BadInput on damage,
     TryAgain.
     """
-    first_run = open_run(first)
-    second_run = open_run(second)
+    runs = (open_run(first), open_run(second))
     target = open_store(to)
     if target.exists(PLAN_KEY):
         raise BadInput(f"{target.uri}: is a run. Choose another folder for the page.")
 
-    pairing = _pair_runs(first_run, second_run)
-    comparisons = _compare_sample(first_run, second_run, pairing, target)
-    result = _build_diff(first_run, second_run, target, pairing, comparisons)
-    page = render_diff(result, comparisons[:MAX_PICTURED_PAIRS])
+    with (
+        temporary_folder("imagekiln-diff-") as folder,
+        closing(Database(Path(folder))) as database,
+    ):
+        _pair_images(database, runs)
+        [(both, only_first, only_second, pixels_equal)] = database.fetch_rows(COUNT_PAIRS)
+        changes = database.fetch_rows(COUNT_CHANGES)
+        sample = database.fetch_rows(SAMPLE_PAIRS)
+
+    compare = partial(_compare_pair, runs, sample, target)
+    comparisons = list(map_ordered(compare, len(sample)))
+    distances = [comparison.rms for comparison in comparisons]
+    result = Diff(
+        first=runs[0].store.uri,
+        second=runs[1].store.uri,
+        page=target.uri_of(DIFF_PAGE_KEY),
+        both=both,
+        only_first=only_first,
+        only_second=only_second,
+        pixels_equal=pixels_equal,
+        changes=tuple(StatusChange(*change) for change in changes),
+        settings=tuple(_setting_differences(runs[0].plan, runs[1].plan)),
+        sampled=len(sample),
+        rms=math.fsum(distances) / len(distances) if distances else None,
+    )
+    page = _render_page(result, comparisons)
     target.replace(DIFF_PAGE_KEY, page.encode())
     return result
 
 
-def render_diff(result: Diff, comparisons: Sequence[PairComparison]) -> str:
+def _pair_images(database: Database, runs: Sequence[Run]) -> None:
+    """Fill the table of pairs. Raises Incomplete if a run was not aggregated."""
+    database.execute(CREATE_IMAGES)
+    for place, run in enumerate(runs):
+        candidates = run.plan.job.candidates
+        columns = COLUMNS
+        insert = INSERT_IMAGES
+        if candidates > 1:
+            columns = (*columns, RANK_COLUMN)
+            insert += BEST_CANDIDATES
+        sql = insert.format(run=place, candidates=candidates)
+        read = partial(_read_numbered, run, columns)
+        for rows in map_ordered(read, len(run.plan.shards)):
+            database.insert(sql, "shard_rows", rows)
+    database.execute(CREATE_PAIRS)
+
+
+def _read_numbered(run: Run, columns: Sequence[str], shard: int) -> pa.Table:
+    """Columns of the manifest of a shard, with each row's number in the run."""
+    rows = read_shard_columns(run, shard, columns)
+    start = shard * SHARD_STRIDE
+    numbers = pa.array(range(start, start + rows.num_rows), pa.int64())
+    return rows.append_column("number", numbers)
+
+
+def _read_row(run: Run, number: int) -> dict[str, Any]:
+    """The manifest's row of this number in a run."""
+    shard, place = divmod(number, SHARD_STRIDE)
+    manifest = read_shard_manifest(run, shard)
+    return to_rows(manifest.slice(place, 1))[0]
+
+
+def _compare_pair(
+    runs: Sequence[Run], sample: Sequence[tuple[int, int]], target: Store, index: int
+) -> PairComparison:
+    """Measure one pair of a sample, and write its images."""
+    first_number, second_number = sample[index]
+    row = _read_row(runs[0], first_number)
+    first = read_image_pixels(runs[0].store, row)
+    other_row = _read_row(runs[1], second_number)
+    second = read_image_pixels(runs[1].store, other_row)
+    for key, pixels in zip(_picture_keys(index), (first, second), strict=True):
+        content = encode_thumbnail(pixels, PICTURE_SIDE)
+        target.replace(key, content)
+    difference = compare_pixels(first, resize_like(second, first))
+    return PairComparison(
+        prompt=row["prompt"],
+        sizes=(first.shape[1::-1], second.shape[1::-1]),
+        rms=difference.rms,
+    )
+
+
+def _picture_keys(index: int) -> tuple[str, str]:
+    return diff_image_key(index, "a"), diff_image_key(index, "b")
+
+
+def _render_page(result: Diff, comparisons: Sequence[PairComparison]) -> str:
     """The page as HTML. All user text is escaped."""
     environment = Environment(
         loader=PackageLoader("imagekiln.steps.maintain", "."),
@@ -118,11 +254,7 @@ def render_diff(result: Diff, comparisons: Sequence[PairComparison]) -> str:
         undefined=StrictUndefined,
     )
     environment.filters["visible_text"] = _visible_text
-    image_keys = [
-        [diff_image_key(index, "a"), diff_image_key(index, "b")]
-        for index in range(len(comparisons))
-    ]
-    pairs = list(zip(comparisons, image_keys, strict=True))
+    pairs = [(comparison, _picture_keys(index)) for index, comparison in enumerate(comparisons)]
     return environment.get_template("diff.html.j2").render(diff=result, pairs=pairs)
 
 
@@ -130,97 +262,6 @@ def _visible_text(text: str) -> str:
     if len(text) > MAX_PROMPT_CHARS:
         text = f"{text[:MAX_PROMPT_CHARS]}…"
     return sanitize_page_text(text)
-
-
-def _pair_runs(first: Run, second: Run) -> Pairing:
-    with (
-        temporary_folder("imagekiln-diff-") as folder,
-        closing(Database(Path(folder))) as database,
-    ):
-        return pair_images(database, first, second, MAX_SAMPLED_PAIRS)
-
-
-def _compare_sample(
-    first: Run, second: Run, pairing: Pairing, target: Store
-) -> list[PairComparison]:
-    first_numbers = [number for number, _ in pairing.sample]
-    first_rows = read_manifest_rows(first, first_numbers)
-    second_numbers = [number for _, number in pairing.sample]
-    second_rows = read_manifest_rows(second, second_numbers)
-    stores = (first.store, second.store)
-    captions = _describe_pairs(first_rows, second_rows)
-
-    def compare(index: int) -> PairComparison:
-        rows = (first_rows[index], second_rows[index])
-        return _compare_pair(stores, rows, captions[index], target, index)
-
-    return list(map_ordered(compare, len(pairing.sample)))
-
-
-def _describe_pairs(first: list[ManifestRow], second: list[ManifestRow]) -> list[str]:
-    """For each pair, its seeds, and the settings that vary within a run or between the two."""
-    varied = find_varied_settings(("", row) for row in (*first, *second)).get("", ())
-    names = dict.fromkeys(("seed", *varied))
-    captions = []
-    for rows in zip(first, second, strict=True):
-        values = (
-            dict.fromkeys(describe_setting(name, row[name]) for row in rows) for name in names
-        )
-        captions.append(", ".join(" and ".join(both) for both in values))
-    return captions
-
-
-def _compare_pair(
-    stores: tuple[Store, Store],
-    rows: tuple[ManifestRow, ManifestRow],
-    settings: str,
-    target: Store,
-    index: int,
-) -> PairComparison:
-    """Measure one pair, and write the images of the first pairs."""
-    first = read_image_pixels(stores[0], rows[0])
-    second = read_image_pixels(stores[1], rows[1])
-    difference = compare_pixels(first, resize_like(second, first))
-    if index < MAX_PICTURED_PAIRS:
-        first_content = encode_thumbnail(first, PICTURE_SIDE)
-        second_content = encode_thumbnail(second, PICTURE_SIDE)
-        target.replace(diff_image_key(index, "a"), first_content)
-        target.replace(diff_image_key(index, "b"), second_content)
-    return PairComparison(
-        prompt=str(rows[0]["prompt"]),
-        settings=settings,
-        sizes=(first.shape[1::-1], second.shape[1::-1]),
-        rms=difference.rms,
-    )
-
-
-def _build_diff(
-    first: Run,
-    second: Run,
-    target: Store,
-    pairing: Pairing,
-    comparisons: Sequence[PairComparison],
-) -> Diff:
-    rms = None
-    if comparisons:
-        rms = math.fsum(comparison.rms for comparison in comparisons) / len(comparisons)
-    return Diff(
-        first=first.store.uri,
-        second=second.store.uri,
-        page=target.uri_of(DIFF_PAGE_KEY),
-        both=pairing.both,
-        only_first=pairing.only_first,
-        only_second=pairing.only_second,
-        pixels_equal=pairing.pixels_equal,
-        changes=tuple(
-            StatusChange(*change, images)
-            for change, images in sorted(pairing.statuses.items())
-            if change[0] != change[1]
-        ),
-        settings=tuple(_setting_differences(first.plan, second.plan)),
-        sampled=len(comparisons),
-        rms=rms,
-    )
 
 
 def _setting_differences(first: Plan, second: Plan) -> Iterator[SettingDifference]:

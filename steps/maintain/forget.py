@@ -10,24 +10,20 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from itertools import chain
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.counting import count_run
 from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.step import aggregate_run
+from imagekiln.steps.aggregate.step import aggregate_run, count_run
 from imagekiln.steps.aggregate.verdict import resolve_policy
 from imagekiln.steps.errors import BadInput, Incomplete, Missing, cut_name
 from imagekiln.steps.export.commits import require_export
-from imagekiln.steps.export.step import count_exported, export_again
+from imagekiln.steps.export.step import export_again
 from imagekiln.steps.job.prompts import ORIGINAL_COLUMN
 from imagekiln.steps.maintain.retry import end_retry
 from imagekiln.steps.maintain.run_list import open_runs
-from imagekiln.steps.runs.commits import Head, Takedown, commit_next, create_commit
+from imagekiln.steps.runs.commits import Head, Takedown, commit_next, create_commit, digest_of
 from imagekiln.steps.runs.image import FORGOTTEN_STATUS
 from imagekiln.steps.runs.keys import (
     IMAGES_FOLDER,
@@ -36,15 +32,14 @@ from imagekiln.steps.runs.keys import (
     SHA256_PATTERN,
     reduced_part_key,
 )
-from imagekiln.steps.runs.manifest import NO_IDS, read_forgotten, write_forgotten
-from imagekiln.steps.runs.part_file import bury, reduce_part
+from imagekiln.steps.runs.manifest import read_forgotten, write_forgotten
+from imagekiln.steps.runs.parts import bury, reduce_part
 from imagekiln.steps.runs.run import Run, iter_named_parts, read_shard_columns
 from imagekiln.steps.runs.shard import read_row_schema, read_shard_rows
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, added_fields, read_column
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
 UNFINISHED_PARTS = f"{IMAGES_FOLDER}/.writing-"
@@ -72,15 +67,24 @@ class ForgetSelection:
     def select(self, rows: pa.Table, prompt_columns: Sequence[str] = ("prompt",)) -> pa.Table:
         """The ids of the selected ones among these rows, by any of the columns of prompts."""
         ids = pa.array(self.ids, pa.string())
-        is_selected = pc.or_(
-            pc.is_in(rows["image_id"], ids),
-            pc.fill_null(pc.is_in(rows["id"], ids), False),
-        )
+        lowered = map(str.lower, self.prompt_hashes)
+        hashes = pa.array(lowered, pa.string())
+        is_image = pc.is_in(rows["image_id"], ids)
+        is_row = pc.is_in(rows["id"], ids)
+        is_selected = pc.or_(is_image, is_row)
         for name in prompt_columns:
             prompts = pc.fill_null(rows[name], "")
-            is_match = self._match(prompts)
-            is_selected = pc.or_(is_selected, is_match)
-        return rows.select(["image_id", "id"]).filter(is_selected)
+            for text in filter(None, self.prompt_parts):
+                contains = pc.match_substring(prompts, text, ignore_case=True)
+                is_selected = pc.or_(is_selected, contains)
+            if self.prompt_hashes:
+                texts = prompts.to_pylist()
+                digests = [digest_of(text.encode()) for text in texts]
+                column = pa.array(digests, pa.string())
+                has_hash = pc.is_in(column, hashes)
+                is_selected = pc.or_(is_selected, has_hash)
+        ids_of_rows = rows.select(["image_id", "id"])
+        return ids_of_rows.filter(is_selected)
 
     def require_valid(self) -> None:
         """Raise BadInput if nothing is named, or what is no hash."""
@@ -94,27 +98,13 @@ class ForgetSelection:
                     "digits, of the whole prompt in UTF-8."
                 )
 
-    def _match(self, prompts: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Tell which of these prompts were named."""
-        hashes = frozenset(map(str.lower, self.prompt_hashes))
-        is_match = pa.array([False] * len(prompts))
-        for text in filter(None, self.prompt_parts):
-            contains = pc.match_substring(prompts, text, ignore_case=True)
-            is_match = pc.or_(is_match, contains)
-        if hashes:
-            texts = prompts.to_pylist()
-            has_hash = [sha256(text.encode()).hexdigest() in hashes for text in texts]
-            is_match = pc.or_(is_match, pa.array(has_hash))
-        return is_match
-
 
 @dataclass(frozen=True, slots=True)
 class ForgottenImages:
-    """The images of an export, or planned ones of a run, that were selected; how many are new."""
+    """The planned images of a run that were selected, without those that are forgotten already."""
 
     uri: str
     images: int
-    new: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +115,6 @@ class ForgetResult:
     """
 
     runs: tuple[ForgottenImages, ...]
-    exports: tuple[ForgottenImages, ...]
     removed: bool
     unknown_ids: tuple[str, ...] = ()
 
@@ -133,17 +122,6 @@ class ForgetResult:
     def images(self) -> int:
         """The images that were selected, in all runs."""
         return sum(run.images for run in self.runs)
-
-
-def read_ids(path: Path) -> tuple[str, ...]:
-    """The ids in a file of UTF-8 text, one on each line. Raises BadInput."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"{path}: cannot be read as text ({error_reason(error)}). Write an id on each line."
-        ) from error
-    return tuple(filter(None, map(str.strip, lines)))
 
 
 def forget(
@@ -165,27 +143,20 @@ def forget(
     runs = open_runs(uri)
     for run in runs:
         _require_complete(run)
-    matches = [_select(run, selection) for run in runs]
-    selected = [rows["image_id"].combine_chunks() for rows in matches]
-    known = [read_forgotten(run.store, run.head.commit) for run in runs]
-    counts = [
-        ForgottenImages(run.store.uri, len(ids), len(_without(ids, earlier)))
-        for run, ids, earlier in zip(runs, selected, known, strict=True)
-    ]
-    all_ids = pa.concat_arrays([NO_IDS, *selected]).unique()
-    if remove:
-        for run, ids in zip(runs, selected, strict=True):
-            if len(ids) or run.head.commit.takedown is not None:
-                _forget_in_run(run, ids)
-    in_exports = [count_exported(open_store(name), all_ids) for name in exports]
+    counts = list[ForgottenImages]()
+    unknown_ids = dict.fromkeys(selection.ids)
+    for run in runs:
+        rows = _select(run, selection)
+        ids = rows["image_id"].combine_chunks()
+        for name in {*rows["id"].to_pylist(), *ids.to_pylist()}:
+            unknown_ids.pop(name, None)
+        new_ids = _without(ids, read_forgotten(run.store, run.head.commit))
+        counts.append(ForgottenImages(run.store.uri, len(new_ids)))
+        if remove and (len(ids) or run.head.commit.takedown is not None):
+            _forget_in_run(run, ids)
     for name in exports if remove else ():
         export_again(uri, name)
-    return ForgetResult(
-        runs=tuple(counts),
-        exports=tuple(map(ForgottenImages, exports, in_exports, in_exports)),
-        removed=remove,
-        unknown_ids=_unknown_ids(selection, matches),
-    )
+    return ForgetResult(tuple(counts), remove, tuple(unknown_ids))
 
 
 def _require_complete(run: Run) -> None:
@@ -201,7 +172,9 @@ def _require_complete(run: Run) -> None:
 
 def _select(run: Run, selection: ForgetSelection) -> pa.Table:
     """The ids of selected images of a run, and of their rows."""
-    columns = ("prompt",) if run.plan.rewrite is None else ("prompt", ORIGINAL_COLUMN)
+    columns = ["prompt"]
+    if run.plan.rewrite is not None:
+        columns.append(ORIGINAL_COLUMN)
 
     def select(number: int) -> pa.Table:
         rows = read_shard_rows(run.store, run.plan, number)
@@ -209,14 +182,6 @@ def _select(run: Run, selection: ForgetSelection) -> pa.Table:
 
     shards = map_ordered(select, len(run.plan.shards))
     return pa.concat_tables([NO_ROWS, *shards])
-
-
-def _unknown_ids(selection: ForgetSelection, matches: Sequence[pa.Table]) -> tuple[str, ...]:
-    """The ids that no row and no image has, in the order in which they were named."""
-    known = pa.concat_tables([NO_ROWS, *matches])
-    ids = pa.array(selection.ids, pa.string()).unique()
-    is_known = pc.or_(pc.is_in(ids, known["image_id"]), pc.is_in(ids, known["id"]))
-    return tuple(ids.filter(pc.invert(is_known)).to_pylist())
 
 
 def _without(ids: pa.Array, earlier: pa.Array) -> pa.Array:
@@ -271,23 +236,24 @@ def _announce(run: Run, image_ids: pa.Array) -> None:
 def _parts_with(run: Run, image_ids: pa.Array) -> set[str]:
     """The parts that have a row of one of these images, by the manifests."""
 
-    def find(number: int) -> list[str]:
+    def find(number: int) -> pa.ChunkedArray:
         manifest = read_shard_columns(run, number, ["image_id", "part", "status"])
         is_named = pc.is_in(manifest["image_id"], image_ids)
         is_left = pc.not_equal(manifest["status"], FORGOTTEN_STATUS)
         is_taken = pc.and_(is_named, is_left)
-        parts: list[str] = manifest["part"].filter(is_taken).to_pylist()
-        return parts
+        return manifest["part"].filter(is_taken)
 
-    parts_by_shard = map_ordered(find, len(run.plan.shards))
-    return set(chain.from_iterable(parts_by_shard))
+    parts: set[str] = set()
+    for found in map_ordered(find, len(run.plan.shards)):
+        parts.update(found.to_pylist())
+    return parts
 
 
 def _take_down(run: Run, takedown: Takedown) -> None:
     """Write the parts without the images, and count them, unless another process was faster."""
     image_ids = read_column(run.store, takedown.ids, "image_id")
-    for key, part in iter_named_parts(run, takedown.parts):
-        new_key = reduced_part_key(key, takedown.number)
+    for part in iter_named_parts(run, takedown.parts):
+        new_key = reduced_part_key(part.key, takedown.number)
         if not reduce_part(run.store, part, new_key, image_ids):
             return  # buried: another process has counted the new part
 
@@ -308,17 +274,9 @@ def _remove_copies(store: Store) -> None:
 
     Also what processes that were killed on this disk left of parts.
     """
-    unfinished = [
-        entry.key
-        for entry in store.list_folder(IMAGES_FOLDER)
-        if entry.key.startswith(UNFINISHED_PARTS)
-    ]
-    copies = [
-        entry.key
-        for folder in COPIES_FOLDERS
-        for entry in store.list_folder(folder)
-        if not entry.is_folder
-    ]
-    for key in (*unfinished, *copies):
-        with suppress(Missing):
-            store.remove(key)
+    for folder in (IMAGES_FOLDER, *COPIES_FOLDERS):
+        for entry in list(store.list_folder(folder)):
+            is_unfinished = entry.key.startswith(UNFINISHED_PARTS)
+            if not entry.is_folder and (is_unfinished or folder != IMAGES_FOLDER):
+                with suppress(Missing):
+                    store.remove(entry.key)

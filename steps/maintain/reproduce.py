@@ -1,13 +1,11 @@
 """Generates one image of a run again, and compares it with the stored one."""
 
-import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,18 +32,17 @@ from imagekiln.steps.runs.readback import read_image_pixels
 from imagekiln.steps.runs.row_values import to_rows
 from imagekiln.steps.runs.run import (
     Run,
+    iter_named_parts,
     open_run,
     read_shard_columns,
     read_shard_manifest,
 )
-from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import Store
 
-IMAGE_ID_PATTERN = re.compile(r"[0-9a-f]{32}")
 MAX_NAMED_IMAGES = 8
 
 Equality = Literal["bytes", "pixels", "nothing"]
@@ -64,7 +61,7 @@ class Provenance:
 class ReproduceResult:
     """An image generated again, compared with the stored one.
 
-    `file` is None if it could not be drawn, `likeness` if there is nothing to compare, and
+    `file` is None if it could not be generated, `likeness` if there is nothing to compare, and
     `then` if the shard left no statistics.
     """
 
@@ -110,23 +107,23 @@ def reproduce(
             f"{run.store.uri}: image {image_id} was taken down, so it is not made again. Name "
             "another one."
         )
-    path = to or Path(f"{image_id}{file_suffix(run.plan.job.encoding)}")
-    _require_writable(path.parent)
-    origin = _find_origin(run, str(stored["part"]))
-    stats = None if origin is None else _find_stats(run, origin)
+    stats = _find_stats(run, stored["part"])
     batch = _original_batch(run.plan, image_row, stats)
-    place = 0 if origin is None else _place_in_batch(run.store, origin, image_id, batch)
+    place = _place_in_batch(run, stored, batch)
     report("Loading the model ...")
     drawn, now = _draw_again(run, image_row, batch, place)
     job = run.plan.job
     metadata = build_image_metadata(image_row, model_label(run.plan), job.encoding, job.metadata)
     encoded = encode_drawn_image(drawn, job.encoding, metadata)
-    equal = _equality(stored, encoded)
-    likeness = _compare_pixels(run.store, stored, drawn) if equal == "nothing" else None
+    path = to or Path(f"{image_id}{file_suffix(job.encoding)}")
+    if encoded.content is not None:
+        with translate_errors(str(path)):
+            path.write_bytes(encoded.content)
+    equal, likeness = _compare(run.store, stored, drawn, encoded)
     return ReproduceResult(
         run=run.store.uri,
         image_id=image_id,
-        file=_write_image(encoded, path),
+        file=None if encoded.content is None else str(path),
         equal=equal,
         status_then=stored["status"],
         status_now=encoded.status,
@@ -140,87 +137,45 @@ def reproduce(
 def _find_row(run: Run, name: str) -> pa.Table:
     """The manifest row of an image, by its `image_id` or its row's id, as a table of one row.
 
-    Reads nothing but ids until it is found. Raises BadInput if the run has no such image, or
-    several whose rows have this id.
+    Raises BadInput if the run has no such image, or several whose rows have this id.
     """
-    if IMAGE_ID_PATTERN.fullmatch(name):
-        for row in _find_positions(run, "image_id", name):
-            return _read_row(run, row)
-    positions = list(_find_positions(run, "id", name))
-    if not positions:
+
+    def find(number: int) -> pa.Table | None:
+        ids = read_shard_columns(run, number, ["image_id", "id"])
+        is_image = pc.equal(ids["image_id"], name)
+        is_row = pc.equal(ids["id"], name)
+        indices = pc.indices_nonzero(pc.or_kleene(is_image, is_row))
+        if not len(indices):
+            return None
+        manifest = read_shard_manifest(run, number)
+        return manifest.take(indices)
+
+    tables = list(filter(None, map_ordered(find, len(run.plan.shards))))
+    if not tables:
         raise BadInput(
             f"{run.store.uri}: has no image {name!r}, neither as image_id nor as the id of a row. "
             "Copy an image_id from its manifest, or from the link of a thumbnail in the report."
         )
-    rows = [_read_row(run, position) for position in positions[:MAX_NAMED_IMAGES]]
-    if len(positions) > 1:
-        named = pa.concat_tables(rows).select(["image_id", "status"]).to_pylist()
-        images = ", ".join(f"{row['image_id']} ({row['status']})" for row in named)
+    rows = pa.concat_tables(tables)
+    if rows.num_rows > 1:
+        first_rows = rows.slice(0, MAX_NAMED_IMAGES)
+        some = first_rows.select(["image_id", "status"]).to_pylist()
+        images = ", ".join(f"{row['image_id']} ({row['status']})" for row in some)
         raise BadInput(
-            f"{run.store.uri}: {len(positions):,} images have the id {name!r}. Name one of them by "
-            f"its image_id: {images}{' ...' if len(positions) > len(rows) else ''}"
+            f"{run.store.uri}: {rows.num_rows:,} images have the id {name!r}. Name one by its "
+            f"image_id, such as: {images}"
         )
-    return rows[0]
+    return rows
 
 
-def _find_positions(run: Run, column: str, value: str) -> Iterator[tuple[int, int]]:
-    """The shard and the row in its manifest of each image that has this value."""
-    shards = len(run.plan.shards)
-    columns = map_ordered(lambda number: read_shard_columns(run, number, [column])[column], shards)
-    with closing(columns):
-        for number, ids in enumerate(columns):
-            matches = pc.equal(ids, value)
-            for index in pc.indices_nonzero(matches).to_pylist():
-                yield number, index
-
-
-def _read_row(run: Run, position: tuple[int, int]) -> pa.Table:
-    number, index = position
-    return read_shard_manifest(run, number).slice(index, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """The shard that an image was drawn in, of the run's plan or of a retry's."""
-
-    plan: Plan
-    shard: int
-
-
-def _find_origin(run: Run, part: str) -> _Origin | None:
-    """The shard that planned the images of a part; None if the manifest names no such part."""
-    location = parse_part_key(part)
+def _find_stats(run: Run, part: str | None) -> ShardStats | None:
+    """The statistics of the shard that a part belongs to, if there are any."""
+    location = parse_part_key(part or "")
     if location is None:
         return None
     retry, shard = location
-    plans = {plan.retry: plan for plan in (run.plan, *run.retry_plans)}
-    return _Origin(plans[retry], shard) if retry in plans else None
-
-
-def _find_stats(run: Run, origin: _Origin) -> ShardStats | None:
-    attempts = [
-        attempt for attempt in read_attempts(run.store) if attempt.retry == origin.plan.retry
-    ]
-    return next((each for each in merge_stats(attempts) if each.shard == origin.shard), None)
-
-
-def _place_in_batch(store: Store, origin: _Origin, image_id: str, batch: int) -> int:
-    """The place, from 0, that an image had in its batch: a GPU's kernels round otherwise in others.
-
-    In families whose images are drawn one by one, each has the first.
-    """
-    if family_of(origin.plan.model.pipeline).one_at_a_time:
-        return 0
-    for part in read_shard(store, origin.plan, origin.shard):
-        rows = image_rows(part.rows)
-        for group in group_by_shape(rows):
-            image_ids = [row.image_id for row in group]
-            if image_id in image_ids:
-                index = image_ids.index(image_id)
-                planned_batch = _original_batch(origin.plan, group[0], None)
-                # Where memory ran out, each planned batch was cut into smaller ones.
-                return index % planned_batch % batch
-    return 0
+    attempts = [attempt for attempt in read_attempts(run.store) if attempt.retry == retry]
+    return next((stats for stats in merge_stats(attempts) if stats.shard == shard), None)
 
 
 def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
@@ -232,6 +187,23 @@ def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
         return planned
     most = min(stats.max_batch_size, planned)
     return limit_batch_pixels(most, width * height, stats.max_batch_pixels)
+
+
+def _place_in_batch(run: Run, stored: Mapping[str, Any], batch: int) -> int:
+    """The place, from 0, that an image had in its batch: a GPU's kernels round otherwise in others.
+
+    In families whose images are generated one by one, each has the first.
+    """
+    if stored["part"] is None or family_of(run.plan.model.pipeline).one_at_a_time:
+        return 0
+    [part] = iter_named_parts(run, [stored["part"]])
+    for group in group_by_shape(image_rows(part.rows)):
+        image_ids = [row.image_id for row in group]
+        if stored["image_id"] in image_ids:
+            planned_batch = _original_batch(run.plan, group[0], None)
+            # If memory ran out, each planned batch was cut into smaller ones.
+            return image_ids.index(stored["image_id"]) % planned_batch % batch
+    return 0
 
 
 def _draw_again(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnImage, Provenance]:
@@ -260,35 +232,16 @@ def _draw_again(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnI
     return drawn, provenance
 
 
-def _require_writable(folder: Path) -> None:
-    """Raise BadInput if the file could not be written, before the image is drawn."""
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise BadInput(f"{folder}: is no folder that can be written to. Choose another --to.")
-
-
-def _write_image(encoded: EncodedImage, path: Path) -> str | None:
-    if encoded.content is None:
-        return None
-    with translate_errors(str(path)):
-        path.write_bytes(encoded.content)
-    return str(path)
-
-
-def _equality(stored: dict[str, object], encoded: EncodedImage) -> Equality:
-    if encoded.content is None or stored["status"] != "ok":
-        return "nothing"
-    if encoded.sha256 == stored["sha256"]:
-        return "bytes"
-    return "pixels" if encoded.pixels_sha256 == stored["pixels_sha256"] else "nothing"
-
-
-def _compare_pixels(
-    store: Store, stored: dict[str, object], drawn: DrawnImage
-) -> PixelDifference | None:
-    """The distance of the image from the stored one; None if one of them has no pixels."""
+def _compare(
+    store: Store, stored: Mapping[str, Any], drawn: DrawnImage, encoded: EncodedImage
+) -> tuple[Equality, PixelDifference | None]:
+    """Compare an image with the stored one; measures the distance of other pixels."""
     if drawn.rgb is None or stored["status"] != "ok":
-        return None
-    stored_rgb = read_image_pixels(store, stored)
-    if stored_rgb.shape != drawn.rgb.shape:
-        return None
-    return compare_pixels(stored_rgb, drawn.rgb)
+        return "nothing", None
+    if encoded.sha256 == stored["sha256"]:
+        return "bytes", None
+    if encoded.pixels_sha256 == stored["pixels_sha256"]:
+        return "pixels", None
+    pixels = read_image_pixels(store, stored)
+    has_same_shape = pixels.shape == drawn.rgb.shape
+    return "nothing", compare_pixels(pixels, drawn.rgb) if has_same_shape else None

@@ -1,6 +1,5 @@
 """Generates again what is failed or blank: a retry that a commit announces, and then counts."""
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,10 +10,9 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.image_counts import permanent_mask
 from imagekiln.steps.aggregate.step import aggregate, aggregate_run, finish_run
 from imagekiln.steps.aggregate.summary import Summary, summary_of
-from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
+from imagekiln.steps.errors import Incomplete, TryAgain
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import require_libraries
-from imagekiln.steps.job.execution import MAX_SHARD_IMAGES
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import require_entries
 from imagekiln.steps.plan.step import PlanResult, make_plan
@@ -28,10 +26,10 @@ from imagekiln.steps.runs.commits import (
 )
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import shard_key
-from imagekiln.steps.runs.part_file import part_to_parquet
+from imagekiln.steps.runs.parts import part_to_parquet
 from imagekiln.steps.runs.plan import Plan, Shard, creation_time
 from imagekiln.steps.runs.run import Run, open_run, read_shard_columns, retry_address
-from imagekiln.steps.runs.shard import planned_shard_key, read_shard, read_shard_rows
+from imagekiln.steps.runs.shard import read_shard, read_shard_rows
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.progress import NoProgress, Progress
@@ -41,7 +39,6 @@ from imagekiln.steps.runtime.signals import Stop
 OUTCOME_COLUMNS = ["status", "error"]
 ENDED = "the retry was ended by `forget` before it made this image"
 RETRIED_STATUSES = ("blank", "failed")  # not `filtered`, which is no fault
-WORK_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +52,6 @@ class RetryResult:
     retry: int
     images: int
     summary: Summary
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Image rows from one shard of the run. `work` is measured in shards: that of it all is 1."""
-
-    table: pa.Table
-    shard: int
-    work: float
 
 
 def retry(
@@ -157,8 +145,10 @@ def end_retry(run: Run, retry: Retry) -> None:
     plan = plan_of_retry(run.plan, retry)
     for number in range(len(plan.shards)):
         for part in read_shard(run.store, plan, number):
-            images = [EncodedImage(n, "failed", ENDED) for n in range(part.rows.num_rows)]
-            run.store.create(part.key, part_to_parquet(part.rows, images, part.added))
+            places = range(part.rows.num_rows)
+            images = [EncodedImage(place, "failed", ENDED) for place in places]
+            content = part_to_parquet(part.rows, images, part.added)
+            run.store.create(part.key, content)
     with suppress(Incomplete):  # of images that are not ok
         aggregate_run(run)
 
@@ -208,18 +198,13 @@ def _write_shards(run: Run, include_permanent: bool) -> Retry:
     shards: list[Shard] = []
     source_shards: list[tuple[int, int]] = []
     truncated_prompts = 0
-    rows = _rows_to_retry(run, include_permanent)
-    for pieces in _group_into_shards(rows, run.plan.part_images):
-        tables = [piece.table for piece in pieces]
-        table = pa.concat_tables(tables).combine_chunks()
+    for tables in _group_into_shards(run, include_permanent):
+        table = pa.concat_tables(tables.values()).combine_chunks()
         content = to_parquet(table)
         shard = Shard(table.num_rows, digest_of(content))
-        key = shard_key(len(shards), shard.sha256, number)
-        run.store.create(key, content)
-
+        run.store.create(shard_key(len(shards), shard.sha256, number), content)
         shards.append(shard)
-        first, last = pieces[0], pieces[-1]
-        source_shards.append((first.shard, last.shard))
+        source_shards.append((min(tables), max(tables)))
         truncated = table.filter(table["truncated"])
         truncated_prompts += len(truncated["input_row"].unique())
     return Retry(
@@ -231,83 +216,44 @@ def _write_shards(run: Run, include_permanent: bool) -> Retry:
     )
 
 
-def _group_into_shards(rows: Iterator[_Rows], part_images: int) -> Iterator[list[_Rows]]:
-    """The rows in shards of whole parts, none of them more work than a shard of the run."""
-    shard: list[_Rows] = []
-    work = 0.0
-    images = 0
-    for part in _group_into_parts(rows, part_images):
-        more_work = math.fsum(piece.work for piece in part)
-        more_images = sum(piece.table.num_rows for piece in part)
-        is_full = work + more_work > 1 + WORK_TOLERANCE or images + more_images > MAX_SHARD_IMAGES
-        if shard and is_full:
-            yield shard
-            shard, work, images = [], 0.0, 0
-        shard += part
-        work += more_work
-        images += more_images
-    if shard:
-        yield shard
+def _group_into_shards(run: Run, include_permanent: bool) -> Iterator[dict[int, pa.Table]]:
+    """The rows of each shard of a retry, by the shards of the run that they come from.
 
-
-def _group_into_parts(rows: Iterator[_Rows], size: int) -> Iterator[list[_Rows]]:
-    """The rows in parts of `size` images; the last one may be shorter."""
-    part: list[_Rows] = []
-    room = size
-    for whole in rows:
-        start = 0
-        while start < whole.table.num_rows:
-            table = whole.table.slice(start, room)
-            work = whole.work * table.num_rows / whole.table.num_rows
-            part.append(_Rows(table, whole.shard, work))
-            start += table.num_rows
-            room -= table.num_rows
-            if not room:
-                yield part
-                part, room = [], size
-    if part:
-        yield part
-
-
-def _rows_to_retry(run: Run, include_permanent: bool) -> Iterator[_Rows]:
-    """The rows to generate again, shard by shard of the run."""
-    sizes = [shard.images for shard in run.plan.shards]
-    last = len(sizes) - 1
+    Shards of a run are equal work, so those of a retry are at most that.
+    """
 
     def read(number: int) -> pa.Table | None:
-        return _shard_rows_to_retry(run, number, include_permanent)
+        return _rows_to_retry(run, number, include_permanent)
 
-    schema: pa.Schema | None = None
-    tables = map_ordered(read, len(sizes))
-    for number, table in enumerate(tables):
-        if table is None:
+    tables: dict[int, pa.Table] = {}
+    work = 0.0  # of the run's shards
+    for number, rows in enumerate(map_ordered(read, len(run.plan.shards))):
+        if rows is None:
             continue
-        schema = schema or table.schema
-        if table.schema != schema:
-            where = run.store.uri_of(planned_shard_key(run.plan, number))
-            raise BadInput(f"{where}: has other columns than shards before it. Restore it.")
-        # The last shard may be short: an image of it is no more work for that.
-        full_size = max(sizes[-2:]) if number == last else sizes[number]
-        yield _Rows(table, number, table.num_rows / full_size)
+        more_work = rows.num_rows / run.plan.shards[number].images
+        if tables and work + more_work > 1:
+            yield tables
+            tables = {}
+            work = 0.0
+        tables[number] = rows
+        work += more_work
+    if tables:
+        yield tables
 
 
-def _shard_rows_to_retry(run: Run, number: int, include_permanent: bool) -> pa.Table | None:
+def _rows_to_retry(run: Run, number: int, include_permanent: bool) -> pa.Table | None:
     manifest = read_shard_columns(run, number, OUTCOME_COLUMNS)
-    is_retried = pc.is_in(manifest["status"], pa.array(RETRIED_STATUSES))
+    status = manifest["status"]
+    is_retried = pc.is_in(status, pa.array(RETRIED_STATUSES))
     if not include_permanent:
-        is_permanent = permanent_mask(manifest["status"], manifest["error"])
+        is_permanent = permanent_mask(status, manifest["error"])
         is_retried = pc.and_not(is_retried, is_permanent)
     if not pc.any(is_retried).as_py():
         return None
-    job = run.plan.job
-    if job.keep is not None:
-        is_retried = _with_candidates(is_retried, job.candidates)
-    rows = read_shard_rows(run.store, run.plan, number)
-    return rows.filter(is_retried)
-
-
-def _with_candidates(is_retried: pa.ChunkedArray, candidates: int) -> pa.Array:
-    """All candidates of places without a winner: of one that has it, none is to be retried."""
+    # All candidates of places without a winner: of one that has it, none is to be retried.
+    candidates = run.plan.job.candidates
     groups = is_retried.to_numpy().reshape(-1, candidates)
     has_retried = groups.any(axis=1)
-    return pa.array(has_retried.repeat(candidates))
+    mask = has_retried.repeat(candidates)
+    rows = read_shard_rows(run.store, run.plan, number)
+    return rows.filter(pa.array(mask))

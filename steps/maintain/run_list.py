@@ -4,10 +4,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Literal
 
-from imagekiln.steps.aggregate.summary import Summary, summary_of
+from imagekiln.steps.aggregate.summary import summary_of
 from imagekiln.steps.aggregate.verdict import exceeded_gates
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.runs.attempts import read_attempts, sum_spent
@@ -15,15 +14,12 @@ from imagekiln.steps.runs.commits import read_head
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER, REWRITES_FOLDER
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.run import Run, open_run, split_address
-from imagekiln.steps.runs.shard import count_committed_images
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from imagekiln.steps.storage.uri import is_remote_uri
 
 log = logging.getLogger(__name__)
 READERS = 16
-MAX_LISTED_PARTS = 1000  # what a store lists in an answer
 RunState = Literal["succeeded", "incomplete", "unfinished"]
 
 
@@ -31,13 +27,10 @@ RunState = Literal["succeeded", "incomplete", "unfinished"]
 class RunOverview:
     """A run in a line.
 
-    It is `incomplete` if its last aggregation found too much wrong with it, `unfinished` if
-    it was never aggregated, or had no image when it was. `statuses` counts its images by status.
-    That is empty for the latter, and `ok`, `not_ok`, which failed, and `elapsed_seconds` are None;
-    `device_hours` if nothing was begun, `cost` also if there is no price.
-    `created_at` is the time of planning, and `exceeded_gates` are the quality gates that made the
-    run incomplete. `committed` are the images of an unfinished run that are written already; None
-    for other runs, and if there are too many parts to list.
+    It is `incomplete` if its last aggregation found too much wrong with it, `unfinished` if it was
+    never aggregated: then it has no counts. `statuses` counts its images by status, `not_ok` those
+    that failed. `created_at` is the time of planning, and `exceeded_gates` are the quality gates
+    that made the run incomplete. `device_hours` and `cost` are None if unknown.
     """
 
     uri: str
@@ -53,78 +46,53 @@ class RunOverview:
     device_hours: float | None = None
     cost: float | None = None
     exceeded_gates: tuple[str, ...] = ()
-    committed: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRuns:
-    """The runs under an output, and, by folder, why the plans of others there cannot be read.
-
-    `removed` are those of which `gc` left the plan and the commits.
-    """
-
-    runs: list[Run]
-    removed: list[Run]
-    unreadable: dict[str, BadInput]
 
 
 def list_runs(output: str) -> list[RunOverview]:
-    """The runs under a job's `output`, oldest first.
-
-    Raises Missing if there is no such folder, BadInput if it is not the output of any job,
-    TryAgain.
-    """
-    runs = open_runs_of_output(open_store(output), skips_unreadable=True)
+    """The runs under a job's `output`, oldest first. Raises as `open_runs` does."""
+    runs = open_runs(output, skips_unreadable=True)
     return sorted(describe_runs(runs), key=lambda run: (run.created_at, run.run_id))
 
 
 def open_runs(uri: str, *, skips_unreadable: bool = False) -> list[Run]:
     """The run at `uri`, also by the address of a retry, or the runs under an output.
 
-    Raises as `open_runs_of_output` does.
+    One of a newer version, or whose plan cannot be read, is skipped with a warning if
+    `skips_unreadable`; else it raises BadInput. Raises also as `find_runs` does.
     """
     run_uri, _ = split_address(uri)
     store = open_store(run_uri)
     if store.exists(PLAN_KEY):
         return [open_run(run_uri)]
-    return open_runs_of_output(store, skips_unreadable=skips_unreadable)
-
-
-def open_runs_of_output(store: Store, *, skips_unreadable: bool = False) -> list[Run]:
-    """The runs under an output.
-
-    One of a newer version, or whose plan cannot be read, is skipped with a warning if
-    `skips_unreadable`; else it raises BadInput. Raises also as `require_output` does.
-    """
-    found = find_runs(store)
-    for error in found.unreadable.values():
+    runs, unreadable = find_runs(store)
+    for error in unreadable:
         if not skips_unreadable:
             raise error
         log.warning("%s It is not listed.", error)
-    if not (found.runs or found.removed):
-        require_output(store)
-    return found.runs
+    return [run for run in runs if not run.head.is_removed]
 
 
-def find_runs(store: Store) -> FoundRuns:
-    """The runs under an output. Folders of others are skipped."""
+def find_runs(store: Store) -> tuple[list[Run], list[BadInput]]:
+    """The runs under an output, also those that `gc` removed, and why others cannot be read.
+
+    Folders of others are skipped. Raises Missing if there is none and it is not the output of any
+    job, TryAgain.
+    """
     names = [entry.key for entry in store.list_folder("") if entry.is_folder]
-
-    def open_folder(index: int) -> Run | BadInput | None:
-        return _open_run(store, names[index])
-
-    result = FoundRuns([], [], {})
-    opened = map_ordered(open_folder, len(names), READERS)
-    for name, run in zip(names, opened, strict=True):
-        if isinstance(run, BadInput):
-            result.unreadable[name] = run
-        elif run is None:
-            continue
-        elif run.head.is_removed:
-            result.removed.append(run)
-        else:
-            result.runs.append(run)
-    return result
+    runs: list[Run] = []
+    unreadable: list[BadInput] = []
+    for run in map_ordered(lambda index: _open_run(store, names[index]), len(names), READERS):
+        if isinstance(run, Run):
+            runs.append(run)
+        elif run is not None:
+            unreadable.append(run)
+    is_output = REGISTRY_FOLDER in names or REWRITES_FOLDER in names
+    if not (runs or unreadable or is_output):
+        raise Missing(
+            f"{store.uri}: holds no runs that this Imagekiln reads. Check the name, or name the "
+            "`output` of a job."
+        )
+    return runs, unreadable
 
 
 def _open_run(store: Store, name: str) -> Run | BadInput | None:
@@ -142,20 +110,6 @@ def _open_run(store: Store, name: str) -> Run | BadInput | None:
     return Run(folder, plan, head) if plan.run_id == name else None
 
 
-def require_output(store: Store) -> None:
-    """Raise BadInput if a folder without runs is not the output of any job."""
-    if any(any(store.list_folder(folder)) for folder in (REGISTRY_FOLDER, REWRITES_FOLDER)):
-        return
-    if store.exists(PLAN_KEY):
-        output = store.uri.rpartition("/")[0] or "."
-        raise BadInput(f"{store.uri}: is a run, not the output that holds runs. Name {output}.")
-    if not is_remote_uri(store.uri) and not Path(store.uri).exists():
-        raise Missing(f"{store.uri}: no such folder. Check the name.")
-    raise BadInput(
-        f"{store.uri}: holds no runs that this Imagekiln reads. Name the `output` of a job."
-    )
-
-
 def describe_runs(runs: Sequence[Run]) -> list[RunOverview]:
     """Each run in a line. One that cannot be read is skipped with a warning. Raises TryAgain."""
 
@@ -171,55 +125,32 @@ def describe_runs(runs: Sequence[Run]) -> list[RunOverview]:
 
 def _describe(run: Run) -> RunOverview:
     plan = run.plan
+    summary = summary_of(run.store, run.head)
+    if summary is not None and run.is_finished:
+        device_hours: float | None = summary.device_hours
+        cost = summary.cost
+    else:  # it may have been resumed since it was aggregated
+        spent = sum_spent(read_attempts(run.store))
+        device_hours = spent.gpu_hours or None
+        cost = spent.complete_cost if spent.priced else None
     overview = RunOverview(
         uri=run.store.uri,
         run_id=plan.run_id,
         job=plan.job.name,
         created_at=plan.created_at,
-        state="unfinished",
+        state="succeeded" if run.is_finished else "incomplete" if summary else "unfinished",
         images=plan.counts.images,
+        device_hours=device_hours,
+        cost=cost,
     )
-    summary = summary_of(run.store, run.head)
-    is_begun = summary is not None and summary.missing < summary.images
-    if summary is None or not (is_begun or run.is_finished):
-        spent = sum_spent(read_attempts(run.store))
-        return replace(
-            overview,
-            device_hours=spent.gpu_hours if spent.seconds else None,
-            cost=spent.complete_cost if spent.priced else None,
-            committed=_count_committed(run),
-        )
-    device_hours, cost = _find_spent(run, summary)
+    if summary is None:
+        return overview
     exceeded = () if run.is_finished else exceeded_gates(summary, plan.job)
     return replace(
         overview,
-        state="succeeded" if run.is_finished else "incomplete",
-        images=summary.images,
         ok=summary.ok,
         not_ok=summary.not_ok,
         statuses=summary.statuses,
         elapsed_seconds=summary.elapsed_seconds,
-        device_hours=device_hours,
-        cost=cost,
         exceeded_gates=tuple(gate.gate for gate in exceeded),
     )
-
-
-def _count_committed(run: Run) -> int | None:
-    shards = range(len(run.plan.shards))
-    parts = sum(map(run.plan.part_count, shards))
-    if parts > MAX_LISTED_PARTS:
-        return None
-    return count_committed_images(run.store, run.plan)
-
-
-def _find_spent(run: Run, summary: Summary) -> tuple[float, float | None]:
-    """The device hours and the cost of an aggregated run.
-
-    An incomplete one may have been resumed since, at another price too.
-    """
-    if not run.is_finished:
-        spent = sum_spent(read_attempts(run.store))
-        if spent.gpu_hours > summary.device_hours:
-            return spent.gpu_hours, spent.complete_cost
-    return summary.device_hours, summary.cost

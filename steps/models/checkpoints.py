@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from imagekiln.steps.errors import BadInput, Missing, cut_name
-from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.job.fields import HubReference, PipelineSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, quantized_error
 from imagekiln.steps.models.weights import (
@@ -18,7 +18,6 @@ from imagekiln.steps.models.weights import (
     Header,
     is_weights_file,
     read_header,
-    tensor_names,
 )
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
@@ -47,17 +46,6 @@ QUANTIZED = re.compile(
     r"|comfy_quant|(?:nested_)?absmax|(?:nested_)?quant_map|quant_state\..*|SCB"
     r"|qweight|qzeros|wscales|wcscales|smooth_factor(?:_orig)?)$"
 )
-SCHEDULER_PREDICTIONS = ("epsilon", "flow_prediction", "sample", "trigflow", "v_prediction")
-# By a part of the names of a checkpoint's tensors, the more special ones first.
-USUAL_CONFIGS: Mapping[str, str] = {
-    "conditioner.embedders.1.": "stabilityai/stable-diffusion-xl-base-1.0",
-    "joint_blocks.37.": "stabilityai/stable-diffusion-3.5-large",
-    "joint_blocks.0.x_block.attn2.": "stabilityai/stable-diffusion-3.5-medium",
-    "joint_blocks.": "stabilityai/stable-diffusion-3-medium-diffusers",
-    "double_blocks.": "black-forest-labs/FLUX.1-dev",
-    "cond_stage_model.model.": "stabilityai/stable-diffusion-2-1",
-    "cond_stage_model.transformer.": "stable-diffusion-v1-5/stable-diffusion-v1-5",
-}
 EDM = re.compile(r"(?:^|\.)edm_(?:vpred|mean|std)")
 # Texts in a header: https://github.com/Stability-AI/ModelSpec and kohya's scripts. Trainers write
 # epsilon of models of which they know nothing else, so it is not heeded.
@@ -83,28 +71,7 @@ def require_plain_weights(names: Collection[str], subject: str) -> None:
         raise quantized_error(subject, f"it has {cut_name(scale)}")
 
 
-def require_whole_model(names: Collection[str], subject: str) -> None:
-    """Raise BadInput if a file is not that of a whole model in plain weights."""
-    require_plain_weights(names, subject)
-    kind = file_kind(names)
-    if kind not in (WHOLE_MODEL, None):
-        raise BadInput(
-            f"{subject}: is {kind}, not a model that draws. Choose a whole model; LoRAs are named "
-            "in model.loras."
-        )
-
-
-def require_known_scheduler(config: Config, subject: str) -> None:
-    """Raise BadInput if a scheduler's configuration has a prediction that no class knows."""
-    prediction = str(config.get("prediction_type") or "epsilon")
-    if prediction not in SCHEDULER_PREDICTIONS:
-        raise BadInput(
-            f"{subject}: {SCHEDULER_CONFIG}: prediction_type is {cut_name(prediction)}, not one of "
-            f"{', '.join(SCHEDULER_PREDICTIONS)}. Correct it."
-        )
-
-
-def configuration_reference(model: ModelSettings) -> HubReference:
+def configuration_reference(model: PipelineSettings) -> HubReference:
     """The place of a model's configuration: in the model itself, or in what `model.config` names.
 
     The revision of a model in one file is that of its configuration.
@@ -131,25 +98,20 @@ def checkpoint_file(model: ModelSettings) -> Path | None:
             f"{model.id}: is in an object store. Copy it to a folder or volume that all pods mount."
         )
     file = Path(resolve_path(model.id))
+    suffix = file.suffix.lower()
     with translate_errors(model.id):
-        if file.is_dir():
-            return None
-        _require_usable(model, file)
-    return file
-
-
-def _require_usable(model: ModelSettings, file: Path) -> None:
-    if not file.is_file():
-        raise Missing(f"{model.id}: no such model file. Check the name.")
-    if file.suffix.lower() == GGUF_SUFFIX:
+        if not file.is_file():
+            raise Missing(f"{model.id}: no such model file. Check the name.")
+    if suffix == GGUF_SUFFIX:
         raise quantized_error(model.id, "GGUF")
-    if file.suffix.lower() != SAFETENSORS_SUFFIX:
+    if suffix != SAFETENSORS_SUFFIX:
         raise BadInput(
             f"{model.id}: is a pickle, which can run code. Choose the model's safetensors file, or "
             "convert it."
         )
     if model.variant is not None:
         raise BadInput(f"{model.id}: is one file, which has no variants. Remove model.variant.")
+    return file
 
 
 def require_whole_checkpoint(model: ModelSettings) -> None:
@@ -157,14 +119,19 @@ def require_whole_checkpoint(model: ModelSettings) -> None:
 
     Raises as `checkpoint_file` too.
     """
-    file = checkpoint_file(model)
-    if file is None:
-        return
-    with translate_errors(model.id):
-        names = tensor_names(file, model.id)
-    require_whole_model(names, model.id)
-    if model.config is None:
-        raise BadInput(f"{model.id}: is one file with weights alone. {_suggest_config(names)}")
+    names, _ = _read_header(model)
+    require_plain_weights(names, model.id)
+    kind = file_kind(names)
+    if kind not in (WHOLE_MODEL, None):
+        raise BadInput(
+            f"{model.id}: is {kind}, not a model that draws. Choose a whole model; LoRAs are named "
+            "in model.loras."
+        )
+    if names and model.config is None:
+        raise BadInput(
+            f"{model.id}: is one file with weights alone. Set model.config to the folder or hub id "
+            "of the diffusers pipeline that it was made from."
+        )
 
 
 def require_fitting_configuration(model: ModelSettings, scheduler: Config) -> None:
@@ -192,10 +159,11 @@ def scheduler_changes(model: ModelSettings) -> Config:
     Raises as `checkpoint_file`.
     """
     header = _read_header(model)
+    names, metadata = header
     changes: Config = {}
     if _stated_prediction(header) == "v_prediction":
         changes["prediction_type"] = "v_prediction"
-    if "ztsnr" in header[0] or header[1].get("ss_zero_terminal_snr", "").lower() == "true":
+    if "ztsnr" in names or metadata.get("ss_zero_terminal_snr", "").lower() == "true":
         changes["rescale_betas_zero_snr"] = True
     return changes
 
@@ -205,7 +173,8 @@ def _stated_prediction(header: Header) -> str | None:
     if "v_pred" in names:
         return "v_prediction"
     texts = (metadata.get(key, "").lower().replace("-", "_") for key in PREDICTION_KEYS)
-    return next(filter(None, map(PREDICTIONS.get, texts)), None)
+    stated = filter(None, map(PREDICTIONS.get, texts))
+    return next(stated, None)
 
 
 def _read_header(model: ModelSettings) -> Header:
@@ -215,10 +184,3 @@ def _read_header(model: ModelSettings) -> Header:
         return (), {}
     with translate_errors(model.id):
         return read_header(file, model.id)
-
-
-def _suggest_config(names: Collection[str]) -> str:
-    for marker, hub_id in USUAL_CONFIGS.items():
-        if any(marker in name for name in names):
-            return f"Set model.config to the pipeline that it was made from, such as {hub_id}."
-    return "Set model.config to the folder or hub id of a diffusers pipeline of its family."

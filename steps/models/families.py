@@ -12,6 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.job import Job
+
 # The layout of a pipeline's first noise, of shape (channels, height, width) of the VAE's latents:
 # as it is; squares of 2 x 2 packed into a sequence; or squares of 2 x 2 folded into the channels.
 LatentLayout = Literal["whole", "packed", "folded"]
@@ -241,6 +244,7 @@ class CallSignature:
     `guidance_argument` is None if it reads no guidance. Without a default for it, the pipeline
     has a schedule of its own, for `schedule_steps` steps. Above `guided_above`, the denoiser runs
     twice a step; None: it never does. Up to there, a negative prompt has no effect.
+    `rescales_guidance`: it takes a `guidance_rescale`.
     """
 
     steps: int = 0
@@ -249,6 +253,7 @@ class CallSignature:
     schedule_steps: int | None = None
     guided_above: float | None = None
     takes_negative_prompt: bool = False
+    rescales_guidance: bool = False
 
     def is_guided(self, guidance: float | None) -> bool:
         """Return whether the denoiser runs twice a step at this guidance."""
@@ -270,3 +275,37 @@ def known_call_of(pipeline: str) -> CallSignature:
 def _read_table() -> Mapping[str, CallSignature]:
     table = json.loads(CALLS_FILE.read_text(encoding="utf-8"))
     return {name: CallSignature(**values) for name, values in table.items()}
+
+
+def require_pipeline_support(job: Job, pipeline: str) -> None:
+    """Raise BadInput if the pipeline's class does not support the job's shortcuts or LoRAs."""
+    speed = job.speed
+    family = family_of(pipeline)
+    in_fp8 = speed.quantization == "fp8"
+    if in_fp8 and job.model.dtype != "bfloat16":
+        raise BadInput(
+            "speed.quantization is fp8, which needs bfloat16, but model.dtype is "
+            f"{job.model.dtype}. Set model.dtype to bfloat16."
+        )
+    unsupported = {
+        "model.loras": bool(job.model.loras) and not family.supports_loras,
+        "speed.quantization": in_fp8 and family is PLAIN_FAMILY,
+        "speed.guidance_interval": speed.guidance_interval is not None
+        and not family.limits_guidance,
+        "speed.step_cache": speed.step_cache is not None and not family.caches_steps,
+    }
+    for setting, applies in unsupported.items():
+        if applies:
+            raise BadInput(
+                f"{setting} does not work with {pipeline}. Remove it, or choose another model."
+            )
+
+
+def require_quantizable_loras(job: Job) -> None:
+    """Raise BadInput if LoRAs that rows name would change layers that are quantized."""
+    if job.speed.quantization == "fp8" and job.model.loras:
+        raise BadInput(
+            "speed.quantization is fp8, which works with LoRAs only if all rows share them. Name "
+            "them in defaults.loras, and remove the column loras from the prompts or sweep, or "
+            "set columns.loras to null. Or set speed.quantization to none."
+        )

@@ -16,8 +16,8 @@ from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.adapters import ADAPTER_NAME_PATTERN, LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.checkpoints import LOKR, LORA, file_kind
-from imagekiln.steps.models.component_files import ADAPTER_CONFIG_FILE
-from imagekiln.steps.models.hub import download_file, is_hub_id, loading_from_cache
+from imagekiln.steps.models.component_files import ADAPTER_CONFIG_FILE, other_files_error
+from imagekiln.steps.models.hub import download_file, is_hub_id
 from imagekiln.steps.models.weights import SAFETENSORS_SUFFIX, file_sha256, tensor_names
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import resolve_path
@@ -55,40 +55,30 @@ class ParsedLoras:
 
 def parse_loras(text: str, names: Collection[str]) -> ParsedLoras:
     """Parse a person's text about the LoRAs of these names."""
-    if len(text) > MAX_LORA_CHARS:
-        return ParsedLoras(rejection="many")
     if not text.strip():
         return ParsedLoras()
-    weights: dict[str, float] = {}
-    for item in text.split(","):
-        match = LORA_PATTERN.fullmatch(item)
-        if match is None:
-            return ParsedLoras(rejection="syntax")
-        name = match[1]
-        weight = float(match[2] or 1)
-        if reason := _rejection_reason(name, weight, weights, names):
+    items = text[: MAX_LORA_CHARS + 1].split(",")
+    matches = [*filter(None, map(LORA_PATTERN.fullmatch, items))]
+    weights = {match[1]: float(match[2] or 1) for match in matches}
+    faults: dict[LoraRejectionReason, bool] = {
+        "many": len(text) > MAX_LORA_CHARS or len(items) > MAX_LORAS,
+        "syntax": len(matches) < len(items),
+        "unknown": not weights.keys() <= {*names},
+        "twice": len(weights) < len(items),
+        "weight": any(abs(weight) > MAX_LORA_WEIGHT for weight in weights.values()),
+    }
+    for reason, applies in faults.items():
+        if applies:
             return ParsedLoras(rejection=reason)
-        weights[name] = weight
-    if len(weights) > MAX_LORAS:
-        return ParsedLoras(rejection="many")
     return ParsedLoras(format_loras(weights))
-
-
-def _rejection_reason(
-    name: str, weight: float, earlier: Collection[str], names: Collection[str]
-) -> LoraRejectionReason | None:
-    if name not in names:
-        return "unknown"
-    if name in earlier:
-        return "twice"
-    return None if abs(weight) <= MAX_LORA_WEIGHT else "weight"
 
 
 def format_loras(weights: Mapping[str, float]) -> str | None:
     """The canonical text of these weights; None if all are zero."""
-    items = [
-        f"{name}:{format_weight(weight)}" for name, weight in sorted(weights.items()) if weight
-    ]
+    items = []
+    for name, weight in sorted(weights.items()):
+        if weight:
+            items.append(f"{name}:{format_weight(weight)}")
     return ",".join(items) or None
 
 
@@ -137,12 +127,42 @@ def fetch_lora_file(name: str, lora: LoraSettings) -> Path:
     """
     setting = _setting_path(name)
     if is_hub_id(lora.id):
-        return _download_lora(lora, setting)
-    path = Path(resolve_path(lora.id))
+        if lora.weight_name is None:
+            raise BadInput(
+                f"{setting}.weight_name is missing: name the safetensors file at {lora.id}."
+            )
+        _require_safetensors(setting, lora.weight_name)
+        return download_file(lora, lora.weight_name, setting)
     with translate_errors(lora.id):
-        file = path if path.is_file() else _find_in_folder(path, lora, setting)
+        file = _find_file(setting, lora)
+        if not file.is_file():
+            raise Missing(
+                f"{setting}: {file} does not exist. "
+                "Choose a safetensors file, or a hub id as org/name."
+            )
     _require_safetensors(setting, file.name)
     return file
+
+
+def _find_file(setting: str, lora: LoraSettings) -> Path:
+    path = Path(resolve_path(lora.id))
+    if not path.is_dir():
+        return path
+    if lora.weight_name is not None:
+        return path / lora.weight_name
+    files = sorted(path.glob(f"*{SAFETENSORS_SUFFIX}"))
+    if len(files) != 1:
+        raise BadInput(
+            f"{setting}: {lora.id} has {len(files)} safetensors files. Choose one by weight_name."
+        )
+    return files[0]
+
+
+def _require_safetensors(setting: str, file: str) -> None:
+    if not file.endswith(SAFETENSORS_SUFFIX):
+        raise BadInput(
+            f"{setting}: {file} is not a safetensors file, so it may hold code. Convert it."
+        )
 
 
 def fetch_planned_lora(name: str, lora: LoraSettings, sha256: str) -> Path:
@@ -151,54 +171,14 @@ def fetch_planned_lora(name: str, lora: LoraSettings, sha256: str) -> Path:
     Raises BadInput if the file is another one by now, Missing, TryAgain.
     """
     path = fetch_lora_file(name, lora)
-    setting = _setting_path(name)
-    with loading_from_cache(lora.id, path):
-        if _read_lora_facts(path, setting).sha256 != sha256:
-            raise BadInput(
-                f"{setting}: {path.name} is not the file that the run was planned with. "
-                "Restore it, or plan anew."
-            )
+    with translate_errors(str(path)):
+        if file_sha256(path) != sha256:
+            raise other_files_error(_setting_path(name), path.name)
     return path
 
 
 def _setting_path(name: str) -> str:
     return f"model.loras.{name}"
-
-
-def _download_lora(lora: LoraSettings, setting: str) -> Path:
-    if lora.weight_name is None:
-        raise BadInput(f"{setting}.weight_name is missing: name the safetensors file at {lora.id}.")
-    _require_safetensors(setting, lora.weight_name)
-    return download_file(lora, lora.weight_name, setting)
-
-
-def _find_in_folder(folder: Path, lora: LoraSettings, setting: str) -> Path:
-    if not folder.is_dir():
-        raise Missing(
-            f"{setting}: {lora.id} does not exist. "
-            "Choose a safetensors file, or a hub id as org/name."
-        )
-    if lora.weight_name is not None:
-        path = folder / lora.weight_name
-        if not path.is_file():
-            raise Missing(
-                f"{setting}: {lora.id} has no file {lora.weight_name}. Correct weight_name."
-            )
-        return path
-    candidates = sorted(folder.glob(f"*{SAFETENSORS_SUFFIX}"))
-    if len(candidates) != 1:
-        raise BadInput(
-            f"{setting}: {lora.id} has {len(candidates)} safetensors files. "
-            "Choose one by weight_name."
-        )
-    return candidates[0]
-
-
-def _require_safetensors(setting: str, file: str) -> None:
-    if not file.endswith(SAFETENSORS_SUFFIX):
-        raise BadInput(
-            f"{setting}: {file} is not a safetensors file, so it may hold code. Convert it."
-        )
 
 
 def _read_lora_facts(path: Path, setting: str) -> LoraFacts:

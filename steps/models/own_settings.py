@@ -1,7 +1,11 @@
-"""Default steps and guidance of a model, and how it reads guidance.
+"""Default steps and guidance of a model, how it reads guidance, and the samplers that fit it.
 
-In this order: by the name of a well-known model, by its files, by the name of the model that it
-was made from, by the defaults of its pipeline's call.
+Steps and guidance, in this order: by the name of a well-known model, by its files, by the name of
+the model that it was made from, by the defaults of its pipeline's call.
+
+The scheduler of a sampler takes over the configuration of the model's own. Planning imports no
+diffusers, so what its classes accept is listed here; a test runs every sampler on every kind of
+configuration.
 """
 
 import re
@@ -9,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from imagekiln.steps.job.columns import SAMPLERS, SCHEDULERS
 from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, read_config
 from imagekiln.steps.models.families import UNKNOWN_CALL, CallSignature, known_call_of
@@ -28,6 +33,11 @@ DISTILLED: Mapping[str, Numbers] = {
     "Flux2KleinPipeline": (4, 1.0),
     "Flux2KleinKVPipeline": (4, 1.0),
     "Krea2Pipeline": (8, 0.0),
+}
+# By pipeline, and whether the denoiser reads guidance as a number of its own.
+GUIDANCE_EMBEDS: Mapping[tuple[str, bool | None], Numbers] = {
+    ("FluxPipeline", False): (4, 0.0),
+    ("HunyuanImagePipeline", True): (8, 3.25),
 }
 # Steps and guidance of models that need other ones than their pipeline's call has by default, by
 # the last part of their names: as their model cards say, or what is said beside them.
@@ -76,41 +86,48 @@ class OwnSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The configurations of a model from which its settings are read."""
+    """What a model's configurations say of how it is called.
 
-    index: Config
-    denoiser: Config
+    `embeds_guidance`: the denoiser reads guidance as a number; None if nothing says so.
+    `embeds_scale`: it does as latent consistency models do.
+    """
+
+    pipeline: str
+    origin: str
+    is_distilled: bool
+    embeds_guidance: bool | None
+    embeds_scale: bool
     scheduler: Config
     guider: Config
-
-    @property
-    def pipeline(self) -> str:
-        """The name of the pipeline's class."""
-        return str(self.index["_class_name"])
 
 
 def read_own_settings(
     model: PipelineSettings, folder: Path, index: Config, denoiser: Config
 ) -> OwnSettings:
     """The settings of a model with these configurations in `folder`. Raises BadInput, TryAgain."""
-    scheduler = read_config(folder, SCHEDULER_CONFIG)
-    files = ModelFiles(index, denoiser, scheduler, read_config(folder, GUIDER_CONFIG))
+    files = ModelFiles(
+        pipeline=str(index["_class_name"]),
+        origin=str(index.get("_name_or_path")),
+        is_distilled=bool(index.get("is_distilled")),
+        embeds_guidance=bool(denoiser.get("guidance_embeds")) if denoiser else None,
+        embeds_scale=denoiser.get("time_cond_proj_dim") is not None,
+        scheduler=read_config(folder, SCHEDULER_CONFIG),
+        guider=read_config(folder, GUIDER_CONFIG),
+    )
     call = _call_of(files)
     own = OwnSettings(call.steps, call.guidance, f"defaults of {files.pipeline}", call)
-    if numbers := _find_numbers(model, files):
-        (steps, number), source = numbers
+    for (steps, number), source in _iter_numbers(model, files):
         guidance = number if own.reads_guidance else None
         return replace(own, steps=steps, guidance=guidance, source=source)
-    is_distilled = files.index.get("is_distilled") or names_distilled_model(model.id)
-    if is_distilled and call.steps > FEW_STEPS:
+    if call.steps > FEW_STEPS and (files.is_distilled or names_distilled_model(model.id)):
         source = "it is distilled by its name or files, which do not say with how many steps"
-        return replace(own, steps=None, source=source)
-    if files.pipeline.startswith("StableDiffusion") and _may_be_few_step(files.scheduler):
+    elif files.pipeline.startswith("StableDiffusion") and _may_be_few_step(files.scheduler):
         source = "its Euler scheduler with trailing steps may be that of a model for few steps"
-        return replace(own, steps=None, source=source)
-    if not call.steps:
-        return replace(own, steps=None, source=f"{files.pipeline} is not known to this version")
-    return own
+    elif not call.steps:
+        source = f"{files.pipeline} is not known to this version"
+    else:
+        return own
+    return replace(own, steps=None, source=source)
 
 
 def names_distilled_model(name: str) -> bool:
@@ -121,49 +138,37 @@ def names_distilled_model(name: str) -> bool:
 def _call_of(files: ModelFiles) -> CallSignature:
     """The call as this model takes it, which may have been trained to read no guidance."""
     call = known_call_of(files.pipeline)
-    embeds = files.denoiser.get("guidance_embeds")
     is_flux = files.pipeline in ("FluxPipeline", "FluxKontextPipeline")
-    if (is_flux and files.denoiser and not embeds) or (
-        files.pipeline.startswith("Flux2Klein") and files.index.get("is_distilled")
-    ):
-        return CallSignature(call.steps)
+    is_klein = files.pipeline.startswith("Flux2Klein")
     is_hunyuan = files.pipeline == "HunyuanImagePipeline"
-    if is_hunyuan and not embeds:
+    if (is_flux and files.embeds_guidance is False) or (is_klein and files.is_distilled):
+        return CallSignature(call.steps)
+    if is_hunyuan and not files.embeds_guidance:
         guidance = files.guider.get("guidance_scale", GUIDER_DEFAULT)
         return replace(call, guidance=guidance if isinstance(guidance, float) else GUIDER_DEFAULT)
-    if is_hunyuan or files.denoiser.get("time_cond_proj_dim") is not None:
+    if is_hunyuan or files.embeds_scale:
         return replace(call, guided_above=None, takes_negative_prompt=False)
     return call
 
 
-def _find_numbers(model: PipelineSettings, files: ModelFiles) -> tuple[Numbers, str] | None:
-    """Steps and guidance by name or by files, and their source."""
-    if (name := _last_part(model.id)) in WELL_KNOWN:
-        return WELL_KNOWN[name], f"model card of {name}"
-    for sign in _iter_signs(files):
-        return sign
-    for origin in (model.config, files.index.get("_name_or_path")):
-        if (name := _last_part(str(origin))) in WELL_KNOWN:
-            return WELL_KNOWN[name], f"model card of {name}, which it was made from"
-    return None
-
-
-def _iter_signs(files: ModelFiles) -> Iterator[tuple[Numbers, str]]:
-    """Signs of a distilled model in its files, the surest first."""
+def _iter_numbers(model: PipelineSettings, files: ModelFiles) -> Iterator[tuple[Numbers, str]]:
+    """Steps and guidance by name or by files, and their source, the surest first."""
     pipeline = files.pipeline
-    embeds = files.denoiser.get("guidance_embeds")
-    if files.index.get("is_distilled") and pipeline in DISTILLED:
+    if (name := _last_part(model.id)) in WELL_KNOWN:
+        yield WELL_KNOWN[name], f"model card of {name}"
+    if files.is_distilled and pipeline in DISTILLED:
         yield DISTILLED[pipeline], "is_distilled in model_index.json"
-    if pipeline == "HunyuanImagePipeline" and embeds:
-        yield (8, 3.25), "guidance_embeds in transformer/config.json"
-    if pipeline == "FluxPipeline" and files.denoiser and not embeds:
-        yield (4, 0.0), "transformer/config.json, without guidance_embeds"
-    kind = files.scheduler.get("_class_name")
-    if kind == "LCMScheduler" and pipeline != "LatentConsistencyModelPipeline":
-        reads_guidance = files.denoiser.get("time_cond_proj_dim") is not None
-        yield (4, 8.0 if reads_guidance else 1.0), "its LCMScheduler"
-    if kind == "TCDScheduler":
+    if (key := (pipeline, files.embeds_guidance)) in GUIDANCE_EMBEDS:
+        yield GUIDANCE_EMBEDS[key], "guidance_embeds in transformer/config.json"
+    scheduler = files.scheduler.get("_class_name")
+    if scheduler == "LCMScheduler" and pipeline != "LatentConsistencyModelPipeline":
+        guidance = 8.0 if files.embeds_scale else 1.0
+        yield (4, guidance), "its LCMScheduler"
+    if scheduler == "TCDScheduler":
         yield (4, 0.0), "its TCDScheduler"
+    for origin in (str(model.config), files.origin):
+        if (name := _last_part(origin)) in WELL_KNOWN:
+            yield WELL_KNOWN[name], f"model card of {name}, which it was made from"
 
 
 def _may_be_few_step(scheduler: Config) -> bool:
@@ -186,3 +191,63 @@ def _last_part(name: str) -> str:
     while (short := WEIGHTS_SUFFIX.sub("", last)) != last:
         last = short
     return last
+
+
+# Schedulers that each take over the configuration of any other one.
+EXCHANGEABLE_SCHEDULERS = {
+    *("DDIMParallelScheduler", "DDIMScheduler", "DDPMParallelScheduler", "DDPMScheduler"),
+    *("DEISMultistepScheduler", "DPMSolverMultistepScheduler", "DPMSolverSDEScheduler"),
+    *("DPMSolverSinglestepScheduler", "EulerAncestralDiscreteScheduler", "EulerDiscreteScheduler"),
+    *("HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"),
+    *("LMSDiscreteScheduler", "PNDMScheduler", "SASolverScheduler", "UniPCMultistepScheduler"),
+}
+# With Karras' noise levels, the equations of flow matching end in infinities.
+FLOW_SAMPLERS = frozenset({"default", "deis", "dpmpp_2m", "dpmpp_2m_sde", "dpmpp_sde", "unipc"})
+# Classes that do not read rescale_betas_zero_snr, and would draw as if nothing were said.
+WITHOUT_ZERO_SNR = {
+    *("DEISMultistepScheduler", "DPMSolverSDEScheduler", "DPMSolverSinglestepScheduler"),
+    *("HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"),
+    *("LMSDiscreteScheduler", "PNDMScheduler", "SASolverScheduler"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerFit:
+    """The samplers that fit a model. `scheduler` is the class of its own; None if unknown."""
+
+    samplers: tuple[str, ...] = SAMPLERS
+    scheduler: str | None = None
+
+
+def fitting_samplers(configuration: Path, changes: Config) -> SamplerFit:
+    """The samplers for the model with this folder of configurations.
+
+    `changes` are those that the model's own file states. All samplers fit if nothing names its
+    scheduler. Raises BadInput, TryAgain.
+    """
+    config = read_config(configuration, SCHEDULER_CONFIG)
+    if not config:
+        return SamplerFit()
+    config |= changes
+    scheduler = str(config.get("_class_name"))
+    fitting = {"default", *_samplers_of(scheduler)}  # the configuration may be its own alone
+    if scheduler in EXCHANGEABLE_SCHEDULERS:
+        fitting = set(SAMPLERS) - {"flow_euler"} - _unfit_samplers(config)
+    samplers = tuple(sampler for sampler in SAMPLERS if sampler in fitting)
+    return SamplerFit(samplers, scheduler)
+
+
+def _samplers_of(scheduler: str) -> set[str]:
+    return {name for name, spec in SCHEDULERS.items() if spec.class_name == scheduler}
+
+
+def _unfit_samplers(config: Config) -> set[str]:
+    """The samplers whose classes refuse something in the configuration of an exchangeable one."""
+    unfit: set[str] = set()
+    if config.get("prediction_type") == "flow_prediction":
+        unfit |= set(SAMPLERS) - FLOW_SAMPLERS
+    if config.get("rescale_betas_zero_snr"):
+        unfit |= {name for scheduler in WITHOUT_ZERO_SNR for name in _samplers_of(scheduler)}
+        if config.get("_class_name") in WITHOUT_ZERO_SNR:
+            unfit.add("default")
+    return unfit

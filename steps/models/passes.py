@@ -12,22 +12,20 @@ from pydantic.main import IncEx
 
 from imagekiln.steps.errors import BadInput, in_setting
 from imagekiln.steps.job.fields import HubReference
-from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults
+from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.job.passes import (
     MAX_SCALE,
     AnyModelPass,
     AnyPass,
-    CaptionPass,
     RefinePass,
     UpscalePass,
     alters_pixels,
 )
-from imagekiln.steps.models.checkpoints import configuration_reference
-from imagekiln.steps.models.compatibility import require_pipeline_support
-from imagekiln.steps.models.component_files import Config, require_model, weights_digest
+from imagekiln.steps.models.component_files import Config, weights_digest
 from imagekiln.steps.models.facts import ModelFacts, default_guidance, default_steps, locate_model
-from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.families import family_of, require_pipeline_support
 from imagekiln.steps.models.own_settings import NO_GUIDANCE
+from imagekiln.steps.models.transformers_models import require_model
 
 PASSES_PREFIX = "passes."
 # Settings that name the files of a pass's model, which enter image ids by their digest.
@@ -36,11 +34,6 @@ FILE_SETTINGS: dict[str, IncEx | bool] = {
     "revision": True,
     "model": {"id": True, "revision": True, "config": True, "variant": True},
 }
-UPSCALER_TYPE = "swin2sr"
-ENLARGING_UPSAMPLERS = ("pixelshuffle", "pixelshuffle_aux", "pixelshuffledirect", "nearest+conv")
-# The most positions of a text, if a configuration leaves it to the class of the model.
-CAPTION_POSITIONS = {"blip": 512, "git": 1024}
-RESERVED_POSITIONS = 2  # of the tokens that begin and end a caption
 Size = tuple[int, int]
 
 
@@ -93,7 +86,9 @@ class PassSizes:
         """The size after each pass, of an image that is generated in this size."""
         sizes = []
         for name, settings in self.passes.items():
-            size = self._after(name, settings, size)
+            scale, multiple = self._resizing(name, settings)
+            width, height = (_scale_side(side, scale, multiple) for side in size)
+            size = width, height
             sizes.append(size)
         return sizes
 
@@ -114,36 +109,22 @@ class PassSizes:
         """The final width or height in SQL, from the column of that name."""
         side = f"CAST({column} AS DOUBLE)"
         for name, settings in self.passes.items():
-            if isinstance(settings, UpscalePass):
-                side = f"({side} * {self.facts[name].scale})"
-            elif isinstance(settings, RefinePass):
-                multiple = self._multiple_of(name)
-                steps = f"floor({side} * {_scale_of(settings)!r} / {multiple} + 0.5)"
-                side = f"greatest({multiple}, {steps} * {multiple})"
+            scale, multiple = self._resizing(name, settings)
+            multiples = f"floor({side} * {scale!r} / {multiple} + 0.5)"
+            side = f"greatest({multiple}, {multiples} * {multiple})"
         return side
 
-    def _after(self, name: str, settings: AnyPass, size: Size) -> Size:
-        if isinstance(settings, UpscalePass):
-            factor = self.facts[name].scale
-            return size[0] * factor, size[1] * factor
+    def _resizing(self, name: str, settings: AnyPass) -> tuple[float, int]:
+        """The factor by which a pass scales sides, and the number they are then a multiple of."""
+        facts = self.facts.get(name, NO_FACTS)
         if not isinstance(settings, RefinePass):
-            return size
-        scale = _scale_of(settings)
-        multiple = self._multiple_of(name)
-        return _scale_side(size[0], scale, multiple), _scale_side(size[1], scale, multiple)
-
-    def _multiple_of(self, name: str) -> int:
-        """The number that sides must be a multiple of in this pass."""
-        facts = self.facts.get(name)
-        own = None if facts is None else facts.model
-        return self.multiple if own is None else own.size_multiple
+            return facts.scale, 1
+        multiple = self.multiple if facts.model is None else facts.model.size_multiple
+        return settings.scale or 1.0, multiple
 
 
+NO_FACTS = PassFacts("")
 NO_PASSES = PassSizes({}, {}, 1)
-
-
-def _scale_of(settings: RefinePass) -> float:
-    return 1.0 if settings.scale is None else settings.scale
 
 
 def _scale_side(side: int, scale: float, multiple: int) -> int:
@@ -158,28 +139,47 @@ def pass_references(job: Job) -> Iterator[tuple[str, HubReference]]:
             yield f"{PASSES_PREFIX}{name}", settings
 
 
-def load_pass_facts(job: Job) -> dict[str, PassFacts]:
-    """The facts of the models of transformers that passes run, by the pass's name.
+@dataclass(frozen=True, slots=True)
+class ResolvedPasses:
+    """The facts of the models of a job's passes, and the folders of the diffusion models.
+
+    `settings` are the passes with the steps and guidance of their own models, if they set none.
+    """
+
+    settings: Mapping[str, AnyPass]
+    facts: dict[str, PassFacts]
+    configurations: dict[str, Path]
+
+
+def resolve_passes(job: Job, own: ModelFacts) -> ResolvedPasses:
+    """Locate the models of passes. `own` are the facts of the job's own model.
 
     Raises BadInput if a model is not what its pass needs, Missing, TryAgain.
     """
-    facts = {}
-    for name, settings in job.passes.items():
+    passes: dict[str, AnyPass] = dict(job.passes)
+    facts: dict[str, PassFacts] = {}
+    configurations = {}
+    for name, pass_job in iter_pass_jobs(job):
         setting = f"{PASSES_PREFIX}{name}"
-        if isinstance(settings, AnyModelPass):
-            config = require_model(setting, settings)
-            scale = _require_fitting_config(setting, settings, config)
-            facts[name] = PassFacts(weights_digest(settings), scale)
-    return facts
-
-
-def require_pass_support(job: Job, own: ModelFacts, passes: Mapping[str, PassFacts]) -> None:
-    """Raise BadInput if a diffusion model cannot draw over images as a pass asks for."""
-    for name, settings in job.passes.items():
+        with in_setting(setting):
+            configurations[name], model = locate_model(pass_job.model, from_images=True)
+            require_pipeline_support(pass_job, model.pipeline)
+        facts[name] = PassFacts(model.digest, model=model)
+        update = {
+            "steps": default_steps(pass_job, model, setting),
+            "guidance": default_guidance(pass_job, model),
+        }
+        passes[name] = passes[name].model_copy(update=update)
+    networks = {}
+    for name, settings in passes.items():
+        setting = f"{PASSES_PREFIX}{name}"
         if isinstance(settings, RefinePass):
-            facts = passes.get(name)
-            model = None if facts is None else facts.model
-            _require_refining(f"{PASSES_PREFIX}{name}", settings, model or own)
+            _require_refining(setting, settings, facts.get(name, NO_FACTS).model or own)
+        else:
+            config = require_model(setting, settings)
+            scale = _read_scale(setting, settings, config)
+            networks[name] = PassFacts(weights_digest(settings), scale)
+    return ResolvedPasses(passes, networks | facts, configurations)
 
 
 def _require_refining(setting: str, settings: RefinePass, model: ModelFacts) -> None:
@@ -197,49 +197,19 @@ def pass_keys(job: Job, facts: Mapping[str, PassFacts]) -> Iterator[str]:
     for name, settings in job.passes.items():
         values = settings.model_dump(mode="json", exclude=FILE_SETTINGS, exclude_none=True)
         digest = facts[name].digest if name in facts else None
-        yield "pass:" + json.dumps([dict(sorted(values.items())), digest])
+        content = [dict(sorted(values.items())), digest]
+        yield f"pass:{json.dumps(content)}"
 
 
-def _require_fitting_config(setting: str, settings: AnyModelPass, config: Config) -> int:
-    """The factor by which the model enlarges an image; 1 for one that writes captions."""
-    kind = config.get("model_type")
-    if isinstance(settings, CaptionPass):
-        _require_captioner(setting, settings, config)
-        return 1
-    if kind != UPSCALER_TYPE or config.get("num_channels", 3) != 3:
-        raise BadInput(
-            f"{setting}: {settings.id} is a model of the type {kind}, and a pass of the kind "
-            f"upscale needs a {UPSCALER_TYPE} for RGB. Choose another."
-        )
-    scale = config.get("upscale", 2)
-    if config.get("upsampler", ENLARGING_UPSAMPLERS[0]) not in ENLARGING_UPSAMPLERS:
-        return 1  # it restores an image in its own size
+def _read_scale(setting: str, settings: AnyModelPass, config: Config) -> int:
+    """The factor by which a model enlarges an image; 1 for one that writes captions."""
+    scale = config.get("upscale", 2) if isinstance(settings, UpscalePass) else 1
     if type(scale) is not int or not 1 <= scale <= MAX_SCALE:
         raise BadInput(
             f"{setting}: {settings.id} enlarges by {str(scale)[:20]}, and 1 to {MAX_SCALE} are "
             "known. Choose another."
         )
     return scale
-
-
-def _require_captioner(setting: str, settings: CaptionPass, config: Config) -> None:
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in CAPTION_POSITIONS:
-        known = " or ".join(CAPTION_POSITIONS)
-        raise BadInput(
-            f"{setting}: {settings.id} is a model of the type {str(kind)[:40]}, and a pass of the "
-            f"kind caption needs a {known}. Choose another."
-        )
-    text_config = config.get("text_config") if kind == "blip" else config
-    positions = CAPTION_POSITIONS[kind]
-    if isinstance(text_config, dict):
-        positions = text_config.get("max_position_embeddings", positions)
-    most = positions - RESERVED_POSITIONS if type(positions) is int else 0
-    if settings.max_tokens > most:
-        raise BadInput(
-            f"{setting}.max_tokens is {settings.max_tokens}, and {settings.id} writes at most "
-            f"{max(0, most)} tokens. Lower it."
-        )
 
 
 def iter_pass_jobs(job: Job) -> Iterator[tuple[str, Job]]:
@@ -249,62 +219,17 @@ def iter_pass_jobs(job: Job) -> Iterator[tuple[str, Job]]:
     """
     for name, settings in job.passes.items():
         if isinstance(settings, RefinePass) and settings.model is not None:
-            model = ModelSettings.model_validate(settings.model.model_dump())
+            defaults = {
+                "steps": settings.steps,
+                "guidance": settings.guidance,
+                "sampler": settings.sampler or job.defaults.sampler,
+                "loras": "",
+            }
             update = {
-                "model": model,
-                "defaults": _pass_defaults(job.defaults, settings),
+                "model": ModelSettings.model_validate(settings.model.model_dump()),
+                "defaults": job.defaults.model_copy(update=defaults),
                 "passes": {},
                 "scores": {},
                 "keep": None,
             }
             yield name, job.model_copy(update=update)
-
-
-def pass_setting(name: str, settings: AnyPass) -> str:
-    """The path of the setting that names the files of a pass's model."""
-    has_own = isinstance(settings, RefinePass)
-    return f"{PASSES_PREFIX}{name}.model" if has_own else f"{PASSES_PREFIX}{name}"
-
-
-def model_references(job: Job) -> Iterator[tuple[str, HubReference]]:
-    """The diffusion models that passes draw with, by the path of the setting."""
-    for name, pass_job in iter_pass_jobs(job):
-        yield pass_setting(name, job.passes[name]), configuration_reference(pass_job.model)
-
-
-def load_pass_models(job: Job) -> dict[str, tuple[Path, ModelFacts]]:
-    """Locate the model of each pass that has one of its own, by the pass's name.
-
-    Raises BadInput if it is not what its pass needs, Missing, TryAgain.
-    """
-    models = {}
-    for name, pass_job in iter_pass_jobs(job):
-        with in_setting(f"{PASSES_PREFIX}{name}"):
-            located = locate_model(pass_job.model, from_images=True)
-            require_pipeline_support(pass_job, located[1].pipeline)
-        models[name] = located
-    return models
-
-
-def fill_pass_settings(job: Job, models: Mapping[str, ModelFacts]) -> Job:
-    """The job with the steps and guidance of passes' own models, if their passes set none."""
-    passes = dict(job.passes)
-    for name, pass_job in iter_pass_jobs(job):
-        facts = models[name]
-        update = {
-            "steps": default_steps(pass_job, facts, f"{PASSES_PREFIX}{name}"),
-            "guidance": default_guidance(pass_job, facts),
-        }
-        passes[name] = passes[name].model_copy(update=update)
-    return job.model_copy(update={"passes": passes})
-
-
-def _pass_defaults(defaults: RowDefaults, settings: RefinePass) -> RowDefaults:
-    """Defaults of the pass for a row that sets nothing."""
-    update = {
-        "steps": settings.steps,
-        "guidance": settings.guidance,
-        "sampler": settings.sampler or defaults.sampler,
-        "loras": "",
-    }
-    return defaults.model_copy(update=update)

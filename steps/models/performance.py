@@ -16,17 +16,13 @@ GIB = 2**30
 
 def floor_power_of_two(limit: float) -> int:
     """The largest power of two up to `limit`; 1 if there is none."""
-    if limit < 1:
-        return 1
-    exponent = int(limit).bit_length() - 1
+    exponent = max(1, int(limit)).bit_length() - 1
     return 1 << exponent
 
 
 def limit_batch_pixels(images: int, pixels: int, limit: int | None) -> int:
     """A batch size, halved until images of so many pixels have at most `limit` in all."""
-    if limit is None:
-        return images
-    while images > 1 and images * pixels > limit:
+    while limit is not None and images > 1 and images * pixels > limit:
         images //= 2
     return images
 
@@ -62,25 +58,18 @@ class TimeFigure:
     device: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardCost:
-    """One forward pass of a denoiser at its own size."""
-
-    tflop: float
-    megapixels: float
-
-
-# Counted with torch's FlopCounterMode on meta tensors.
-FORWARD_COSTS = {
-    "stabilityai/stable-diffusion-xl-base-1.0": ForwardCost(6.76, 1.05),
-    "stable-diffusion-v1-5/stable-diffusion-v1-5": ForwardCost(0.80, 0.26),
-    "stabilityai/stable-diffusion-3.5-medium": ForwardCost(11.3, 1.05),
-    "stabilityai/stable-diffusion-3.5-large": ForwardCost(31.1, 1.05),
-    "black-forest-labs/FLUX.1-dev": ForwardCost(74.4, 1.05),
-    "black-forest-labs/FLUX.1-schnell": ForwardCost(74.4, 1.05),
-    "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": ForwardCost(6.6, 1.05),
-    "Efficient-Large-Model/Sana_1600M_1024px_diffusers": ForwardCost(3.0, 1.05),
-    "Qwen/Qwen-Image": ForwardCost(69.3, 1.05),
+# TFLOP of one forward pass of a denoiser by the megapixels of its own size, counted with torch's
+# FlopCounterMode on meta tensors.
+FORWARD_TFLOP_PER_MEGAPIXEL = {
+    "stabilityai/stable-diffusion-xl-base-1.0": 6.76 / 1.05,
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": 0.80 / 0.26,
+    "stabilityai/stable-diffusion-3.5-medium": 11.3 / 1.05,
+    "stabilityai/stable-diffusion-3.5-large": 31.1 / 1.05,
+    "black-forest-labs/FLUX.1-dev": 74.4 / 1.05,
+    "black-forest-labs/FLUX.1-schnell": 74.4 / 1.05,
+    "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": 6.6 / 1.05,
+    "Efficient-Large-Model/Sana_1600M_1024px_diffusers": 3.0 / 1.05,
+    "Qwen/Qwen-Image": 69.3 / 1.05,
 }
 
 
@@ -97,19 +86,12 @@ def time_figure(job: Job, facts: ModelFacts, tuned: TimeFigure | None = None) ->
         return TimeFigure(job.shard.seconds_per_image / work, JOB_SOURCE)
     if tuned is not None:
         return tuned
-    cost = FORWARD_COSTS.get(job.model.id)
-    if cost is None:
+    tflop = FORWARD_TFLOP_PER_MEGAPIXEL.get(job.model.id)
+    if tflop is None:
         return None
     passes = 2 * steps if facts.own.call.is_guided(default_guidance(job, facts)) else steps
-    seconds = _image_tflop(passes, width * height, cost) / H100_TFLOPS
-    return TimeFigure(seconds / work, COMPUTED_SOURCE, is_measured=False)
-
-
-def _image_tflop(passes: int, pixels: int, cost: ForwardCost) -> float:
-    megapixels = pixels / 1e6
-    denoising = passes * cost.tflop * megapixels / cost.megapixels
-    decoding = VAE_TFLOP_PER_MEGAPIXEL * megapixels
-    return denoising + decoding
+    tflop_per_pixel = (passes * tflop + VAE_TFLOP_PER_MEGAPIXEL) / 1e6
+    return TimeFigure(tflop_per_pixel / H100_TFLOPS / steps, COMPUTED_SOURCE, is_measured=False)
 
 
 def require_room(

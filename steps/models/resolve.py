@@ -5,30 +5,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.fields import HubReference
-from imagekiln.steps.job.job import Job, ModelSettings
+from imagekiln.steps.job.execution import SpeedSettings
+from imagekiln.steps.job.fields import HubReference, PipelineSettings
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.models.adapters import adapter_keys, adapters_by_column
 from imagekiln.steps.models.checkpoints import configuration_reference
-from imagekiln.steps.models.compatibility import model_key_extras, require_pipeline_support
+from imagekiln.steps.models.component_files import require_no_revision
 from imagekiln.steps.models.facts import ModelFacts, locate_model
+from imagekiln.steps.models.families import require_pipeline_support
 from imagekiln.steps.models.hub import DEFAULT_REVISION, is_commit, is_hub_id, resolve_commit
 from imagekiln.steps.models.loras import LoraFacts, load_lora_facts
 from imagekiln.steps.models.passes import (
     PASSES_PREFIX,
     PassFacts,
     PassSizes,
-    fill_pass_settings,
-    load_pass_facts,
-    load_pass_models,
-    model_references,
     pass_keys,
     pass_references,
-    pass_setting,
-    require_pass_support,
+    resolve_passes,
     sum_weights,
 )
-from imagekiln.steps.models.scorers import score_digests, score_references
+from imagekiln.steps.models.transformers_models import score_digests, score_references
 
 LORA_SETTING_PREFIX = "model.loras."
 SCORE_SETTING_PREFIX = "scores."
@@ -109,14 +106,17 @@ class ResolvedModel:
         yield "model", self.facts.digest
         settings = adapters_by_column(self.job.model)
         for column, key in sorted(self.adapters.items()):
-            yield settings[column].setting_path, f"{column}={key}"
+            setting = settings[column].setting_path
+            yield setting, f"{column}={key}"
         for name, lora in sorted(self.loras.items()):
-            yield f"{LORA_SETTING_PREFIX}{name}", f"{name}={lora.sha256}"
+            setting = f"{LORA_SETTING_PREFIX}{name}"
+            yield setting, f"{name}={lora.sha256}"
         for setting, digest in self.scores.items():
             yield setting, f"{setting}={digest}"
         for name, facts in self.passes.items():
-            setting = pass_setting(name, self.job.passes[name])
-            yield setting, f"{PASSES_PREFIX}{name}={facts.digest}"
+            setting = f"{PASSES_PREFIX}{name}"
+            own = setting if facts.model is None else f"{setting}.model"
+            yield own, f"{setting}={facts.digest}"
 
 
 def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> ResolvedModel:
@@ -128,21 +128,17 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
     job, revisions = pin_revisions(job, planned)
     configuration, facts = locate_model(job.model)
     require_pipeline_support(job, facts.pipeline)
-    pass_models = load_pass_models(job)
-    pass_facts = {name: own for name, (_, own) in pass_models.items()}
-    drawing = {name: PassFacts(own.digest, model=own) for name, own in pass_facts.items()}
-    job = fill_pass_settings(job, pass_facts)
-    require_pass_support(job, facts, drawing)
+    passes = resolve_passes(job, facts)
     return ResolvedModel(
-        job=job,
+        job=job.model_copy(update={"passes": passes.settings}),
         facts=facts,
         configuration=configuration,
         adapters=adapter_keys(job.model, facts.pipeline),
         loras=load_lora_facts(job.model),
         revisions=revisions,
         scores=score_digests(job),
-        passes={**load_pass_facts(job), **drawing},
-        pass_configurations={name: folder for name, (folder, _) in pass_models.items()},
+        passes=passes.facts,
+        pass_configurations=passes.configurations,
     )
 
 
@@ -154,47 +150,37 @@ def pin_revisions(
     `planned` are the names of an existing plan, which keep their commits; the hub is asked for any
     other. Raises BadInput, Missing, TryAgain.
     """
-    planned_commits = {(named.setting, named.id, named.name): named.commit for named in planned}
+    commits = {(named.setting, named.id, named.name): named.commit for named in planned}
     revisions: list[NamedRevision] = []
-    references = (
-        ("model", configuration_reference(job.model)),
-        *adapter_references(job.model),
-        *score_references(job),
-        *pass_references(job),
-        *model_references(job),
-    )
-    for setting, reference in references:
+    for setting, reference in iter_references(job):
+        if isinstance(reference, PipelineSettings):
+            reference = configuration_reference(reference)
         if not is_hub_id(reference.id):
-            _refuse_revision(setting, reference)
-            continue
-        if is_commit(reference.revision):
-            continue
-        name = reference.revision or DEFAULT_REVISION
-        commit = planned_commits.get((setting, reference.id, name))
-        if commit is None:
-            commit = resolve_commit(reference, setting)
-        revisions.append(NamedRevision(setting, reference.id, name, commit))
+            require_no_revision(setting, reference)
+        elif not is_commit(reference.revision):
+            name = reference.revision or DEFAULT_REVISION
+            key = (setting, reference.id, name)
+            commit = commits.get(key) or resolve_commit(reference, setting)
+            revisions.append(NamedRevision(setting, reference.id, name, commit))
     for named in revisions:
         # The last name, that of a LoRA, may have dots.
         job = _with_commit(job, named.setting.split(".", 2), named.commit)
     return job, tuple(revisions)
 
 
-def _refuse_revision(setting: str, reference: HubReference) -> None:
-    if reference.revision is not None:
-        raise BadInput(
-            f"{setting}.revision is {reference.revision}, and {reference.id} is no repository of a "
-            f"hub, so that it has none. Remove the revision, or correct {setting}.id."
-        )
-
-
-def adapter_references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:
-    """A model's adapters and LoRAs, by the path of the setting."""
-    for adapter in (model.controlnet, model.ip_adapter):
+def iter_references(job: Job) -> Iterator[tuple[str, HubReference]]:
+    """The models of a job, its adapters, LoRAs, scores and passes, by the path of the setting."""
+    yield "model", job.model
+    for adapter in (job.model.controlnet, job.model.ip_adapter):
         if adapter is not None:
             yield adapter.setting_path, adapter
-    for name, lora in sorted(model.loras.items()):
+    for name, lora in sorted(job.model.loras.items()):
         yield f"{LORA_SETTING_PREFIX}{name}", lora
+    yield from score_references(job)
+    yield from pass_references(job)
+    for name, settings in job.passes.items():
+        if isinstance(settings, RefinePass) and settings.model is not None:
+            yield f"{PASSES_PREFIX}{name}.model", settings.model
 
 
 def _with_commit(settings: Any, path: Sequence[str], commit: str) -> Any:  # noqa: ANN401  # a job, or a part of it
@@ -206,3 +192,19 @@ def _with_commit(settings: Any, path: Sequence[str], commit: str) -> Any:  # noq
         return {**settings, name: _with_commit(settings[name], rest, commit)}
     update = {name: _with_commit(getattr(settings, name), rest, commit)}
     return settings.model_copy(update=update)
+
+
+def shortcuts_label(speed: SpeedSettings) -> str | None:
+    """The shortcuts as the manifest names them, such as `fp8`; None if there are none."""
+    return ",".join(model_key_extras(speed)) or None
+
+
+def model_key_extras(speed: SpeedSettings) -> Iterator[str]:
+    """The settings that, besides the model's files and dtype, change every image of a job."""
+    if speed.quantization != "none":
+        yield speed.quantization
+    if speed.guidance_interval is not None:
+        start, end = speed.guidance_interval
+        yield f"guidance_interval={start}-{end}"
+    if speed.step_cache is not None:
+        yield f"step_cache={speed.step_cache.interval}"

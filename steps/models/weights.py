@@ -2,17 +2,16 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from safetensors import SafetensorError, safe_open
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage.local import open_file
 
-T = TypeVar("T")
 READER_THREADS = 4
 # Python's lock is taken once for each piece. Beside a thread that imports modules that takes 5 ms,
 # so that pieces of hashlib's own 256 KiB would be hashed at a tenth of the speed.
@@ -39,17 +38,10 @@ def file_sha256(path: Path, before_piece: BeforePiece = proceed) -> str:
     return digest.hexdigest()
 
 
-def hash_files(paths: Sequence[Path], before_piece: BeforePiece = proceed) -> list[str]:
+def hash_files(paths: Iterable[Path], before_piece: BeforePiece = proceed) -> list[str]:
     """The SHA-256 of each file, several at a time. Raises as `file_sha256`."""
-    return map_files(paths, lambda path: file_sha256(path, before_piece))
-
-
-def map_files(paths: Sequence[Path], work: Callable[[Path], T]) -> list[T]:
-    """The results of `work`, in the order of the paths. The largest file, the longest, is first."""
-    largest_first = sorted(paths, key=lambda path: path.stat().st_size, reverse=True)
     with ThreadPoolExecutor(READER_THREADS, "weights") as pool:
-        results = {path: pool.submit(work, path) for path in largest_first}
-    return [results[path].result() for path in paths]
+        return list(pool.map(partial(file_sha256, before_piece=before_piece), paths))
 
 
 def iter_pieces(path: Path, before_piece: BeforePiece) -> Iterator[memoryview]:

@@ -10,27 +10,36 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan import catalog_sql as sql
-from imagekiln.steps.plan.existing_images import create_existing_table
-from imagekiln.steps.plan.image_sql import INPUT_IMAGE_SET_COLUMN, SHAPE_COLUMNS, quote_literal
-from imagekiln.steps.plan.ordering import Int64Array, SortedStream, order_by_group
+from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS, quote_literal
+from imagekiln.steps.plan.ordering import (
+    GROUP_COLUMN,
+    Int64Array,
+    order_by_group,
+)
 from imagekiln.steps.plan.rules import SAME_ID_RULE, RejectionRule
+from imagekiln.steps.runs.commits import read_head
+from imagekiln.steps.runs.manifest import read_held_ids
 from imagekiln.steps.runs.plan import PlanCounts
+from imagekiln.steps.runs.registry import find_finished_runs
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
+from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import (
     Database,
     arrow_stream_reader,
     read_arrow_batches,
     write_arrow_file,
 )
+from imagekiln.steps.storage.store import Store
 
 MAX_SHAPES = 10_000
 HASHES_PER_RANGE = 2**22  # 32 MiB, sorted in memory at a time
+READERS = 16  # of manifests
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,7 @@ class ImageGroup:
     loras: str | None = None
     strength: float | None = None
     input_images: str | None = None
+    guidance_rescale: float | None = None
     pass_work: float = 0.0
 
 
@@ -67,52 +77,34 @@ class Catalog:
     counts: PlanCounts
     database: Database
     images_file: Path
-    rules: tuple[RejectionRule, ...]
     passthrough: tuple[str, ...]
     candidates: int = 1
 
-    def iter_rejected(self) -> Iterator[pa.RecordBatch]:
-        """The rejected rows: `row`, `column`, `reason`, in input order."""
-        return self.database.fetch_batches(f"{self._rejected_rows_sql()} ORDER BY row")
+    def fetch_rejected(self, start: int, end: int) -> pa.Table:
+        """The rejected rows from `start` to before `end`, in order: `row`, `column`, `reason`."""
+        return self.database.fetch_table(f"""
+            SELECT row, "column", reason FROM rejected JOIN labels USING (rule)
+            WHERE row >= {start} AND row < {end} ORDER BY row""")
 
     def count_rejections(self, limit: int) -> pa.Table:
         """The most frequent reasons for rejection: `column`, `reason`, `rows`, the first `row`."""
         return self.database.fetch_table(f"""
             SELECT "column", reason, count(*) AS rows, min(row) AS row
-            FROM ({self._rejected_rows_sql()})
+            FROM rejected JOIN labels USING (rule)
             GROUP BY ALL ORDER BY rows DESC, row, "column", reason LIMIT {limit}""")
-
-    def _rejected_rows_sql(self) -> str:
-        labels = " UNION ALL ".join(
-            f"SELECT {index}, '{rule.column}', {quote_literal(rule.reason)}"
-            for index, rule in enumerate(self.rules)
-        )
-        return f"""
-            SELECT number // {MAX_IMAGES_PER_ROW} AS row, "column", reason
-            FROM images JOIN ({labels}) label(rule, "column", reason) USING (rule)
-            UNION ALL
-            SELECT DISTINCT row, '{SAME_ID_RULE.column}', '{SAME_ID_RULE.reason}' FROM same_id"""
 
     def iter_duplicates(self) -> Iterator[pa.RecordBatch]:
         """The images that are made under an earlier row, as DUPLICATE_SCHEMA."""
         return self.database.fetch_batches(sql.DUPLICATE_ROWS)
 
-    def iter_images(
-        self, groups: Sequence[ImageGroup] | None = None, sampled: Int64Array | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Every planned image in the order of groups and rows, except those in `sampled`.
-
-        `sampled` is sorted, and `groups` are those without it.
-        """
-        groups = self.groups if groups is None else groups
-        images = self._iter_planned(sampled)
-        if len(groups) > 1:
-            sizes = {
-                tuple(getattr(group, name) for name in SHAPE_COLUMNS): group.images
-                for group in groups
-            }
-            images = order_by_group(images, SHAPE_COLUMNS, sizes, self.images_file.parent)
-        return (batch.drop_columns([INPUT_IMAGE_SET_COLUMN]) for batch in images)
+    def iter_images(self, sampled: Int64Array | None = None) -> Iterator[pa.RecordBatch]:
+        """Every planned image in the order of groups and rows, except those in `sampled`."""
+        columns = [*IMAGE_ROW_SCHEMA.names, *self.passthrough]
+        images = self._iter_planned(columns, sampled)
+        if len(self.groups) > 1:
+            sizes = [group.images for group in self.groups]
+            images = order_by_group(images, sizes, self.images_file.parent)
+        return (batch.drop_columns([GROUP_COLUMN]) for batch in images)
 
     def iter_columns(self, columns: list[str], numbers: Int64Array) -> Iterator[pa.RecordBatch]:
         """Columns of the images with these numbers, which rise, in the order of rows."""
@@ -123,20 +115,23 @@ class Catalog:
                 rows = batch.select(columns)
                 yield rows.filter(pa.array(is_sampled))
 
-    def _iter_planned(self, sampled: Int64Array | None = None) -> Iterator[pa.RecordBatch]:
-        """Every planned image in the order of rows, which a join would lose."""
-        omitted = SortedStream(self.database.fetch_batches(sql.OMITTED_NUMBERS))
-        columns = [*IMAGE_ROW_SCHEMA.names, *self.passthrough, INPUT_IMAGE_SET_COLUMN]
+    def _iter_planned(
+        self, columns: list[str], sampled: Int64Array | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Planned images in the order of rows, which a join would lose, with their group."""
         for batch in read_arrow_batches(self.images_file):
             numbers = batch["number"].to_numpy()
-            is_omitted = omitted.contains(numbers)
+            planned = self.database.fetch_table(f"""
+                SELECT number, place FROM planned
+                WHERE number BETWEEN {numbers[0]} AND {numbers[-1]}""")
             if sampled is not None:
-                is_omitted |= np.isin(numbers, sampled, assume_unique=True)
-            planned = batch.select(columns)
-            if is_omitted.any():
-                is_planned = pa.array(~is_omitted)
-                planned = planned.filter(is_planned)
-            yield planned
+                is_rest = np.isin(planned["number"].to_numpy(), sampled, invert=True)
+                planned = planned.filter(pa.array(is_rest))
+            rows = batch.select(columns)
+            if len(planned) < len(rows):
+                places = np.searchsorted(numbers, planned["number"].to_numpy())
+                rows = rows.take(pa.array(places))
+            yield rows.append_column(GROUP_COLUMN, pa.array(planned["place"].to_numpy()))
 
 
 def write_images(
@@ -185,18 +180,13 @@ def catalog_images(
     Images of the runs at the URIs `existing_runs` are omitted. Candidates are planned together:
     all of them or, if one exists, none. Raises BadInput, TryAgain.
     """
-    # Earlier runs know images by their ids.
-    columns = [*sql.NARROW_COLUMNS, "image_id"] if existing_runs else sql.NARROW_COLUMNS
-    database.register("narrow_images", arrow_stream_reader(images_file, columns))
-    database.execute("CREATE TABLE images AS FROM narrow_images")
-    create_repeated_table(database, "repeated_ids", sql.ID_HASHES)
-    database.execute(sql.SAME_ID_SUSPECTS)
-    _register_texts(database, images_file, "id", "same_id_suspects")
+    database.register("narrow_images", arrow_stream_reader(images_file, sql.NARROW_COLUMNS))
+    database.execute(sql.IMAGES)
+    _create_repeated_table(database, "repeated_ids", sql.ID_HASHES)
     database.execute(sql.SAME_ID)
+    _create_rejected_table(database, (*rules, SAME_ID_RULE))
     database.execute(sql.VALID_IMAGES)
-    create_repeated_table(database, "repeated_images", sql.IMAGE_HASHES)
-    database.execute(sql.DUPLICATE_SUSPECTS)
-    _register_texts(database, images_file, "image_id", "duplicate_suspects")
+    _create_repeated_table(database, "repeated_images", sql.IMAGE_HASHES)
     database.execute(sql.DUPLICATES)
     database.execute(sql.UNIQUE_IMAGES)
     create_existing_table(database, existing_runs)
@@ -204,7 +194,7 @@ def catalog_images(
         database.execute(sql.whole_groups(candidates))
     groups = _group_by_shape(database)
     counts = PlanCounts(
-        rejected_rows=_fetch_count(database, sql.REJECTED_ROW_COUNT),
+        rejected_rows=_fetch_count(database, "SELECT count(*) FROM rejected"),
         images=sum(group.images for group in groups),
         duplicate_images=_fetch_count(database, "SELECT count(*) FROM duplicates"),
         truncated_prompts=sum(group.truncated for group in groups),
@@ -215,61 +205,38 @@ def catalog_images(
         counts=counts,
         database=database,
         images_file=images_file,
-        rules=rules,
         passthrough=passthrough,
         candidates=candidates,
     )
 
 
-def create_repeated_table(
-    database: Database, name: str, hashes_sql: str, hashes_per_range: int = HASHES_PER_RANGE
-) -> None:
+def _create_rejected_table(database: Database, rules: tuple[RejectionRule, ...]) -> None:
+    """Create the table of rejected rows with their rule, and that of the rules' names."""
+    labels = " UNION ALL ".join(
+        f"SELECT {index}, '{rule.column}', {quote_literal(rule.reason)}"
+        for index, rule in enumerate(rules)
+    )
+    database.execute(
+        f'CREATE TABLE labels AS SELECT * FROM ({labels}) label(rule, "column", reason)'
+    )
+    database.execute(sql.rejected(len(rules) - 1))
+
+
+def _create_repeated_table(database: Database, name: str, hashes_sql: str) -> None:
     """Create the table `name` of hashes that the query returns more than once.
 
     NumPy sorts hashes in a tenth of the time that DuckDB takes to group them, in bounded memory.
     """
     database.execute(f"CREATE TABLE {name} (hash UBIGINT)")
     count = _fetch_count(database, f"SELECT count(*) FROM ({hashes_sql})")
-    ranges = count // hashes_per_range + 1
-    numbers = range(ranges + 1)
-    bounds = [2**64 * number // ranges for number in numbers]
+    ranges = count // HASHES_PER_RANGE + 1
+    bounds = [2**64 * number // ranges for number in range(ranges + 1)]
     for low, high in pairwise(bounds):
-        hashes = _fetch_sorted_hashes(database, hashes_sql, low, high)
-        later = hashes[1:]
-        earlier = hashes[:-1]
-        repeated = later[later == earlier]
-        rows = pa.table({"hash": repeated})
-        reader = rows.to_reader()
-        database.register("repeated_hashes", reader)
-        database.execute(f"INSERT INTO {name} FROM repeated_hashes")
-
-
-def _fetch_sorted_hashes(
-    database: Database, hashes_sql: str, low: int, high: int
-) -> npt.NDArray[np.uint64]:
-    batches = database.fetch_batches(
-        f"""
-        SELECT hash FROM ({hashes_sql})
-        WHERE hash BETWEEN {low} AND {high - 1}
-        """
-    )
-    columns = [np.empty(0, np.uint64)]
-    for batch in batches:
-        column = batch["hash"]
-        columns.append(column.to_numpy())
-    hashes = np.concatenate(columns)
-    hashes.sort()
-    return hashes
-
-
-def _register_texts(database: Database, images_file: Path, column: str, suspects: str) -> None:
-    """Register `suspect_texts`: the `column` of the images whose numbers `suspects` has."""
-    path = images_file.with_name(f"{suspects}.arrow")
-    numbers = SortedStream(database.fetch_batches(f"SELECT number FROM {suspects} ORDER BY number"))
-    batches = arrow_stream_reader(images_file, ["number", column])
-    # By way of the disk: while the numbers are read, DuckDB runs no other statement.
-    write_arrow_file(path, map(numbers.filter, batches))
-    database.register("suspect_texts", arrow_stream_reader(path, ["number", column]))
+        rows = database.fetch_table(f"""
+            SELECT hash FROM ({hashes_sql}) WHERE hash BETWEEN {low} AND {high - 1}""")
+        hashes = np.sort(rows["hash"].to_numpy())
+        repeated = hashes[1:][hashes[1:] == hashes[:-1]]
+        database.insert(f"INSERT INTO {name} FROM hashes", "hashes", pa.table({"hash": repeated}))
 
 
 def _group_by_shape(database: Database) -> tuple[ImageGroup, ...]:
@@ -281,6 +248,7 @@ def _group_by_shape(database: Database) -> tuple[ImageGroup, ...]:
             f"{', '.join(SHAPE_COLUMNS)}: "
             "images of different ones share no batch. Use fewer distinct values."
         )
+    database.execute(sql.PLANNED)
     groups = database.fetch_table(sql.GROUPS)
     return tuple(ImageGroup(**group) for group in groups.to_pylist())
 
@@ -288,3 +256,35 @@ def _group_by_shape(database: Database) -> tuple[ImageGroup, ...]:
 def _fetch_count(database: Database, sql: str) -> int:
     (column,) = database.fetch_table(sql).columns
     return int(column[0].as_py())
+
+
+def successful_runs(job: Job, run_id: str | None = None) -> tuple[str, ...]:
+    """The ids of other successful runs, oldest first, if the job skips existing images."""
+    if not job.skip_existing:
+        return ()
+    entries = find_finished_runs(job.output)
+    return tuple(entry.run_id for entry in entries if entry.run_id != run_id)
+
+
+def create_existing_table(database: Database, runs: Sequence[str]) -> None:
+    """Fill the table `existing` with the numbers of images that one of the runs holds.
+
+    The view `planned_images` has the others. Raises BadInput for a run that is damaged, TryAgain.
+    """
+    database.execute(sql.HELD)
+    for ids in _iter_held_ids([open_store(uri) for uri in runs]):
+        database.insert(sql.INSERT_HELD, "manifest", ids)
+    database.execute(sql.EXISTING)
+    database.execute("DROP TABLE held")
+    database.execute(sql.PLANNED_IMAGES)
+
+
+def _iter_held_ids(runs: Sequence[Store]) -> Iterator[pa.Table]:
+    """The ids of images that the runs hold, manifest by manifest."""
+    heads = map_ordered(lambda run: read_head(runs[run]), len(runs), READERS)
+    manifests = [
+        (store, key)
+        for store, head in zip(runs, heads, strict=True)
+        for key in head.commit.manifests
+    ]
+    return map_ordered(lambda place: read_held_ids(*manifests[place]), len(manifests), READERS)

@@ -36,7 +36,7 @@ INTEGER_PATTERN = r"^\s*[+-]?0*([0-9]{1,19}|[0-8]?[0-9]{1,15}\.0*)\s*$"
 INT64_RANGE = pa.scalar(-(2**63)), pa.scalar(2**63 - 1)
 NUMBER_PATTERN = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?\s*$"
 MAX_EXACT_FLOAT = 2.0**53  # of integers that a float distinguishes
-UINT64_LIMIT = pa.scalar(2**63, pa.uint64())  # of what fits 64 bits with a sign
+INVALID = "invalid"  # the fault of a cell that is not what its column holds
 # Arrow selects no rows of views, which some writers of Parquet prefer.
 PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 MAX_LISTED_COLUMNS = 12
@@ -101,18 +101,16 @@ def describe_unread(ours: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Values, null for empty and invalid cells; `valid` is False for the latter."""
+    """Values, null for empty and invalid cells, and the faults of the latter, if there are any."""
 
     values: pa.Array
-    valid: pa.Array | None = None
+    faults: pa.Array | None = None
 
     def mark_invalid(self, wrong: pa.Array, column: str) -> pa.Array:
-        """Write `column` into the nulls of `wrong` for invalid cells."""
-        if self.valid is None:
+        """Write column and fault into the nulls of `wrong` for invalid cells."""
+        if self.faults is None:
             return wrong
-        is_marked = pc.is_valid(wrong)
-        stays = pc.or_(self.valid, is_marked)
-        return pc.if_else(stays, wrong, pa.scalar(column))
+        return pc.coalesce(wrong, pc.binary_join_element_wise(column, self.faults, " "))
 
 
 def read_texts(array: pa.Array, where: str) -> Cells:
@@ -123,10 +121,7 @@ def read_texts(array: pa.Array, where: str) -> Cells:
         return Cells(uuid_texts(array.storage))
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return Cells(array.cast(pa.string()))
-    if not is_text(kind):
-        name = cut_name(str(kind))
-        raise BadInput(f"{where} is {name}, not text. Write it as strings.")
-    return _valid_texts(array)
+    return _read_valid_texts(array, f"{where} is {{}}, not text. Write it as strings.")
 
 
 def read_integers(array: pa.Array, where: str) -> Cells:
@@ -135,31 +130,24 @@ def read_integers(array: pa.Array, where: str) -> Cells:
     kind = array.type
     if pa.types.is_null(kind) or pa.types.is_signed_integer(kind):
         return Cells(array.cast(pa.int64()))
-    if pa.types.is_unsigned_integer(kind):
-        magnitudes = array.cast(pa.uint64())
-        fits = pc.less(magnitudes, UINT64_LIMIT)
-        return _keep_valid(array, fits, pa.int64())
     if pa.types.is_floating(kind):
-        floats = array.cast(pa.float64())
-        array = _nan_to_null(floats)
-        truncated = pc.trunc(array)
-        is_whole = pc.equal(truncated, array)
-        size = pc.abs(array)
-        is_exact = pc.less_equal(size, MAX_EXACT_FLOAT)
-        fits = pc.and_(is_whole, is_exact)
-        return _keep_valid(array, fits, pa.int64())
-    if not is_text(kind):
-        name = cut_name(str(kind))
-        raise BadInput(f"{where} is {name}, not integers. Write it as integers.")
-    decimals = _parse_text(array, INTEGER_PATTERN, pa.decimal128(38))
-    values = decimals.values
+        floats = _nan_to_null(array)
+        is_whole = pc.equal(pc.trunc(floats), floats)
+        is_exact = pc.less_equal(pc.abs(floats), MAX_EXACT_FLOAT)
+        return _keep(floats, pc.and_(is_whole, is_exact), pa.int64())
+    if pa.types.is_unsigned_integer(kind):
+        array = array.cast(pa.string())
+    texts = _read_valid_texts(array, f"{where} is {{}}, not integers. Write it as integers.")
+    decimals = _parse_texts(texts, INTEGER_PATTERN, pa.decimal128(38))
     lowest, highest = INT64_RANGE
-    is_high_enough = pc.greater_equal(values, lowest)
-    is_low_enough = pc.less_equal(values, highest)
-    fits = pc.and_(is_high_enough, is_low_enough)
-    integers = _keep_valid(values, fits, pa.int64())
-    valid = pc.and_(decimals.valid, integers.valid)
-    return Cells(integers.values, valid)
+    is_high_enough = pc.greater_equal(decimals.values, lowest)
+    fits = pc.and_(is_high_enough, pc.less_equal(decimals.values, highest))
+    return _keep(
+        decimals.values,
+        fits,
+        pa.int64(),
+        decimals.faults,
+    )
 
 
 def read_numbers(array: pa.Array, where: str) -> Cells:
@@ -169,14 +157,10 @@ def read_numbers(array: pa.Array, where: str) -> Cells:
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return Cells(array.cast(pa.float64(), safe=False))
     if pa.types.is_floating(kind):
-        floats = array.cast(pa.float64())
-        array = _nan_to_null(floats)
-        is_finite = pc.is_finite(array)
-        return _keep_valid(array, is_finite, pa.float64())
-    if not is_text(kind):
-        name = cut_name(str(kind))
-        raise BadInput(f"{where} is {name}, not numbers. Write it as floats.")
-    return _parse_text(array, NUMBER_PATTERN, pa.float64())
+        floats = _nan_to_null(array)
+        return _keep(floats, pc.is_finite(floats), pa.float64())
+    texts = _read_valid_texts(array, f"{where} is {{}}, not numbers. Write it as floats.")
+    return _parse_texts(texts, NUMBER_PATTERN, pa.float64())
 
 
 COLUMN_READERS: Mapping[ColumnKind, Callable[[pa.Array, str], Cells]] = {
@@ -212,57 +196,50 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def _nan_to_null(array: pa.Array) -> pa.Array:
-    null = pa.scalar(None, array.type)
-    return pc.if_else(pc.is_nan(array), null, array)
+    floats = array.cast(pa.float64())
+    return pc.if_else(pc.is_nan(floats), None, floats)
 
 
-def _keep_valid(array: pa.Array, valid: pa.Array, kind: pa.DataType) -> Cells:
-    null = pa.scalar(None, array.type)
-    values = pc.if_else(valid, array, null)
-    is_empty = pc.is_null(array)
-    valid = pc.fill_null(valid, True)
-    valid = pc.or_(is_empty, valid)
-    return Cells(values.cast(kind), valid)
+def _keep(
+    array: pa.Array, is_valid: pa.Array, kind: pa.DataType, earlier: pa.Array | None = None
+) -> Cells:
+    """Keep the valid cells, as this type; the others are faults, beside `earlier` ones."""
+    values = pc.if_else(is_valid, array, None)
+    is_wrong = pc.and_(pc.is_valid(array), pc.is_null(values))
+    faults = pc.if_else(is_wrong, INVALID, pa.scalar(None, pa.string()))
+    return Cells(values.cast(kind), faults if earlier is None else pc.coalesce(earlier, faults))
 
 
-def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
+def _parse_texts(texts: Cells, pattern: str, kind: pa.DataType) -> Cells:
     """Texts as numbers: empty ones are null, those that do not match the pattern invalid."""
-    texts = _valid_texts(array)
     trimmed = pc.utf8_trim_whitespace(texts.values)
-    is_blank = pc.equal(trimmed, "")
-    is_blank = pc.fill_null(is_blank, False)
-    matches = pc.match_substring_regex(texts.values, pattern)
-    null = pa.scalar(None, pa.string())
-    trimmed = pc.if_else(is_blank, null, trimmed)
-    is_valid = pc.or_(is_blank, matches)
-    cells = _keep_valid(trimmed, is_valid, pa.string())
+    filled = pc.if_else(pc.equal(trimmed, ""), None, trimmed)
+    cells = _keep(
+        filled,
+        pc.match_substring_regex(filled, pattern),
+        pa.string(),
+        texts.faults,
+    )
     unsigned = pc.replace_substring_regex(cells.values, r"^\+", "")
-    valid = cells.valid
-    if texts.valid is not None:
-        valid = pc.and_(valid, texts.valid)
-    return Cells(unsigned.cast(kind), valid)
+    return Cells(unsigned.cast(kind), cells.faults)
 
 
-def _valid_texts(array: pa.Array) -> Cells:
+def _read_valid_texts(array: pa.Array, problem: str) -> Cells:
+    """The texts that are UTF-8. Raises BadInput with `problem` for the type if it is no text."""
+    if not is_text(array.type):
+        raise BadInput(problem.format(cut_name(str(array.type))))
     array = array.cast(pa.string())
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        return _decode_rows(array)
+        # By row, since it is rare: bytes that are no UTF-8 cost their own rows and no others.
+        raw = array.view(pa.binary())
+        decoded = [
+            None if cell is None else cell.decode(errors="replace") for cell in raw.to_pylist()
+        ]
+        replaced = pa.array(decoded, pa.string())
+        return _keep(replaced, pc.equal(replaced.cast(pa.binary()), raw), pa.string())
     return Cells(array)
-
-
-def _decode_rows(array: pa.Array) -> Cells:
-    # By row, since it is rare: bytes that are no UTF-8 cost their own rows and no others.
-    raw = array.cast(pa.binary())
-    decoded = []
-    for cell in raw.to_pylist():
-        text = None if cell is None else cell.decode(errors="replace")
-        decoded.append(text)
-    texts = pa.array(decoded, pa.string())
-    encoded = texts.cast(pa.binary())
-    is_same = pc.equal(encoded, raw)
-    return _keep_valid(texts, is_same, pa.string())
 
 
 def passthrough_names(count: int) -> tuple[str, ...]:
@@ -295,11 +272,9 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
 
 def describe_absence(schema: pa.Schema, name: str) -> str:
     """The predicate of a file without this column, with the columns that it has."""
-    shown = schema.names[:MAX_LISTED_COLUMNS]
-    listed = ", ".join(map(cut_name, shown)) or "none"
-    omitted = len(schema.names) - MAX_LISTED_COLUMNS
-    more = f" and {omitted} more" if omitted > 0 else ""
-    return f"has no column {name!r} (it has {listed}{more})"
+    listed = ", ".join(map(cut_name, schema.names[:MAX_LISTED_COLUMNS]))
+    more = ", ..." if len(schema.names) > MAX_LISTED_COLUMNS else ""
+    return f"has no column {name!r} (it has {listed or 'none'}{more})"
 
 
 def read_passthrough(array: pa.Array, where: str) -> Cells:
@@ -313,7 +288,7 @@ def read_passthrough(array: pa.Array, where: str) -> Cells:
                 f"{where} has text that is not valid UTF-8. Correct it, or do not carry it."
             ) from error
         cells = read_texts(array, where)
-        return Cells(cells.values.cast(array.type), cells.valid)
+        return Cells(cells.values.cast(array.type), cells.faults)
     return Cells(array)
 
 

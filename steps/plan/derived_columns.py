@@ -49,15 +49,12 @@ class DerivedColumns:
         """The batch with the fields at its end."""
         prompts = batch.column("prompt")
         # Longer ones are rejected, and would take any time and memory to tokenize.
-        lengths = pc.utf8_length(prompts)
-        is_short = pc.less_equal(lengths, MAX_PROMPT_CHARS)
-        null = pa.scalar(None, prompts.type)
-        prompts = pc.if_else(is_short, prompts, null)
+        is_short = pc.less_equal(pc.utf8_length(prompts), MAX_PROMPT_CHARS)
+        prompts = pc.if_else(is_short, prompts, None)
         # A prompt counts if any of the models truncates it.
         by_model = [model.find_truncated(prompts) for model in self._lengths]
         truncated = reduce(pc.or_kleene, by_model)
-        loras = self._loras.read(batch.column("loras"))
-        columns = [*batch.columns, truncated, *loras]
+        columns = [*batch.columns, truncated, *self._loras.read(batch.column("loras"))]
         schema = pa.schema([*batch.schema, *DERIVED_FIELDS])
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -148,26 +145,17 @@ class PromptLengths:
         words = encoded.dictionary
         indices = encoded.indices.to_numpy()
 
-        texts = words.to_pylist()
-        cached = map(self._words.get, texts, repeat(UNKNOWN_LENGTH))
+        cached = map(self._words.get, words.to_pylist(), repeat(UNKNOWN_LENGTH))
         lengths = np.fromiter(cached, np.int64, len(words))
         unknown = np.flatnonzero(lengths == UNKNOWN_LENGTH)
-        unknown_words = words.take(pa.array(unknown))
-        lengths[unknown] = _most_tokens(unknown_words, limit)
-        word_lengths = lengths[indices]
-        at_most = _sum_slices(word_lengths, offsets)
-        exceeds = at_most > limit
+        lengths[unknown] = _most_tokens(words.take(pa.array(unknown)), limit)
+        exceeds = _sum_slices(lengths[indices], offsets) > limit
         # Words that are only in prompts which do not exceed the limit even so stay unknown.
-        word_counts = np.diff(offsets)
-        is_open_word = np.repeat(exceeds, word_counts)
-        open_words = indices[is_open_word]
-        needed = np.intersect1d(open_words, unknown)
+        is_open_word = np.repeat(exceeds, np.diff(offsets))
+        needed = np.intersect1d(indices[is_open_word], unknown)
         needed_words = words.take(pa.array(needed))
-        texts = needed_words.to_pylist()
-        lengths[needed] = self._tokenize_words(texts)
-        word_lengths = lengths[indices]
-        counts = _sum_slices(word_lengths, offsets)
-        return counts > limit
+        lengths[needed] = self._tokenize_words(needed_words.to_pylist())
+        return _sum_slices(lengths[indices], offsets) > limit
 
     def _tokenize_words(self, words: list[str]) -> list[int]:
         lengths: list[int] = []
@@ -177,8 +165,7 @@ class PromptLengths:
             batch = words[start : start + WORDS_PER_BATCH]
             encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
             lengths.extend(map(len, encodings))
-        cached = len(self._words) + len(words)
-        if cached > MAX_CACHED_WORDS:
+        if len(self._words) + len(words) > MAX_CACHED_WORDS:
             self._words.clear()
         for word, length in zip(words, lengths, strict=True):
             if len(word) <= MAX_CACHED_WORD_CHARS:

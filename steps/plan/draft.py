@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,19 +14,18 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import dataset_name
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.checkpoints import scheduler_changes
-from imagekiln.steps.models.compatibility import require_quantizable_loras
-from imagekiln.steps.models.facts import default_image_size
+from imagekiln.steps.models.families import require_quantizable_loras
 from imagekiln.steps.models.loras import parse_loras
-from imagekiln.steps.models.passes import PassSizes, iter_pass_jobs
+from imagekiln.steps.models.own_settings import fitting_samplers
+from imagekiln.steps.models.passes import iter_pass_jobs
 from imagekiln.steps.models.performance import TimeFigure, time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
-from imagekiln.steps.models.samplers import fitting_samplers
 from imagekiln.steps.plan.catalog import Catalog, catalog_images, write_images
 from imagekiln.steps.plan.catalog_sql import split_groups
 from imagekiln.steps.plan.columns import describe_unread, passthrough_names
 from imagekiln.steps.plan.derived_columns import DERIVED_FIELDS, DerivedColumns
 from imagekiln.steps.plan.image_sql import images_sql, model_key
-from imagekiln.steps.plan.input_files import InputFile, input_fingerprint
+from imagekiln.steps.plan.input_files import InputFile
 from imagekiln.steps.plan.input_images import ImageSink, InputImages
 from imagekiln.steps.plan.prompt_batches import (
     CellNotes,
@@ -50,8 +50,6 @@ from imagekiln.steps.plan.sharding import (
 )
 from imagekiln.steps.runs.plan import (
     BatchSize,
-    InputFacts,
-    PlanCounts,
     RewriteFacts,
     max_batch_size,
 )
@@ -60,7 +58,6 @@ from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.scratch import Database
 
-MAX_DESCRIBED_CAUSES = 5
 FUSED_LORAS = "fused-loras"  # they change the last digits of every image
 # Takes rejected rows, as REJECTED_SCHEMA, and returns the URI of the object that lists them.
 RejectedSink: TypeAlias = Callable[[Iterator[pa.RecordBatch]], str]
@@ -82,6 +79,11 @@ class PlanInputs:
     rewrite: RewriteFacts | None = None
 
     @property
+    def rows(self) -> int:
+        """The rows of all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
     def has_loras_by_row(self) -> bool:
         """Return whether a column holds LoRAs. Its cells do not count: ids depend on one row."""
         return "loras" not in empty_columns(self.files)
@@ -98,75 +100,37 @@ class PlanInputs:
 class PlanDraft:
     """The images of a job, validated, grouped and cut.
 
-    `work` is in pixels times steps, and `figure` its time, if known. `sizes` are those of passes.
-    `notes` are for the user. With `sample`, that is the first shard.
+    `work` is in pixels times steps, and `figure` its time, if known. `notes` are for the user. With
+    `sample`, that is the first shard.
     """
 
-    files: tuple[InputFile, ...]
+    inputs: PlanInputs
     catalog: Catalog
-    default_size: tuple[int, int]
     batch_sizes: tuple[BatchSize, ...]
     sharding: Sharding
     work: float
     figure: TimeFigure | None
-    sizes: PassSizes
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
     sample: PlanSample | None = None
-
-    @property
-    def input(self) -> InputFacts:
-        """Facts about the input that was read."""
-        return InputFacts(
-            files=len(self.files),
-            rows=_count_rows(self.files),
-            sha256=input_fingerprint(self.files),
-        )
-
-    @property
-    def counts(self) -> PlanCounts:
-        """The numbers of images and of rejected rows."""
-        return self.catalog.counts
-
-    @property
-    def rejection_causes(self) -> tuple[RejectionCause, ...]:
-        """Reasons for rejected rows, the most frequent reasons first."""
-        return find_rejection_causes(self.files, self.catalog)
-
-    def iter_rejected(self) -> Iterator[pa.RecordBatch]:
-        """The rejected rows, as REJECTED_SCHEMA."""
-        return locate_rejected_rows(self.files, self.catalog.iter_rejected())
 
     def iter_shards(self) -> Iterator[pa.Table]:
         """The image rows of each shard in turn, with the sizes in which images are stored."""
-        for rows in self._iter_drawn_shards():
-            yield with_final_sizes(rows, self.sizes)
-
-    def _iter_drawn_shards(self) -> Iterator[pa.Table]:
         schema = IMAGE_ROW_SCHEMA
-        for field in self.files[0].passthrough:
-            name = dataset_name(field.name)
-            schema = schema.append(field.with_name(name))
-        sizes = self.sharding.shard_images
-        batches = self.catalog.iter_images()
+        for field in self.inputs.files[0].passthrough:
+            schema = schema.append(field.with_name(dataset_name(field.name)))
+        sampled = None if self.sample is None else np.sort(self.sample.numbers)
+        batches = self.catalog.iter_images(sampled)
         if self.sample is not None:
-            sampled = read_sample(self.catalog, self.sample)
-            sampled = sampled.rename_columns(schema.names)
-            sampled = sampled.cast(schema)
-            yield sampled.combine_chunks()
-            sizes = sizes[1:]
-            numbers = np.sort(self.sample.numbers)
-            batches = self.catalog.iter_images(self.sample.rest, numbers)
-        waiting = pa.Table.from_batches([], schema)
-        for size in sizes:
+            batches = chain(read_sample(self.catalog, self.sample).to_batches(), batches)
+        waiting = schema.empty_table()
+        for size in self.sharding.shard_images:
             while waiting.num_rows < size:
-                batch = next(batches)
-                rows = pa.Table.from_batches([batch])
-                rows = rows.rename_columns(schema.names)
-                rows = rows.cast(schema)
+                rows = pa.Table.from_batches([next(batches)])
+                rows = rows.rename_columns(schema.names).cast(schema)
                 waiting = pa.concat_tables([waiting, rows])
-            shard = waiting.slice(0, size)
-            yield shard.combine_chunks()
+            shard = waiting.slice(0, size).combine_chunks()
             waiting = waiting.slice(size)
+            yield with_final_sizes(shard, self.inputs.model.pass_sizes)
 
 
 @contextmanager
@@ -184,10 +148,16 @@ def make_draft(
     """
     with closing(Database(scratch)) as database:
         notes = CellNotes()
-        catalog = _make_images(inputs, database, scratch, store_image, notes)
+        catalog = _make_images(
+            inputs,
+            database,
+            scratch,
+            store_image,
+            notes,
+        )
         _refuse_too_many_rejected(inputs, catalog, store_rejected)
         _refuse_split_groups(inputs, catalog)
-        yield replace(_cut(inputs, catalog), notes=notes.describe())
+        yield _cut(inputs, catalog, notes.describe())
 
 
 def _make_images(
@@ -223,9 +193,14 @@ def _make_images(
     derived = DerivedColumns(configurations, job.defaults.loras, lora_digests)
     batches = iter_prompt_batches(inputs.files, InputImages(store_image), notes)
     rows = map(derived.append_to, batches)
-    write_images(database, schema, rows, sql, images_file)
-    output = job.output.rstrip("/")
-    runs = [f"{output}/{run_id}" for run_id in inputs.existing_runs]
+    write_images(
+        database,
+        schema,
+        rows,
+        sql,
+        images_file,
+    )
+    runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in inputs.existing_runs]
     return catalog_images(
         database,
         images_file,
@@ -240,10 +215,10 @@ def _make_rules(inputs: PlanInputs) -> tuple[RejectionRule, ...]:
     job = inputs.job
     model = inputs.model
     fit = fitting_samplers(model.configuration, scheduler_changes(job.model))
-    pass_fits = {}
-    for name, pass_job in iter_pass_jobs(job):
-        changes = scheduler_changes(pass_job.model)
-        pass_fits[name] = fitting_samplers(model.pass_configurations[name], changes)
+    pass_fits = {
+        name: fitting_samplers(model.pass_configurations[name], scheduler_changes(pass_job.model))
+        for name, pass_job in iter_pass_jobs(job)
+    }
     return rejection_rules(
         job,
         model.facts,
@@ -259,25 +234,23 @@ def _refuse_too_many_rejected(
     rejected = catalog.counts.rejected_rows
     if not rejected:
         return
-    rows = _count_rows(inputs.files)
+    rows = inputs.rows
     share = rejected / rows
     limit = inputs.job.limits.rejected_share
     if rejected < rows and share <= limit:
         return
     causes = find_rejection_causes(inputs.files, catalog)
-    remedy = ""
+    *clauses, advice = describe_causes(causes)
     if any(cause.reason != NOT_UTF8 for cause in causes):
-        remedy = (
+        advice += (
             f" {100 * share:.3g} % of the rows are rejected, and the limit is {100 * limit:.3g} %. "
             "Correct the input, or raise limits.rejected_share."
         )
     if store_rejected is not None:
-        uri = store_rejected(locate_rejected_rows(inputs.files, catalog.iter_rejected()))
-        remedy += f" All are listed in {uri}."
+        uri = store_rejected(locate_rejected_rows(inputs.files, catalog))
+        advice += f" All are listed in {uri}."
     were = "was" if rejected == 1 else "were"
     subject = f"{causes[0].file}: {rejected} of {pluralize(rows, 'row')} {were} rejected:"
-    *clauses, advice = describe_causes(causes)
-    advice += remedy
     if len(clauses) == 1:
         raise BadInput(f"{subject} {clauses[0]}. {advice}")
     lines = [f"  {clause}" for clause in clauses]
@@ -299,20 +272,17 @@ def _refuse_split_groups(inputs: PlanInputs, catalog: Catalog) -> None:
 
 def describe_causes(causes: tuple[RejectionCause, ...]) -> list[str]:
     """The most frequent causes, one a line, and a last line of advice."""
-    clauses = [cause.describe() for cause in causes[:MAX_DESCRIBED_CAUSES]]
-    omitted = len(causes) - len(clauses)
-    if omitted:
-        clauses.append(f"and {pluralize(omitted, 'other reason')}")
     remedy = ""
     if any(cause.reason == NOT_UTF8 for cause in causes):
         remedy = " Save the file as UTF-8."
     settings = dict.fromkeys(cause.setting or "" for cause in causes)
     for setting in settings:
         remedy += describe_unread(setting)
+    clauses = [cause.describe() for cause in causes]
     return [*clauses, f"Rows are counted from 0, without a header.{remedy}"]
 
 
-def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
+def _cut(inputs: PlanInputs, catalog: Catalog, notes: tuple[str, ...]) -> PlanDraft:
     job = inputs.job
     facts = inputs.model.facts
     passes = inputs.model.pass_sizes
@@ -321,7 +291,12 @@ def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
         for group in catalog.groups
     )
     catalog = replace(catalog, groups=tuple(groups))
-    batch_sizes = choose_batch_sizes(job, facts, catalog.groups, inputs.tuning)
+    batch_sizes = choose_batch_sizes(
+        job,
+        facts,
+        catalog.groups,
+        inputs.tuning,
+    )
     figure = time_figure(job, facts, tuned_figure(job, facts, inputs.tuning))
     seconds = None if figure is None else figure.seconds_per_work
     sample = None
@@ -329,20 +304,21 @@ def _cut(inputs: PlanInputs, catalog: Catalog) -> PlanDraft:
         sample = choose_sample(catalog, inputs.sample_images)
     rest = None if sample is None else sample.rest
     largest_batch = max_batch_size(job, batch_sizes)
-    sharding = cut_shards(job, catalog.groups, seconds, largest_batch, rest)
+    sharding = cut_shards(
+        job,
+        catalog.groups,
+        seconds,
+        largest_batch,
+        rest,
+    )
     work = sum(group.images * work_per_image(group) for group in catalog.groups)
     return PlanDraft(
-        files=inputs.files,
+        inputs=inputs,
         catalog=catalog,
-        default_size=default_image_size(job, facts),
         batch_sizes=batch_sizes,
         sharding=sharding,
         work=work,
         figure=figure,
-        sizes=passes,
+        notes=notes,
         sample=sample,
     )
-
-
-def _count_rows(files: tuple[InputFile, ...]) -> int:
-    return sum(file.rows for file in files)

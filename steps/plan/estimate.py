@@ -1,36 +1,215 @@
-"""The images, time and cost of a job, before anything runs."""
+"""The images, time and cost of a job, before anything runs: by earlier runs or a figure."""
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
-from imagekiln.steps.errors import KilnError
-from imagekiln.steps.job.execution import PricePerHour, find_price_or_highest
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.job.execution import (
+    Price,
+    PricePerHour,
+    find_price,
+    find_price_or_highest,
+    normalize_gpu,
+)
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import is_lossless
 from imagekiln.steps.job.user_checks import find_untried_entries
-from imagekiln.steps.models.facts import describe_defaults
+from imagekiln.steps.models.facts import default_image_size, describe_defaults
 from imagekiln.steps.models.performance import require_room
-from imagekiln.steps.models.resolve import resolve_model
+from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
+from imagekiln.steps.plan.catalog import successful_runs
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
-from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns
-from imagekiln.steps.plan.rejected_rows import RejectionCause
-from imagekiln.steps.plan.rewriting import rewrite_for_estimate
-from imagekiln.steps.plan.run_time import RunTime, cost_of, expect_run_time
+from imagekiln.steps.plan.rejected_rows import RejectionCause, find_rejection_causes
+from imagekiln.steps.plan.rewriting import rewrite_input
 from imagekiln.steps.plan.sharding import load_tuning
-from imagekiln.steps.plan.template_rows import read_prompts
-from imagekiln.steps.runs.attempts import Terms, terms_of
-from imagekiln.steps.runs.keys import PLAN_KEY
-from imagekiln.steps.runs.plan import parse_plan
-from imagekiln.steps.runtime.figures import pluralize
+from imagekiln.steps.plan.templates import read_prompts
+from imagekiln.steps.runs.attempts import Terms, budget_error, read_attempts, sum_charged, terms_of
+from imagekiln.steps.runs.commits import read_head
+from imagekiln.steps.runs.registry import READERS, iter_successful, read_entries
+from imagekiln.steps.runs.run import Run
+from imagekiln.steps.runs.shard import has_missing_parts
+from imagekiln.steps.runs.stats import Expectation, RunRate, describe_passes
+from imagekiln.steps.runtime.figures import format_device_hours, format_duration, pluralize
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import temporary_folder
+from imagekiln.steps.storage.store import Store
 
+MAX_EARLIER_RUNS = 10
+MIN_FIRM_IMAGES = 100  # a budget refuses no job by a rate of fewer images
+DEVICES_WITHOUT_GPU_NAME = ("cpu", "mps")
+SECONDS_PER_HOUR = 3600
+HOW_TO_MEASURE = "run `imagekiln tune JOB` on its GPU or CPU, or set shard.seconds_per_image"
 BYTES_PER_GIGABYTE = 1e9
 # Of a photograph, at the default quality.
 BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1}
 LOSSLESS_BYTES_PER_PIXEL = 1.2  # of a lossless WebP
+
+
+@dataclass(frozen=True, slots=True)
+class RunTime:
+    """The time to generate images, without starting pods.
+
+    Loading the model counts if earlier runs were measured. `device` is the GPU that `source`
+    measured. `shards` is the most GPUs that can work at once. By a time that is not `is_firm`, no
+    budget refuses a job.
+    """
+
+    gpu_hours: float
+    source: str
+    shards: int
+    is_measured: bool = True
+    device: str | None = None
+    is_firm: bool = True
+
+    def usable_gpus(self, gpus: int) -> int:
+        """The number of GPUs that have work, of those given."""
+        return max(1, min(gpus, self.shards))
+
+    def hours_on(self, gpus: int) -> float:
+        """The hours by the clock on so many GPUs."""
+        return self.gpu_hours / self.usable_gpus(gpus)
+
+    def describe(self, gpus: int) -> str:
+        """The time on so many GPUs, in a sentence, with the source of the figure."""
+        noun = device_noun(self.device)
+        hours = format_hours(self.hours_on(gpus), self.usable_gpus(gpus), noun)
+        return f"About {hours} ({format_device_hours(self.gpu_hours, noun)}, {self.source})."
+
+
+def device_noun(device: str | None) -> str:
+    """The noun for a device in figures."""
+    return "device" if device == "cpu" else "GPU"
+
+
+def format_hours(hours: float, gpus: int, noun: str = "GPU") -> str:
+    """A time on so many GPUs, such as 3 h 24 min on 16 GPUs at once."""
+    duration = format_duration(hours * SECONDS_PER_HOUR)
+    return f"{duration} on {pluralize(gpus, noun, f'{noun}s at once')}"
+
+
+def expect_run_time(
+    model: ResolvedModel, draft: PlanDraft, gpu: str | None = None
+) -> RunTime | None:
+    """The time of a draft, by earlier runs with the model unless the job itself says it.
+
+    With `gpu`, only runs on that GPU count.
+    """
+    job = model.job
+    rates: list[RunRate] = []
+    if job.shard.seconds_per_image is None:
+        with suppress(KilnError):  # an estimate by other figures is better than none
+            rates = _read_alike(job, model.facts.digest)
+    rates = [rate for rate in rates if _is_on_device(rate.device, job.device, gpu)]
+    if rates:
+        return _time_by_runs([rate for rate in rates if rate.device == rates[0].device], draft)
+    figure = draft.figure
+    if figure is None:
+        return None
+    return RunTime(
+        figure.seconds_per_work * draft.work / SECONDS_PER_HOUR,
+        figure.source,
+        len(draft.sharding.shard_images),
+        is_measured=figure.is_measured,
+        device=figure.device,
+        is_firm=not model.pass_configurations,  # the time of their steps is unknown
+    )
+
+
+def _time_by_runs(runs: Sequence[RunRate], draft: PlanDraft) -> RunTime:
+    """The time of a draft by runs on one device; each run weighs as its images do.
+
+    Work scales with pixels and steps, loading with shards.
+    """
+    device = runs[0].device
+    shards = len(draft.sharding.shard_images)
+    images = sum(run.images for run in runs)
+    per_work = sum(run.working_seconds for run in runs) / sum(run.work for run in runs)
+    per_shard = sum(run.loading_seconds for run in runs) / sum(run.shards for run in runs)
+    seconds = per_work * draft.work + per_shard * shards
+    names = f"run {runs[0].run_id}" if len(runs) == 1 else f"{len(runs)} runs"
+    return RunTime(
+        seconds / SECONDS_PER_HOUR,
+        f"measured by {names}, {pluralize(images, 'image')}, on {device}",
+        shards,
+        device=device,
+        is_firm=images >= MIN_FIRM_IMAGES,
+    )
+
+
+def _is_on_device(measured: str, device: str, gpu: str | None) -> bool:
+    if device in DEVICES_WITHOUT_GPU_NAME:
+        return measured == device
+    if gpu is not None:
+        return normalize_gpu(measured) == normalize_gpu(gpu)
+    return device == "auto" or measured not in DEVICES_WITHOUT_GPU_NAME
+
+
+def _read_alike(job: Job, digest: str) -> list[RunRate]:
+    """The rates of the latest runs under the output that used the job's model and settings."""
+    store = open_store(job.output)
+    newest_first = read_entries(job.output)[::-1]
+    latest = islice(iter_successful(job.output, newest_first), MAX_EARLIER_RUNS)
+    folders = [open_store(store.uri_of(entry.run_id)) for entry in latest]
+    with ThreadPoolExecutor(READERS) as pool:
+        rates = pool.map(_read_rate, folders)
+    settings = (digest, job.model.dtype, describe_passes(job), job.speed)
+    return [
+        rate
+        for rate in rates
+        if rate and (rate.digest, rate.dtype, rate.passes, rate.speed) == settings
+    ]
+
+
+def _read_rate(run: Store) -> RunRate | None:
+    with suppress(BadInput):  # only figures are lost
+        return read_head(run).commit.rate
+    return None
+
+
+def require_within_budget(job: Job, time: RunTime | None, terms: Terms) -> str | None:
+    """Raise BadInput if the job is expected to exceed its budget.
+
+    A GPU of an unknown name has the highest price, and an unknown time exceeds nothing. Returns by
+    how much the budget is exceeded if the estimate is not firm.
+    """
+    if time is None or not terms.budget.is_limited:
+        return None
+    cost = cost_of(time, find_price_or_highest(terms.price_per_hour, time.device))
+    excess = terms.find_estimated_excess(time.gpu_hours, cost)
+    if excess is not None and time.is_firm:
+        raise BadInput(
+            f"job {job.name}: exceeds its budget by the estimate: {excess} ({time.source}). Raise "
+            "`budget`, or ask for fewer images or steps."
+        )
+    return excess
+
+
+def require_budget_left(run: Run) -> None:
+    """Raise BudgetSpent if a run that lacks images has spent its budget."""
+    terms = run.terms
+    if run.is_complete or not terms.budget.is_limited:
+        return
+    excess = terms.find_excess(sum_charged(read_attempts(run.store)))
+    if excess is not None and has_missing_parts(run.store, run.plan, range(len(run.plan.shards))):
+        raise budget_error(run.store.uri, excess)
+
+
+def make_expectation(time: RunTime | None, terms: Terms) -> Expectation | None:
+    """The expected time and cost of a new run, at the price of the GPU that was measured."""
+    if time is None:
+        return None
+    cost = cost_of(time, find_price(terms.price_per_hour, time.device))
+    return Expectation(time.gpu_hours, time.source, cost)
+
+
+def cost_of(time: RunTime | None, price: Price | None) -> float | None:
+    """The cost of a time at a price; None if either is unknown."""
+    return None if time is None or price is None else time.gpu_hours * price.per_hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +223,7 @@ class Estimate:
     much the budget is exceeded, and `is_firm` whether that refuses the job. `guessed_columns`
     are our names of columns that are spelled otherwise, `unused_columns` are neither read nor
     carried. `prompts_to_rewrite` counts prompts that a language model rewrites first, which is in
-    no other figure. `planned_run` says that the named run is planned already. `stored_size` is that
+    no other figure. `stored_size` is that
     of an image of the default size after its passes, in pixels.
     """
 
@@ -76,7 +255,6 @@ class Estimate:
     is_highest_price: bool = False
     is_firm: bool = True
     prompts_to_rewrite: int = 0
-    planned_run: str | None = None
     stored_size: tuple[int, int] | None = None
     defaults: str = ""
     weights_bytes: int | None = None
@@ -103,7 +281,7 @@ def estimate(
         scratch = Path(folder)
         model = resolve_model(job)
         require_room(job, model.weights_bytes, gpu_memory)
-        rewritten = rewrite_for_estimate(job, read_prompts(job, scratch))
+        rewritten = rewrite_input(job, read_prompts(job, scratch))
         files = rewritten.files
         inputs = PlanInputs(
             job=model.job,
@@ -113,20 +291,17 @@ def estimate(
             existing_runs=successful_runs(job),
         )
         with make_draft(inputs, scratch) as draft:
-            counts = draft.counts
             shards = draft.sharding.shard_images
             part = draft.sharding.part_images
+            sizes = model.pass_sizes
+            default_size = default_image_size(model.job, model.facts)
             time = expect_run_time(model, draft, gpu)
             device = gpu or (None if time is None else time.device)
-            gigabytes = _estimate_bytes(draft, job) / BYTES_PER_GIGABYTE
+            gigabytes = _estimate_gigabytes(draft, job)
             price = find_price_or_highest(terms.price_per_hour, device)
             counted = Estimate(
-                rows=draft.input.rows,
-                rejected_rows=counts.rejected_rows,
-                duplicate_images=counts.duplicate_images,
-                existing_images=counts.existing_images,
-                truncated_prompts=counts.truncated_prompts,
-                images=counts.images,
+                rows=inputs.rows,
+                **asdict(draft.catalog.counts),
                 shards=len(shards),
                 parts=sum(-(-images // part) for images in shards),
                 gigabytes=gigabytes,
@@ -134,45 +309,36 @@ def estimate(
                 price_per_hour=None if price is None else price.per_hour,
                 price_source=None if price is None else price.source,
                 is_highest_price=price is not None and price.is_highest,
-                stored_size=draft.sizes.final(draft.default_size) if job.passes else None,
+                stored_size=sizes.final(default_size) if job.passes else None,
                 guessed_columns=guessed_columns(job, files),
                 unused_columns=find_unused_columns(files),
                 notes=draft.notes,
                 made_prompts=files[0].made_prompts,
                 prompts_to_rewrite=rewritten.missing,
-                rejection_causes=draft.rejection_causes,
+                rejection_causes=find_rejection_causes(files, draft.catalog),
                 defaults=describe_defaults(job, model.facts),
                 device="cpu" if job.device == "cpu" else None,
-                planned_run=_describe_named_plan(job),
                 weights_bytes=model.weights_bytes,
             )
             gpus = job.cluster.parallelism * gpus_per_pod
-            return _add_time(counted, time, gpus, cost_of(time, price), terms)
+            return _add_time(
+                counted,
+                time,
+                gpus,
+                cost_of(time, price),
+                terms,
+            )
 
 
-def _describe_named_plan(job: Job) -> str | None:
-    """A sentence if the run that a job names is planned and can be read."""
-    if job.run_id is None:
-        return None
-    uri = f"{job.output.rstrip('/')}/{job.run_id}"
-    with suppress(KilnError):
-        plan = parse_plan(open_store(uri).read(PLAN_KEY), uri)
-        return (
-            f"{uri}: is planned already, with {pluralize(plan.counts.images, 'image')}. The job "
-            "goes by that plan, and this is what a new one would be."
-        )
-    return None
-
-
-def _estimate_bytes(draft: PlanDraft, job: Job) -> float:
+def _estimate_gigabytes(draft: PlanDraft, job: Job) -> float:
     pixels = 0
     for group in draft.catalog.groups:
-        width, height = draft.sizes.final((group.width, group.height))
+        width, height = draft.inputs.model.pass_sizes.final((group.width, group.height))
         pixels += group.images * width * height
-    pixels //= job.candidates
-    if is_lossless(job.encoding) and job.encoding.kind != "png":
-        return pixels * LOSSLESS_BYTES_PER_PIXEL
-    return pixels * BYTES_PER_PIXEL[job.encoding.kind]
+    kind = job.encoding.kind
+    is_lossless_webp = kind == "webp" and is_lossless(job.encoding)
+    per_pixel = LOSSLESS_BYTES_PER_PIXEL if is_lossless_webp else BYTES_PER_PIXEL[kind]
+    return pixels // job.candidates * per_pixel / BYTES_PER_GIGABYTE
 
 
 def _add_time(

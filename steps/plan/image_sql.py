@@ -17,7 +17,6 @@ from imagekiln.steps.job.columns import (
     ColumnKind,
 )
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.models.compatibility import shortcuts_label
 from imagekiln.steps.models.facts import (
     ModelFacts,
     default_guidance,
@@ -25,6 +24,7 @@ from imagekiln.steps.models.facts import (
     default_steps,
 )
 from imagekiln.steps.models.own_settings import NO_GUIDANCE
+from imagekiln.steps.models.resolve import shortcuts_label
 
 INPUT_IMAGE_SET_COLUMN = "input_images"  # the names of those that a row has, joined by commas
 SHAPE_COLUMNS = (
@@ -120,9 +120,7 @@ def images_sql(
         SELECT image_id, image_index, row AS input_row, {", ".join(_planned_columns())}, truncated,
                {"NULL" if shortcuts is None else quote_literal(shortcuts)}::VARCHAR AS shortcuts
                {carried},
-               row * {MAX_IMAGES_PER_ROW} + image_index AS number, rule, row_hash,
-               CASE WHEN id IS NOT NULL THEN hash(id) END AS id_hash,
-               hash(image_id) AS image_hash
+               row * {MAX_IMAGES_PER_ROW} + image_index AS number, rule, row_hash
         FROM named"""
 
 
@@ -157,6 +155,8 @@ def _filled_sql(job: Job, facts: ModelFacts, carried: str, empty_columns: tuple[
                    coalesce(strength, CASE WHEN source_image IS NOT NULL
                                            THEN CAST({defaults.strength} AS DOUBLE) END)
                        + 0.0::DOUBLE AS strength,
+                   nullif(coalesce(guidance_rescale, {defaults.guidance_rescale or 0}), 0.0)
+                       AS guidance_rescale, -- 0 is the same as none
                    coalesce(images, {defaults.images_per_prompt}){candidates} AS images {carried}
             FROM {_input_sql(empty_columns)}"""
 

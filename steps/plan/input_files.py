@@ -13,17 +13,23 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.job.prompts import REWRITE_COLUMNS
 from imagekiln.steps.plan.columns import (
     COLUMN_READERS,
+    OUR_NAMES,
     describe_absence,
     describe_unread,
     is_set,
     match_names,
     passthrough_schema,
 )
-from imagekiln.steps.plan.input_formats import UNREADABLE_ERRORS, convert_sources
 from imagekiln.steps.plan.input_images import require_image_type
-from imagekiln.steps.plan.source_files import SourceFile, gather_sources
+from imagekiln.steps.plan.source_files import (
+    UNREADABLE_ERRORS,
+    SourceFile,
+    convert_sources,
+    gather_sources,
+)
 from imagekiln.steps.plan.text_formats import BATCH_ROWS, LINE_FIELD, refuse_nested, text_array
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error, is_storage_error
 
@@ -92,6 +98,12 @@ class InputFile:
     made_prompts: str | None = None
     prompt_texts: PromptTexts | None = None
 
+    @property
+    def carried(self) -> list[str]:
+        """The carried columns of the file itself."""
+        names: list[str] = self.passthrough.names
+        return names if self.prompt_texts is None else names[: -len(REWRITE_COLUMNS)]
+
 
 def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
     """Find the job's prompt files, hash them and read their footers.
@@ -133,9 +145,8 @@ def read_footers(
 
     Raises BadInput, TryAgain.
     """
-    files = tuple(_read_footer(source, columns, carry) for source in sources)
-    if not any(file.rows for file in files):
-        raise no_rows_error(sources[0])
+    files = tuple(read_footer(source, columns, carry)[0] for source in sources)
+    require_rows(files)
     for file in files:
         if file.passthrough != files[0].passthrough:
             raise BadInput(
@@ -145,11 +156,50 @@ def read_footers(
     return files
 
 
-def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
+def require_rows(files: tuple[InputFile, ...]) -> None:
+    """Raise BadInput if no file has rows."""
+    if not any(file.rows for file in files):
+        raise BadInput(f"{files[0].source.uri}: has no rows. Check `prompts`.")
+
+
+def read_footer(
+    source: SourceFile,
+    columns: ColumnNames,
+    carry: tuple[str, ...],
+    wanted: Sequence[str] = OUR_NAMES,
+    named: tuple[str, ...] = (),
+) -> tuple[InputFile, pa.Schema]:
+    """A file with its `wanted` columns of ours and those to carry, and its schema.
+
+    `named` are the columns that templates name. Raises BadInput, TryAgain.
+    """
     file, schema = read_source(source)
-    names = _match_columns(source, schema, columns, carry)
-    passthrough = passthrough_schema(schema, carry, source.uri)
-    return choose_columns(file, schema, names, passthrough)
+    names = _match_columns(
+        source,
+        schema,
+        columns,
+        wanted,
+    )
+    for name in named:
+        if name not in schema.names:
+            absence = describe_absence(schema, name)
+            raise BadInput(f"{source.uri}: {absence}. Correct prompts.template.")
+    read_names = [*names.values(), *carry, *named]
+    for name in read_names:
+        if schema.names.count(name) > 1:
+            raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
+    for ours, theirs in names.items():
+        _require_type(ours, schema.field(theirs), source)
+    for name in named:
+        refuse_nested(schema.field(name))
+    file = replace(
+        file,
+        column_names=names,
+        passthrough=passthrough_schema(schema, carry, source.uri),
+        partitions={name: file.partitions[name] for name in file.partitions if name in read_names},
+        unused_columns=tuple(name for name in schema.names if name not in read_names),
+    )
+    return file, schema
 
 
 def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
@@ -167,55 +217,37 @@ def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
     }
     for name in partitions:
         schema = schema.append(pa.field(name, pa.string()))
-    return InputFile(source, rows, {}, pa.schema([]), partitions), schema
-
-
-def choose_columns(
-    file: InputFile, schema: pa.Schema, names: dict[str, str], passthrough: pa.Schema
-) -> InputFile:
-    """The file, with the columns to read and to carry."""
-    read_names = {*names.values(), *passthrough.names}
-    return replace(
-        file,
-        column_names=names,
-        passthrough=passthrough,
-        partitions={name: file.partitions[name] for name in file.partitions if name in read_names},
-        unused_columns=tuple(name for name in schema.names if name not in read_names),
-    )
-
-
-def no_rows_error(source: SourceFile) -> BadInput:
-    """The error of an input whose first file is this, and none of whose files has rows."""
-    return BadInput(f"{source.uri}: has no rows. Check `prompts`.")
+    return InputFile(
+        source,
+        rows,
+        {},
+        pa.schema([]),
+        partitions,
+    ), schema
 
 
 def _match_columns(
-    source: SourceFile, schema: pa.Schema, columns: ColumnNames, carry: tuple[str, ...]
+    source: SourceFile, schema: pa.Schema, columns: ColumnNames, wanted: Sequence[str]
 ) -> dict[str, str]:
-    """The file's names of our columns. Raises BadInput."""
-    for ours, named in columns:
-        is_named = named is not None and is_set(ours, named)
-        if is_named and named not in schema.names:
+    """The file's names of our `wanted` columns. Raises BadInput."""
+    for ours in wanted:
+        named = getattr(columns, ours)
+        if named is not None and is_set(ours, named) and named not in schema.names:
             absence = describe_absence(schema, named)
             raise BadInput(f"{source.uri}: {absence}. Correct columns.{ours}.")
-    names = match_names(schema.names, columns, source.uri)
-    if "prompt" not in names:
+    names = match_names(
+        schema.names,
+        columns,
+        source.uri,
+        wanted,
+    )
+    if "prompt" in wanted and "prompt" not in names:
         absence = describe_absence(schema, columns.prompt)
         raise BadInput(f"{source.uri}: {absence}. Set columns.prompt.")
-    refuse_twins(source, schema, [*names.values(), *carry])
-    for ours, theirs in names.items():
-        require_type(ours, schema.field(theirs), source)
     return names
 
 
-def refuse_twins(source: SourceFile, schema: pa.Schema, names: Iterable[str]) -> None:
-    """Raise BadInput if a column that is read occurs twice."""
-    for name in names:
-        if schema.names.count(name) > 1:
-            raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
-
-
-def require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
+def _require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
     """Raise BadInput if a column of ours has a type that cannot be read."""
     refuse_nested(field, ours)
     where = f"{source.uri}: column {field.name!r}"
@@ -255,26 +287,26 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
     columns = [name for name in names if name not in file.partitions]
     try:
         with pq.ParquetFile(file.source.path, **PARQUET_OPTIONS) as parquet:
-            for batch in _iter_batches(parquet, columns):
+            rows = _batch_rows(parquet, columns)
+            for batch in parquet.iter_batches(rows, columns=columns):
                 yield _add_partitions(file, batch, names)
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(file.source, error) from error
 
 
-def _iter_batches(parquet: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    schema = parquet.schema_arrow
-    size = BATCH_ROWS
-    for name in columns:
-        kind = schema.field(name).type
-        if pa.types.is_struct(kind) or pa.types.is_binary(kind):  # of images
-            size = IMAGE_BATCH_ROWS
+def _batch_rows(parquet: pq.ParquetFile, columns: Sequence[str]) -> int:
+    """The rows of a batch that fits in memory, by the largest rows of any row group."""
     metadata = parquet.metadata
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        group_bytes = max(1, group.total_byte_size)
-        rows = BATCH_BYTES * group.num_rows // group_bytes
-        size = max(1, min(size, rows))
-    yield from parquet.iter_batches(size, columns=[*columns])
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    limit = BATCH_ROWS
+    for name in columns:
+        kind = parquet.schema_arrow.field(name).type
+        if pa.types.is_struct(kind) or pa.types.is_binary(kind):
+            limit = IMAGE_BATCH_ROWS
+    for group in groups:
+        rows = BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
+        limit = max(1, min(limit, rows))
+    return limit
 
 
 def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:

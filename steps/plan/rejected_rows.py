@@ -3,10 +3,9 @@
 Values are read from the input once more, since an invalid one has no place among the image rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,15 +13,14 @@ from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.plan.catalog import Catalog
 from imagekiln.steps.plan.columns import passthrough_names, uuid_texts
 from imagekiln.steps.plan.input_files import COLUMN_KINDS, InputFile, iter_file_columns
-from imagekiln.steps.plan.input_formats import TEXT_FORMATS
 from imagekiln.steps.plan.text_formats import LINE_FIELD
 from imagekiln.steps.runs.tables import REJECTED_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
 
-MAX_CAUSES = 20
+MAX_CAUSES = 5
 MAX_VALUE_CHARS = 200
 MAX_SHOWN_CHARS = 40
-MAX_VALUE_BYTES = 4 * MAX_VALUE_CHARS  # of bytes that are not text
+MAX_VALUE_BYTES = 4 * MAX_VALUE_CHARS + 4  # that hold so many characters and one more
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +43,14 @@ class RejectionCause:
 
     def describe(self) -> str:
         """The cause as a clause, with the number of rows and the first of them."""
-        place = f"the first is row {self.row_in_file}"
+        first = f"the first is row {self.row_in_file}"
         if self.line is not None:
-            place += f" on line {self.line}"
-        first = [place]
+            first += f" on line {self.line}"
         if self.id is not None:
-            first.append(f"id {_quote(self.id)}")
+            first += f", id {_quote(self.id)}"
         if self.value is not None:
-            first.append(f"value {_quote(self.value)}")
-        rows = pluralize(self.rows, "row")
-        return f"{self.column} {self.reason} ({rows}; {', '.join(first)})"
+            first += f", value {_quote(self.value)}"
+        return f"{self.column} {self.reason} ({pluralize(self.rows, 'row')}; {first})"
 
 
 def _quote(text: str) -> str:
@@ -68,118 +64,92 @@ def find_rejection_causes(
     if counts is None:
         counts = catalog.count_rejections(MAX_CAUSES)
     firsts = counts.select(["row", "column", "reason"]).sort_by("row")
-    rows = {
-        row["input_row"]: row
-        for batch in locate_rejected_rows(files, iter(firsts.to_batches()))
-        for row in batch.to_pylist()
-    }
+
+    def find(start: int, end: int) -> pa.Table:
+        return firsts.filter((pc.field("row") >= start) & (pc.field("row") < end))
+
+    located = pa.Table.from_batches(_locate(files, find, firsts.num_rows), REJECTED_SCHEMA)
+    rows = {row["input_row"]: row for row in located.to_pylist()}
     causes = []
     for count in counts.to_pylist():
         row = rows[count["row"]]
-        first = {name: row[name] for name in ("file", "row_in_file", "id", "value", "line")}
         cause = RejectionCause(
             column=row["column_name"],
             reason=count["reason"],
             rows=count["rows"],
+            file=row["file"],
+            row_in_file=row["row_in_file"],
+            id=row["id"],
+            value=row["value"],
+            line=row["line"],
             setting=count["column"] if count["column"] in COLUMN_KINDS else None,
-            **first,
         )
         causes.append(cause)
     return tuple(causes)
 
 
 def locate_rejected_rows(
-    files: tuple[InputFile, ...], rejected: Iterator[pa.RecordBatch]
+    files: tuple[InputFile, ...], catalog: Catalog
 ) -> Iterator[pa.RecordBatch]:
-    """Rejected rows, from `row`, `column` and `reason` in order, as REJECTED_SCHEMA.
+    """The rejected rows, as REJECTED_SCHEMA. The value of an image is null."""
+    return _locate(files, catalog.fetch_rejected, catalog.counts.rejected_rows)
 
-    The value of an image is null.
-    """
-    window = _Window(rejected)
+
+def _locate(
+    files: tuple[InputFile, ...], find: Callable[[int, int], pa.Table], count: int
+) -> Iterator[pa.RecordBatch]:
+    """Describe so many rows. `find` returns those of a range: `row`, `column`, `reason`."""
     first_row = 0
     for file in files:
-        if window.has_rows_before(first_row + file.rows):
-            yield from _locate_in_file(file, first_row, window)
+        names = dict(file.column_names)
+        for name in INPUT_IMAGE_COLUMNS:
+            names.pop(name, None)
+        if file.source.has_lines:
+            names[LINE_FIELD.name] = LINE_FIELD.name
+        start = first_row
+        for columns in iter_file_columns(file, [*dict.fromkeys(names.values())]):
+            if not count:
+                return
+            rejected = find(start, start + columns.num_rows)
+            if rejected.num_rows:
+                cells = columns.take(pa.array(rejected["row"].to_numpy() - start))
+                values = {ours: cells[theirs] for ours, theirs in names.items()}
+                yield from _describe_rows(
+                    file,
+                    rejected,
+                    first_row,
+                    values,
+                ).to_batches()
+            count -= rejected.num_rows
+            start += columns.num_rows
         first_row += file.rows
 
 
-class _Window:
-    """Rejected rows, read in order up to a row."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = filter(len, batches)
-        self._waiting: pa.RecordBatch | None = next(self._batches, None)
-
-    def has_rows_before(self, end: int) -> bool:
-        """Return whether a row before the row `end` is still to be taken."""
-        batch = self._waiting
-        return batch is not None and batch["row"][0].as_py() < end
-
-    def take_before(self, end: int) -> Iterator[pa.RecordBatch]:
-        """Take the rows before the row `end`."""
-        while self._waiting is not None and self.has_rows_before(end):
-            batch = self._waiting
-            count = int(np.searchsorted(batch["row"].to_numpy(), end))
-            yield batch.slice(0, count)
-            is_used_up = count == batch.num_rows
-            self._waiting = next(self._batches, None) if is_used_up else batch.slice(count)
-
-
-def _locate_in_file(file: InputFile, first_row: int, window: _Window) -> Iterator[pa.RecordBatch]:
-    names = {
-        ours: theirs
-        for ours, theirs in file.column_names.items()
-        if ours not in INPUT_IMAGE_COLUMNS
-    }
-    if file.source.kind in TEXT_FORMATS:
-        names[LINE_FIELD.name] = LINE_FIELD.name
-    start = first_row
-    for columns in iter_file_columns(file, [*dict.fromkeys(names.values())]):
-        for rejected in window.take_before(start + columns.num_rows):
-            row_numbers = rejected["row"].to_numpy()
-            cells = columns.take(pa.array(row_numbers - start))
-            values = {ours: cells[theirs] for ours, theirs in names.items()}
-            yield _describe_rows(
-                file,
-                rejected,
-                row_numbers - first_row,
-                values,
-            )
-        start += columns.num_rows
-        if not window.has_rows_before(first_row + file.rows):
-            return
-
-
 def _describe_rows(
-    file: InputFile,
-    rejected: pa.RecordBatch,
-    rows_in_file: "np.ndarray[tuple[int], np.dtype[np.int64]]",
-    values: dict[str, pa.Array],
-) -> pa.RecordBatch:
+    file: InputFile, rejected: pa.Table, first_row: int, values: dict[str, pa.Array]
+) -> pa.Table:
     """The rows as REJECTED_SCHEMA; `values` are cells by our names of columns."""
     count = rejected.num_rows
     no_texts = pa.nulls(count, pa.string())
+    shown = {name: _show(cells) for name, cells in values.items() if name != LINE_FIELD.name}
     value = no_texts
     for name in pc.unique(rejected["column"]).to_pylist():
-        if name in values:
+        if name in shown:
             is_column = pc.equal(rejected["column"], name)
-            shown = _show(values[name])
-            value = pc.if_else(is_column, shown, value)
+            value = pc.if_else(is_column, shown[name], value)
     carried = file.passthrough.names
-    marks = passthrough_names(len(carried))
-    theirs = dict(zip(marks, carried, strict=True)) | file.column_names
-    names = [theirs.get(name, name) for name in rejected["column"].to_pylist()]
+    theirs = dict(zip(passthrough_names(len(carried)), carried, strict=True)) | file.column_names
     columns = [
         rejected["row"],
         pa.repeat(file.source.uri, count),
-        pa.array(rows_in_file),
+        pc.subtract(rejected["row"], first_row),
         values.get(LINE_FIELD.name, pa.nulls(count, LINE_FIELD.type)),
-        pa.array(names, pa.string()),
+        pa.array([theirs.get(name, name) for name in rejected["column"].to_pylist()], pa.string()),
         rejected["reason"],
-        _show(values["id"]) if "id" in values else no_texts,
+        shown.get("id", no_texts),
         value,
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=REJECTED_SCHEMA)
+    return pa.Table.from_arrays(columns, schema=REJECTED_SCHEMA)
 
 
 def _show(cells: pa.Array) -> pa.Array:
@@ -188,17 +158,9 @@ def _show(cells: pa.Array) -> pa.Array:
         cells = cells.dictionary_decode()
     if isinstance(cells.type, pa.UuidType):
         return uuid_texts(cells.storage)
-    texts = cells.cast(pa.string())
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        raw = texts.view(pa.binary()).to_pylist()
-        escaped = [
-            cell and cell[:MAX_VALUE_BYTES].decode(errors="backslashreplace") for cell in raw
-        ]
-        texts = pa.array([cell or None for cell in escaped], pa.string())
-    lengths = pc.utf8_length(texts)
-    is_long = pc.greater(lengths, MAX_VALUE_CHARS)
-    start = pc.utf8_slice_codeunits(texts, 0, MAX_VALUE_CHARS)
-    cut = pc.binary_join_element_wise(start, "…", "")
-    return pc.if_else(is_long, cut, texts)
+    shown = []
+    for cell in cells.cast(pa.string()).view(pa.binary()).to_pylist():
+        text = None if cell is None else cell[:MAX_VALUE_BYTES].decode(errors="backslashreplace")
+        is_long = text is not None and len(text) > MAX_VALUE_CHARS
+        shown.append(f"{text[:MAX_VALUE_CHARS]}…" if text and is_long else text)
+    return pa.array(shown, pa.string())

@@ -210,46 +210,30 @@ def rewrite_input(
 ) -> RewrittenInput:
     """Rewrite the prompts of files if the job asks for it; `rewriter` makes missing texts.
 
-    Raises BadInput if texts are missing.
+    Raises BadInput, TryAgain.
     """
-    rewritten = rewrite_for_estimate(job, files)
-    if rewritten.missing and rewriter is not None:
-        rewriter(job, collect_prompts(files))
-        rewritten = rewrite_for_estimate(job, files)
-    if rewritten.missing:
-        raise BadInput(
-            f"{job.output}: lacks {rewritten.missing} rewritten prompts of the job, and planning "
-            "rewrites none. First type `imagekiln rewrite JOB` where the language model can run, "
-            "or `imagekiln submit JOB`, whose workflow does it."
-        )
-    return rewritten
-
-
-def rewrite_for_estimate(job: Job, files: tuple[InputFile, ...]) -> RewrittenInput:
-    """The files with the prompts that are rewritten already."""
     settings = job.rewrite
     if settings is None:
         return RewrittenInput(files)
     prompts = collect_prompts(files)
+    if rewriter is not None:
+        rewriter(job, prompts)
     rewriting = open_rewriting(job, settings)
-    texts = read_texts_of(rewriting, prompts)
+    texts = _read_texts_of(rewriting, prompts)
     digest = hashlib.sha256()
     for prompt in sorted(texts):  # whatever the order of rows
         rewritten = texts[prompt]
-        line = json.dumps([prompt, rewritten.text, rewritten.end])
-        digest.update(line.encode())
+        digest.update(json.dumps([prompt, rewritten.text, rewritten.end]).encode())
     sha256 = digest.hexdigest()
     prompt_texts = PromptTexts(texts, sha256, appends=settings.append)
-    schema = files[0].passthrough
-    for name in REWRITE_COLUMNS:
-        schema = schema.append(pa.field(name, pa.string()))
+    fields = [pa.field(name, pa.string()) for name in REWRITE_COLUMNS]
+    schema = pa.schema([*files[0].passthrough, *fields])
     files = tuple(replace(file, passthrough=schema, prompt_texts=prompt_texts) for file in files)
     model = rewriting.read_model()
     facts = None
     if model is not None:
         facts = RewriteFacts(rewriting.folder, model.digest, len(prompts), sha256)
-    missing = len(prompts) - len(texts)
-    return RewrittenInput(files, facts, missing)
+    return RewrittenInput(files, facts, len(prompts) - len(texts))
 
 
 def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
@@ -259,9 +243,10 @@ def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
         name = file.column_names["prompt"]
         where = f"{file.source.uri}: column {name!r}"
         for batch in iter_file_columns(file, [name]):
-            cells = read_texts(batch.column(name), where)
-            drawable = _drawable_prompts(cells.values)
-            prompts.update(drawable.to_pylist())
+            texts = pc.unique(read_texts(batch.column(name), where).values.drop_null())
+            has_content = pc.not_equal(pc.utf8_trim_whitespace(texts), "")
+            fits = pc.less_equal(pc.utf8_length(texts), MAX_PROMPT_CHARS)
+            prompts.update(texts.filter(pc.and_(has_content, fits)).to_pylist())
         if len(prompts) > MAX_PROMPTS:
             raise BadInput(
                 f"{file.source.uri}: rewrite takes at most {MAX_PROMPTS} different prompts of a "
@@ -270,7 +255,7 @@ def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
     return prompts
 
 
-def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
+def _read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
     """The committed texts of these prompts."""
     texts: dict[str, RewrittenText] = {}
     for part, own in rewriting.divide(prompts):
@@ -279,13 +264,3 @@ def read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, Rewritte
             pairs = zip(part.prompts, part_texts, strict=True)
             texts.update((prompt, text) for prompt, text in pairs if prompt in own)
     return texts
-
-
-def _drawable_prompts(cells: pa.Array) -> pa.Array:
-    """Distinct texts that are neither blank nor too long."""
-    texts = pc.unique(cells.drop_null())
-    trimmed = pc.utf8_trim_whitespace(texts)
-    has_content = pc.not_equal(trimmed, "")
-    lengths = pc.utf8_length(texts)
-    fits = pc.less_equal(lengths, MAX_PROMPT_CHARS)
-    return texts.filter(pc.and_(has_content, fits))

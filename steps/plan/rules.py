@@ -1,8 +1,7 @@
 """Reasons to reject a prompt row. Each rule is a condition in SQL: one pass checks all rows."""
 
 from collections.abc import Iterator, Mapping
-from itertools import starmap
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.input_images import (
@@ -17,18 +16,17 @@ from imagekiln.steps.job.columns import (
     MAX_PROMPT_CHARS,
     MAX_SIDE,
     PROMPT_COLUMNS,
+    SAMPLERS,
 )
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import MAX_SIDES
 from imagekiln.steps.job.passes import RefinePass
-from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import UNKNOWN_CALL, Family, family_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
-from imagekiln.steps.models.own_settings import names_distilled_model
+from imagekiln.steps.models.own_settings import SamplerFit, names_distilled_model
 from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
-from imagekiln.steps.models.samplers import SamplerFit
-from imagekiln.steps.plan.columns import passthrough_names
+from imagekiln.steps.plan.columns import INVALID, passthrough_names
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
 NO_EFFECT = "has no effect: the model does not read it; remove it from the job or the table"
@@ -58,6 +56,62 @@ class RejectionRule(NamedTuple):
 
 
 NOT_BLANK = r"regexp_matches({}, '[^\s\p{{Z}}]')"
+TOO_LONG = f"is over {MAX_PROMPT_CHARS} characters"
+NO_SOURCE = "is given without a source_image"
+CELL_RULES = tuple(
+    RejectionRule(
+        column.name, f"wrong = '{column.name} {INVALID}'", INVALID_VALUE_REASONS[column.kind]
+    )
+    for column in PROMPT_COLUMNS
+    if column.kind != "image"
+)
+PROMPT_RULES = (
+    RejectionRule("prompt", "prompt IS NULL", "is null"),
+    RejectionRule("prompt", f"NOT {NOT_BLANK.format('prompt')}", "is blank"),
+    RejectionRule("prompt", f"length(prompt) > {MAX_PROMPT_CHARS}", TOO_LONG),
+    RejectionRule("negative_prompt", f"length(negative_prompt) > {MAX_PROMPT_CHARS}", TOO_LONG),
+)
+BOUNDS_RULES = {
+    name: RejectionRule(
+        name,
+        f"{'row_seed' if name == 'seed' else name} "
+        f"NOT BETWEEN {bounds.lowest} AND {bounds.highest}",
+        f"is not between {bounds.lowest} and {bounds.highest}",
+    )
+    for name, bounds in COLUMN_BOUNDS.items()
+}
+# NOT IN becomes a join, after which DuckDB does not keep the order of rows.
+NO_SAMPLER = "list_position([{}], sampler) IS NULL"
+# Not in the order of the columns: a row that breaks several rules is rejected for the first.
+SETTING_RULES = (
+    BOUNDS_RULES["steps"],
+    BOUNDS_RULES["guidance"],
+    BOUNDS_RULES["guidance_rescale"],
+    *(
+        RejectionRule("loras", f"lora_fault = '{fault}'", reason)
+        for fault, reason in LORA_REJECTION_TEXTS.items()
+    ),
+    BOUNDS_RULES["images"],
+    BOUNDS_RULES["seed"],
+    RejectionRule(
+        "sampler",
+        NO_SAMPLER.format(", ".join(f"'{name}'" for name in SAMPLERS)),
+        f"is none of {', '.join(SAMPLERS)}",
+    ),
+)
+IMAGE_FAULT_RULES = tuple(
+    RejectionRule(name, f"wrong = '{name} {fault}'", reason)
+    for name in INPUT_IMAGE_COLUMNS
+    for fault, reason in IMAGE_FAULT_REASONS.items()
+)
+STRENGTH_RULES = (
+    RejectionRule("mask_image", "mask_image IS NOT NULL AND source_image IS NULL", NO_SOURCE),
+    RejectionRule("strength", "strength IS NOT NULL AND source_image IS NULL", NO_SOURCE),
+    RejectionRule("strength", "strength <= 0 OR strength > 1", "is not over 0 and up to 1"),
+    RejectionRule(
+        "strength", "strength * steps < 1", "times steps is under 1, which leaves nothing to draw"
+    ),
+)
 SAME_ID_RULE = RejectionRule("id", "", "repeats the id of an earlier row with other content")
 
 
@@ -80,30 +134,24 @@ def rejection_rules(
     samplers of the passes' own models. Raises BadInput if a default breaks a rule.
     """
     fit = fit or SamplerFit()
-    _check_sides(job, model.size_multiple)
     _check_few_step_loras(job)
-    _check_samplers(job, fit, pass_fits)
-    rules = [
-        *_cell_rules(len(job.carry)),
-        *_prompt_rules(),
+    _check_pass_samplers(job, fit, pass_fits)
+    return (
+        *CELL_RULES,
+        *(
+            RejectionRule(name, f"wrong = '{name} {INVALID}'", NOT_UTF8)
+            for name in passthrough_names(len(job.carry))
+        ),
+        *PROMPT_RULES,
         *_size_rules(job, model.size_multiple),
-        *_setting_rules(fit),
+        *SETTING_RULES,
+        *_sampler_rules("the model", fit),
         *_guidance_rules(model, sizes),
-        *_pass_rules(job, sizes),
-        *_pass_sampler_rules(job, pass_fits),
-        *_input_image_rules(job, model),
-    ]
-    return tuple(starmap(RejectionRule, rules))
-
-
-def _check_sides(job: Job, multiple: int) -> None:
-    for name, side in (("width", job.defaults.width), ("height", job.defaults.height)):
-        if side is not None and (side % multiple or side > MAX_SIDE):
-            nearest = min(max(1, round(side / multiple)), MAX_SIDE // multiple) * multiple
-            raise BadInput(
-                f"defaults.{name} is {side}; this model needs a multiple of {multiple}. "
-                f"Set it to {nearest}."
-            )
+        *_pass_rules(job, sizes, pass_fits),
+        *IMAGE_FAULT_RULES,
+        *_image_support_rules(job, model),
+        *STRENGTH_RULES,
+    )
 
 
 def _check_few_step_loras(job: Job) -> None:
@@ -118,16 +166,14 @@ def _check_few_step_loras(job: Job) -> None:
             )
 
 
-def _check_samplers(job: Job, fit: SamplerFit, pass_fits: Mapping[str, SamplerFit]) -> None:
-    samplers = {"defaults.sampler": (job.defaults.sampler, fit)}
+def _check_pass_samplers(job: Job, fit: SamplerFit, pass_fits: Mapping[str, SamplerFit]) -> None:
     for name, settings in job.passes.items():
-        if isinstance(settings, RefinePass):
-            sampler = settings.sampler or job.defaults.sampler
-            samplers[f"{PASSES_PREFIX}{name}.sampler"] = (sampler, pass_fits.get(name, fit))
-    for setting, (sampler, model_fit) in samplers.items():
-        if sampler not in model_fit.samplers:
+        model_fit = pass_fits.get(name, fit)
+        sampler = settings.sampler if isinstance(settings, RefinePass) else None
+        if sampler is not None and sampler not in model_fit.samplers:
             raise BadInput(
-                f"{setting} is {sampler}; {_describe_fit(model_fit)}. Set it to one of these."
+                f"{PASSES_PREFIX}{name}.sampler is {sampler}; {_describe_fit(model_fit)}. Set it "
+                "to one of these."
             )
 
 
@@ -135,115 +181,75 @@ def _describe_fit(fit: SamplerFit) -> str:
     return f"with the model's {fit.scheduler} work {', '.join(fit.samplers)}"
 
 
-Rules: TypeAlias = Iterator[tuple[str, str, str]]  # column, condition, reason
-
-
-def _cell_rules(carried: int) -> Rules:
-    for column in PROMPT_COLUMNS:
-        if column.kind != "image":
-            yield column.name, f"wrong = '{column.name}'", INVALID_VALUE_REASONS[column.kind]
-    for name in passthrough_names(carried):
-        yield name, f"wrong = '{name}'", NOT_UTF8
-
-
-def _prompt_rules() -> Rules:
-    yield "prompt", "prompt IS NULL", "is null"
-    yield "prompt", f"NOT {NOT_BLANK.format('prompt')}", "is blank"
-    reason = f"is over {MAX_PROMPT_CHARS} characters"
-    for name in ("prompt", "negative_prompt"):
-        yield name, f"length({name}) > {MAX_PROMPT_CHARS}", reason
-
-
-def _size_rules(job: Job, multiple: int) -> Rules:
+def _size_rules(job: Job, multiple: int) -> Iterator[RejectionRule]:
+    limit = MAX_SIDES.get(job.encoding.kind, MAX_SIDE)
     for name in ("width", "height"):
         condition = f"({name} NOT BETWEEN {multiple} AND {MAX_SIDE} OR {name} % {multiple} <> 0)"
-        yield name, condition, f"is not a positive multiple of {multiple}, which this model needs"
-    limit = MAX_SIDES.get(job.encoding.kind, MAX_SIDE)
-    if limit < MAX_SIDE:
+        reason = f"is not a positive multiple of {multiple}, which this model needs"
+        yield RejectionRule(name, condition, reason)
+    for name in ("width", "height") if limit < MAX_SIDE else ():
         reason = f"is over {limit} pixels, the most that {job.encoding.kind} holds"
-        yield "width", f"width > {limit}", reason
-        yield "height", f"height > {limit}", reason
+        yield RejectionRule(name, f"{name} > {limit}", reason)
     reason = f"times height is over {MAX_IMAGE_PIXELS} pixels"
-    yield "width", f"width * height > {MAX_IMAGE_PIXELS}", reason
+    yield RejectionRule("width", f"width * height > {MAX_IMAGE_PIXELS}", reason)
 
 
-def _setting_rules(fit: SamplerFit) -> Rules:
-    # Not in the order of the columns: a row that breaks several rules is rejected for the first.
-    yield _bounds_rule("steps")
-    yield _bounds_rule("guidance")
-    for fault, reason in LORA_REJECTION_TEXTS.items():
-        yield "loras", f"lora_fault = '{fault}'", reason
-    yield _bounds_rule("images")
-    yield _bounds_rule("seed", expression="row_seed")
-    yield "sampler", _is_none_of(SAMPLERS), f"is none of {', '.join(SAMPLERS)}"
+def _sampler_rules(subject: str, fit: SamplerFit) -> Iterator[RejectionRule]:
     if fit.samplers != SAMPLERS:
-        reason = f"does not fit the model: {_describe_fit(fit)}"
-        yield "sampler", _is_none_of(fit.samplers), reason
+        condition = NO_SAMPLER.format(", ".join(f"'{name}'" for name in fit.samplers))
+        reason = f"does not fit {subject}: {_describe_fit(fit)}"
+        yield RejectionRule("sampler", condition, reason)
 
 
-def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Rules:
+def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[RejectionRule]:
     call = model.own.call
     if not model.own.reads_guidance:
-        yield "guidance", "guidance IS NOT NULL", NO_EFFECT
+        yield RejectionRule("guidance", "guidance IS NOT NULL", NO_EFFECT)
+    if not call.rescales_guidance:
+        yield RejectionRule("guidance_rescale", "guidance_rescale IS NOT NULL", NO_EFFECT)
     if call.schedule_steps is not None:
         condition = f"guidance IS NULL AND steps <> {call.schedule_steps}"
         reason = f"is not {call.schedule_steps}, for which the model has guidance; set guidance"
-        yield "steps", condition, reason
+        yield RejectionRule("steps", condition, reason)
     facts = () if sizes is None else sizes.facts.values()
+    # The model of a pass may read them.
     if any(own.model and own.model.own.call.takes_negative_prompt for own in facts):
-        return  # the model of a pass reads them
+        return
     condition = NOT_BLANK.format("negative_prompt")
     reason = NO_EFFECT
     if call.takes_negative_prompt and call.guided_above is not None:
         condition += f" AND guidance <= {call.guided_above}"
         reason = reason.replace(":", f" with guidance up to {call.guided_above:g}:", 1)
     if call is not UNKNOWN_CALL:
-        yield "negative_prompt", condition, reason
+        yield RejectionRule("negative_prompt", condition, reason)
 
 
-def _pass_rules(job: Job, sizes: PassSizes | None) -> Rules:
-    if sizes is None or not sizes.alters_images:
-        return
-    limit = min(MAX_SIDES.get(job.encoding.kind, MAX_SIDE), MAX_SIDE)
-    width = sizes.final_side_sql("width")
-    height = sizes.final_side_sql("height")
-    reason = f"is over {limit} pixels after the passes"
-    yield "width", f"{width} > {limit}", reason
-    yield "height", f"{height} > {limit}", reason
-    reason = f"times height is over {MAX_IMAGE_PIXELS} pixels after the passes"
-    yield "width", f"{width} * {height} > {MAX_IMAGE_PIXELS}", reason
-    for name, settings in job.passes.items():
-        if isinstance(settings, RefinePass) and settings.steps is None:
-            reason = f"times the strength of the pass {name} is under 1, which leaves nothing"
-            yield "steps", f"floor(steps * {settings.strength!r}) < 1", reason
-
-
-def _pass_sampler_rules(job: Job, pass_fits: Mapping[str, SamplerFit]) -> Rules:
-    """Rules for the samplers that passes take from rows."""
+def _pass_rules(
+    job: Job, sizes: PassSizes | None, pass_fits: Mapping[str, SamplerFit]
+) -> Iterator[RejectionRule]:
+    refining = {
+        name: settings for name, settings in job.passes.items() if isinstance(settings, RefinePass)
+    }
+    if sizes is not None and sizes.alters_images:
+        limit = min(MAX_SIDES.get(job.encoding.kind, MAX_SIDE), MAX_SIDE)
+        width = sizes.final_side_sql("width")
+        height = sizes.final_side_sql("height")
+        reason = f"is over {limit} pixels after the passes"
+        yield RejectionRule("width", f"{width} > {limit}", reason)
+        yield RejectionRule("height", f"{height} > {limit}", reason)
+        reason = f"times height is over {MAX_IMAGE_PIXELS} pixels after the passes"
+        yield RejectionRule("width", f"{width} * {height} > {MAX_IMAGE_PIXELS}", reason)
+        for name, settings in refining.items():
+            if settings.steps is None:
+                condition = f"floor(steps * {settings.strength!r}) < 1"
+                reason = f"times the strength of the pass {name} is under 1, which leaves nothing"
+                yield RejectionRule("steps", condition, reason)
     for name, fit in pass_fits.items():
-        settings = job.passes[name]
-        takes_over = isinstance(settings, RefinePass) and settings.sampler is None
-        if takes_over and fit.samplers != SAMPLERS:
-            reason = f"does not fit the model of the pass {name}: {_describe_fit(fit)}"
-            yield "sampler", _is_none_of(fit.samplers), reason
+        if name in refining and refining[name].sampler is None:  # it has that of the row
+            yield from _sampler_rules(f"the model of the pass {name}", fit)
 
 
-def _is_none_of(samplers: tuple[str, ...]) -> str:
-    # NOT IN becomes a join, after which DuckDB does not keep the order of rows.
-    names = ", ".join(f"'{name}'" for name in samplers)
-    return f"list_position([{names}], sampler) IS NULL"
-
-
-def _bounds_rule(column: str, expression: str | None = None) -> tuple[str, str, str]:
-    lowest, highest = COLUMN_BOUNDS[column].lowest, COLUMN_BOUNDS[column].highest
-    condition = f"{expression or column} NOT BETWEEN {lowest} AND {highest}"
-    return column, condition, f"is not between {lowest} and {highest}"
-
-
-def _input_image_rules(job: Job, model: ModelFacts) -> Rules:
-    for name in INPUT_IMAGE_COLUMNS:
-        for fault, reason in IMAGE_FAULT_REASONS.items():
-            yield name, f"wrong = '{name} {fault}'", reason
+def _image_support_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]:
     variants = family_of(model.pipeline)
     missing_mode = f"is not supported: {model.pipeline} has no"
     support = {
@@ -254,17 +260,11 @@ def _input_image_rules(job: Job, model: ModelFacts) -> Rules:
     }
     for column, (is_supported, reason) in support.items():
         if not is_supported:
-            yield column, f"{column} IS NOT NULL", reason
+            yield RejectionRule(column, f"{column} IS NOT NULL", reason)
     if conflict := _control_conflict(job, variants):
         condition = "control_image IS NOT NULL AND source_image IS NOT NULL"
         reason = f"cannot be combined with {conflict}: {model.pipeline} does not support it"
-        yield "control_image", condition, reason
-    for name in ("mask_image", "strength"):
-        condition = f"{name} IS NOT NULL AND source_image IS NULL"
-        yield name, condition, "is given without a source_image"
-    yield "strength", "strength <= 0 OR strength > 1", "is not over 0 and up to 1"
-    reason = "times steps is under 1, which leaves nothing to draw"
-    yield "strength", "strength * steps < 1", reason
+        yield RejectionRule("control_image", condition, reason)
 
 
 def _control_conflict(job: Job, variants: Family) -> str | None:

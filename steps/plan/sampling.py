@@ -6,6 +6,7 @@ shape short and long prompts. Of two images alike, the hash of the image decides
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -19,6 +20,7 @@ from imagekiln.steps.plan.catalog import Catalog, ImageGroup
 from imagekiln.steps.plan.catalog_sql import SHAPE, candidate_group
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 
+IMAGE_HASH = "hash(replace(CAST(image_id AS VARCHAR), '-', ''))"
 CANDIDATES_PER_IMAGE = 8  # whose prompts are looked at, at random
 Int64Array = npt.NDArray[np.int64]
 
@@ -38,43 +40,34 @@ def choose_sample(catalog: Catalog, images: int) -> PlanSample:
     """
     together = catalog.candidates
     sizes = [group.images // together for group in catalog.groups]
-    places = -(-images // together)
-    quotas = divide_sample(sizes, places)
+    quotas = _divide_sample(sizes, -(-images // together))
     candidates = _candidates_by_group(catalog, quotas)
     lengths = _read_prompt_lengths(catalog, candidates)
 
     sampled: list[int] = []
     rest: list[ImageGroup] = []
-    shares = zip(catalog.groups, quotas, candidates, strict=True)
-    for group, quota, numbers in shares:
-        numbers.sort()
-        numbers.sort(key=lengths.__getitem__)
-        for number in _spread(numbers, quota):
-            end = number + together
-            sampled += range(number, end)
+    for group, quota, numbers in zip(catalog.groups, quotas, candidates, strict=True):
+        by_length = sorted(numbers, key=lambda number: (lengths[number], number))
+        for number in _spread(by_length, quota):
+            sampled += range(number, number + together)
         images_left = group.images - quota * together
         if images_left:
             rest.append(replace(group, images=images_left))
     return PlanSample(np.array(sampled, np.int64), tuple(rest))
 
 
-def divide_sample(group_images: Sequence[int], images: int) -> list[int]:
+def _divide_sample(group_images: Sequence[int], images: int) -> list[int]:
     """The number of images of each group in a sample.
 
     The largest groups have one each. A further image is of the group that lacks most of its share.
     """
-    quotas = [0] * len(group_images)
-    waiting = [(-math.inf, -size, index) for index, size in enumerate(group_images)]
-    heapq.heapify(waiting)
-    most = sum(group_images)
-    for _ in range(min(images, most)):
-        _, size, index = heapq.heappop(waiting)
-        quotas[index] += 1
-        if quotas[index] < -size:
-            priority = size / (quotas[index] + 1)
-            place = (priority, size, index)
-            heapq.heappush(waiting, place)
-    return quotas
+    units = (
+        (size / (number + 1) if number else math.inf, size, -index)
+        for index, size in enumerate(group_images)
+        for number in range(min(size, images))
+    )
+    chosen = Counter(-index for _, _, index in heapq.nlargest(images, units))
+    return [chosen[index] for index in range(len(group_images))]
 
 
 def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[int]]:
@@ -82,7 +75,7 @@ def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[i
     most = CANDIDATES_PER_IMAGE * max(1, *quotas)
     groups = catalog.database.fetch_table(
         f"""
-        SELECT arg_min(number, image_hash, {most}) AS numbers
+        SELECT arg_min(number, {IMAGE_HASH}, {most}) AS numbers
         FROM planned_images
         WHERE number = {candidate_group(catalog.candidates)}
         GROUP BY {SHAPE}
@@ -99,25 +92,15 @@ def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) 
     lengths: dict[int, int] = {}
     for batch in catalog.iter_columns(["number", "prompt"], numbers):
         characters = pc.utf8_length(batch["prompt"])
-        pairs = zip(
-            batch["number"].to_pylist(),
-            characters.to_pylist(),
-            strict=True,
-        )
-        lengths.update(pairs)
+        lengths |= zip(batch["number"].to_pylist(), characters.to_pylist(), strict=True)
     return lengths
 
 
 def _spread(by_length: Sequence[int], quota: int) -> list[int]:
     """Spread numbers from the shortest to the longest prompt, in the order of rows."""
-    if quota == 1:
-        middle = len(by_length) // 2
-        return [by_length[middle]]
     last = len(by_length) - 1
-    positions = np.linspace(0, last, quota).round()
-    spread = [by_length[int(position)] for position in positions]
-    spread.sort()
-    return spread
+    positions = np.linspace(0, last, quota).round() if quota > 1 else [len(by_length) // 2][:quota]
+    return sorted(by_length[int(position)] for position in positions)
 
 
 def read_sample(catalog: Catalog, sample: PlanSample) -> pa.Table:

@@ -7,7 +7,7 @@ from math import lcm
 
 import numpy as np
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.execution import DEFAULT_PART_IMAGES, MAX_SHARD_IMAGES
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import TuningEntry, forward_pixels, read_tuning_file
@@ -48,8 +48,20 @@ def cut_shards(
     With `rest`, the groups without a sample, the sample is the first shard. `seconds_per_work` is
     for a pixel and step on one GPU. A part is a multiple of `batch`. Raises BadInput.
     """
-    part = _choose_part_images(job, groups, seconds_per_work, batch)
-    sizes = tuple(_cut(job, groups if rest is None else rest, seconds_per_work, part))
+    part = _choose_part_images(
+        job,
+        groups,
+        seconds_per_work,
+        batch,
+    )
+    sizes = tuple(
+        _cut(
+            job,
+            groups if rest is None else rest,
+            seconds_per_work,
+            part,
+        )
+    )
     if rest is not None:
         sampled = _count_images(groups) - _count_images(rest)
         sizes = (sampled, *sizes)
@@ -70,12 +82,9 @@ def _choose_part_images(
     if seconds_per_work is None or not groups:
         return default
 
-    images = _count_images(groups)
     work = sum(group.images * work_per_image(group) for group in groups)
-    seconds_per_image = work * seconds_per_work / images
-    seconds_per_batch = seconds_per_image * batch
-    batches = int(DEFAULT_PART_SECONDS / seconds_per_batch)
-    batches = max(1, batches)
+    seconds_per_batch = work * seconds_per_work / _count_images(groups) * batch
+    batches = max(1, int(DEFAULT_PART_SECONDS / seconds_per_batch))
     return min(default, batches * batch)
 
 
@@ -107,19 +116,11 @@ def _part_costs(
     groups: tuple[ImageGroup, ...], part: int, seconds_per_work: float
 ) -> Iterator[tuple[int, float]]:
     """The images and the seconds of each part."""
-    images = [0]
-    work = [0.0]
-    for group in groups:
-        images.append(group.images)
-        work.append(group.images * work_per_image(group))
-    group_ends = np.cumsum(images)
-    group_seconds = seconds_per_work * np.cumsum(work)
-    total = sum(images)
-    starts = np.array([*range(0, total, part), total])
-    elapsed = np.interp(starts, group_ends, group_seconds)
-    sizes = np.diff(starts)
-    costs = np.diff(elapsed)
-    return zip(sizes.tolist(), costs.tolist(), strict=True)
+    ends = np.cumsum([0, *(group.images for group in groups)])
+    work = np.cumsum([0.0, *(group.images * work_per_image(group) for group in groups)])
+    starts = np.array([*range(0, ends[-1], part), ends[-1]])
+    costs = np.diff(np.interp(starts, ends, seconds_per_work * work))
+    return zip(np.diff(starts).tolist(), costs.tolist(), strict=True)
 
 
 def _default_most_images(job: Job, images: int) -> int:
@@ -204,12 +205,7 @@ def load_tuning(job: Job, model: ModelFacts, files: tuple[InputFile, ...]) -> Tu
     if job.batch.tuning is None:
         return TuningEntries()
     name = job.batch.tuning
-    try:
-        file = read_tuning_file(name)
-    except Missing as error:
-        raise Missing(
-            f"{name}: there is no such tuning file. Run `imagekiln tune`, or correct batch.tuning."
-        ) from error
+    file = read_tuning_file(name)
     wanted = (model.digest, job.model.dtype, job.speed)
     entries = tuple(
         entry for entry in file.entries if (entry.digest, entry.dtype, entry.speed) == wanted
@@ -221,7 +217,15 @@ def load_tuning(job: Job, model: ModelFacts, files: tuple[InputFile, ...]) -> Tu
             "its own."
         )
     tuning = TuningEntries(entries)
-    return replace(tuning, key=_tuning_key(job, model, tuning, files))
+    return replace(
+        tuning,
+        key=_tuning_key(
+            job,
+            model,
+            tuning,
+            files,
+        ),
+    )
 
 
 def _tuning_key(
@@ -283,11 +287,9 @@ def choose_batch_sizes(
     guided: dict[tuple[int, int], bool] = {}
     for group in groups:  # images of one size have one batch size: that of the most work among them
         size = (group.width, group.height)
-        is_guided = model.own.call.is_guided(group.guidance)
-        guided[size] = is_guided or guided.get(size, False)
-    sizes = []
-    for (width, height), is_guided in guided.items():
-        images = tuning.batch_size_for(width, height, guided=is_guided)
-        if images:
-            sizes.append(BatchSize(width, height, images))
-    return tuple(sizes)
+        guided[size] = guided.get(size, False) or model.own.call.is_guided(group.guidance)
+    chosen = (
+        (width, height, tuning.batch_size_for(width, height, guided=is_guided))
+        for (width, height), is_guided in guided.items()
+    )
+    return tuple(BatchSize(width, height, images) for width, height, images in chosen if images)

@@ -1,22 +1,37 @@
-"""The files of prompts: found on disk or in a store, downloaded and hashed."""
+"""The files of prompts: found on disk or in a store, downloaded, hashed and converted.
+
+Other formats become Parquet on this disk, and the rest of planning reads only that. A file's format
+follows from its first bytes, or else from the ending of its name.
+"""
 
 import glob
 import hashlib
-from collections.abc import Collection, Iterable
-from contextlib import suppress
-from dataclasses import dataclass
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptList
+from imagekiln.steps.plan.text_formats import (
+    BATCH_ROWS,
+    JsonColumns,
+    open_delimited,
+    open_prompt_lines,
+)
 from imagekiln.steps.runs.keys import prompt_list_key
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
 from imagekiln.steps.storage.filesystem import open_filesystem, open_object
 from imagekiln.steps.storage.local import open_file
 from imagekiln.steps.storage.store import create_once
@@ -44,19 +59,41 @@ AMBIGUOUS_SUFFIXES = (".json", ".txt")
 TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 LIST_SETTING = "prompts.texts"
+PARQUET_MAGIC = b"PAR1"
+ARROW_FILE_MAGIC = b"ARROW1"
+ARROW_STREAM_MAGIC = b"\xff\xff\xff\xff"
+REFUSED_STARTS = {
+    rb"FEA1": "is a Feather file of version 1. Write it again as version 2, or as Parquet.",
+    rb"\x1f\x8b": "is compressed with gzip. Unpack it.",
+    rb"\x28\xb5\x2f\xfd": "is compressed with zstd. Unpack it.",
+    rb"PK\x03\x04": "is a zip archive or a workbook of a spreadsheet. Unpack it, or save it as "
+    "CSV.",
+    rb"\xd0\xcf\x11\xe0": "is a workbook of Excel. Save it as CSV.",
+    rb"(?i)\s*<(!doctype\s+)?html": "is a web page. Name the file itself; of a Google Sheet, "
+    "download it as CSV.",
+}
+SAMPLE_BYTES = 4096
+TEXT_AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+TEXT_FORMATS = {"csv", "tsv", "json", "txt"}
+# Of pyarrow, which has no error of its own for some damage.
+UNREADABLE_ERRORS = (pa.ArrowException, OSError, ValueError)
+# Opens the rows of a file at a path; its messages begin with the file's name.
+RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[pa.RecordBatchReader]]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """One input file: the user's name for it, its path here and its content's hash.
 
-    The path is that of a converted copy if `kind` is not `parquet`.
+    The path is that of a converted copy for other formats. With `has_lines`, it has the line of
+    each row.
     """
 
     uri: str
     path: Path
     sha256: str
-    kind: str = "parquet"
+    has_lines: bool = False
 
     @property
     def partitions(self) -> dict[str, str | None]:
@@ -84,57 +121,81 @@ def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile,
     for pattern in patterns:
         uris = expand_pattern(pattern)
         if not uris:
-            raise Missing(f"{pattern}: {_describe_absence(pattern)}")
+            place = Path(resolve_path(pattern.removeprefix("file://"))).absolute()
+            raise Missing(
+                f"{pattern}: no such file as {place}. Check `prompts`: it is relative to the "
+                "working directory, not to the job file. Prompts themselves are written as "
+                "`prompts: {texts: [...]}`."
+            )
         for uri in uris:
-            if is_remote_uri(pattern):
-                sources += _download_all(uri, folder, len(sources))
-            else:
-                sources.append(_hash_file(uri))
+            path = Path(uri)
+            if is_remote_uri(uri):
+                path = folder / f"{len(sources):05d}.download"
+                _download(uri, path)
+            with translate_errors(uri), open_file(path) as file:
+                digest = hashlib.file_digest(file, "sha256")
+            sources.append(SourceFile(uri, path, digest.hexdigest()))
     return tuple(sources)
 
 
 def expand_pattern(pattern: str) -> list[str]:
-    """The names that a pattern matches, sorted; of a folder, its files of data.
-
-    A remote name that ends as a file of data does is not looked up.
-    """
-    return _expand_remote(pattern) if is_remote_uri(pattern) else _expand_local(pattern)
-
-
-def _expand_local(pattern: str) -> list[str]:
-    path = resolve_path(pattern.removeprefix("file://"))
-    names: set[str] = set()
+    """The names that a pattern matches, sorted; of a folder, its files of data."""
+    if is_web_uri(pattern):
+        open_filesystem(pattern)
+        if pattern.endswith("/") or "*" in pattern.partition("?")[0]:
+            raise BadInput(f"{pattern}: folders cannot be listed over HTTP. Name each file.")
+        return [pattern]
     with translate_errors(pattern):
-        found = [path] if Path(path).exists() else glob.glob(path, recursive=True)
-        for name in found:
-            place = Path(name)
-            if place.is_dir():
-                files = (str(file) for file in place.rglob("*") if file.is_file())
-                names.update(_choose_data_files(files, str(place), pattern))
-            else:
-                names.add(name)
-        if Path(path).is_dir():
-            _refuse_folder_without_data(names, pattern)
+        found = _match_remote(pattern) if is_remote_uri(pattern) else _match_local(pattern)
+    names: set[str] = set()
+    for name, files in found.items():
+        names.update([name] if files is None else _choose_data_files(files, name, pattern))
+    if found and not names:
+        raise BadInput(
+            f"{pattern}: is a folder without files of prompts, whose names end in "
+            f"{', '.join(DATA_SUFFIXES)}. Check `prompts`."
+        )
     return sorted(names)
 
 
-def _describe_absence(pattern: str) -> str:
-    if is_remote_uri(pattern):
-        return "no such file or bucket. Check `prompts`."
-    if " " in pattern and not {"/", "*"} & {*pattern} and not suffix_of(pattern):
-        return (
-            "no such file. If it is a prompt, write `prompts: {texts: [...]}`, in Python "
-            'prompts={"texts": [...]}.'
-        )
+def _match_local(pattern: str) -> dict[str, list[str] | None]:
+    """The files that match, with None, and the folders, with the files in them."""
     path = resolve_path(pattern.removeprefix("file://"))
-    return (
-        f"no such file as {Path(path).absolute()}. Check `prompts`: "
-        "it is relative to the working directory, not to the job file."
-    )
+    names = [path] if Path(path).exists() else glob.glob(path, recursive=True)
+    found: dict[str, list[str] | None] = {}
+    for name in names:
+        folder = Path(name)
+        if folder.is_dir():
+            found[str(folder)] = [str(file) for file in folder.rglob("*") if file.is_file()]
+        else:
+            found[name] = None
+    return found
 
 
-def _choose_data_files(names: Iterable[str], folder: str, pattern: str) -> list[str]:
-    """The files with rows among `names`, sorted; not those of hidden folders or `_SUCCESS`."""
+def _match_remote(pattern: str) -> dict[str, list[str] | None]:
+    """The files that match, with None, and the folders, with the files in them."""
+    filesystem, path = open_filesystem(pattern)
+    scheme = pattern.partition("://")[0]
+    if not any(character in path for character in "*?["):
+        try:
+            kind = filesystem.info(path)["type"]
+        except OSError:  # reading it says why
+            kind = "file"
+        if kind != "directory":
+            return {pattern: None}
+        entries = {path.rstrip("/"): {"type": kind}}
+    else:
+        entries = filesystem.glob(path, detail=True)
+    found: dict[str, list[str] | None] = {}
+    for name, entry in entries.items():
+        is_folder = entry["type"] == "directory"
+        files = [f"{scheme}://{file}" for file in filesystem.find(name)] if is_folder else None
+        found[f"{scheme}://{name}"] = files
+    return found
+
+
+def _choose_data_files(names: list[str], folder: str, pattern: str) -> list[str]:
+    """The files with rows among `names`; not those of hidden folders or `_SUCCESS`."""
     chosen = []
     for name in names:
         parts = PurePosixPath(name.removeprefix(folder).lstrip("/")).parts
@@ -146,58 +207,7 @@ def _choose_data_files(names: Iterable[str], folder: str, pattern: str) -> list[
         is_hidden = any(part.startswith((".", "_")) for part in parts)
         if not is_hidden and suffix_of(name) in DATA_SUFFIXES:
             chosen.append(name)
-    certain = [name for name in chosen if suffix_of(name) not in AMBIGUOUS_SUFFIXES]
-    return sorted(certain or chosen)
-
-
-def _refuse_folder_without_data(names: Collection[str], pattern: str) -> None:
-    if not names:
-        raise BadInput(
-            f"{pattern}: is a folder without files of prompts, whose names end in "
-            f"{', '.join(DATA_SUFFIXES)}. Check `prompts`."
-        )
-
-
-def _expand_remote(pattern: str) -> list[str]:
-    filesystem, path = open_filesystem(pattern)
-    if is_web_uri(pattern):
-        if pattern.endswith("/") or "*" in pattern.partition("?")[0]:
-            raise BadInput(f"{pattern}: folders cannot be listed over HTTP. Name each file.")
-        return [pattern]
-    with translate_errors(pattern):
-        if any(character in path for character in "*?["):
-            return _match_remote(pattern)
-        is_folder = pattern.endswith("/")
-        if not is_folder and suffix_of(pattern) not in DATA_SUFFIXES:
-            is_folder = filesystem.isdir(path)
-    if not is_folder:
-        return [pattern]
-    names = _list_remote_folder(pattern)
-    _refuse_folder_without_data(names, pattern)
-    return names
-
-
-def _match_remote(pattern: str) -> list[str]:
-    filesystem, path = open_filesystem(pattern)
-    names: set[str] = set()
-    for name, entry in filesystem.glob(path, detail=True).items():
-        if entry["type"] == "directory":
-            names.update(_choose_data_files(filesystem.find(name), name, pattern))
-        else:
-            names.add(name)
-    return [_uri_of(name, pattern) for name in sorted(names)]
-
-
-def _list_remote_folder(pattern: str) -> list[str]:
-    filesystem, path = open_filesystem(pattern)
-    folder = path.rstrip("/")
-    with translate_errors(pattern):
-        names = _choose_data_files(filesystem.find(folder), folder, pattern)
-    return [_uri_of(name, pattern) for name in names]
-
-
-def _uri_of(name: str, pattern: str) -> str:
-    return f"{pattern.partition('://')[0]}://{name}"
+    return [name for name in chosen if suffix_of(name) not in AMBIGUOUS_SUFFIXES] or chosen
 
 
 def is_web_uri(uri: str) -> bool:
@@ -205,41 +215,15 @@ def is_web_uri(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
-def _hash_file(path: str) -> SourceFile:
-    digest = hashlib.sha256()
-    with translate_errors(path), open_file(Path(path)) as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return SourceFile(path, Path(path), digest.hexdigest())
-
-
-def _download_all(uri: str, folder: Path, number: int) -> list[SourceFile]:
-    """Download a file, or the files of a folder that is named like one, as Spark's are."""
-    with suppress(Missing):
-        source = _download(uri, folder / f"{number:05d}.download")
-        if source.path.stat().st_size:
-            return [source]
-    # s3fs opens what is only the beginning of names as a file without a byte.
-    names = [] if is_web_uri(uri) else _list_remote_folder(uri)
-    return [
-        _download(name, folder / f"{place:05d}.download")
-        for place, name in enumerate(names or [uri], start=number)
-    ]
-
-
-def _download(uri: str, path: Path) -> SourceFile:
+def _download(uri: str, path: Path) -> None:
     # Many web servers know no ranges, and do not say so: one request, for all of it.
     block_bytes = 0 if is_web_uri(uri) else CHUNK_BYTES
-    digest = hashlib.sha256()
     with (
         translate_errors(uri),
         open_object(uri, block_bytes) as source,
         path.open("wb") as copy,
     ):
-        while chunk := source.read(CHUNK_BYTES):
-            digest.update(chunk)
-            copy.write(chunk)
-    return SourceFile(uri, path, digest.hexdigest())
+        shutil.copyfileobj(source, copy, CHUNK_BYTES)
 
 
 def write_prompt_list(job: Job, prompts: PromptList, folder: Path) -> SourceFile:
@@ -268,3 +252,99 @@ def _to_parquet(job: Job, prompts: PromptList) -> tuple[bytes, str]:
     table = pa.table({job.columns.prompt: texts})
     content = to_parquet(table)
     return content, hashlib.sha256(content).hexdigest()
+
+
+def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[SourceFile, ...]:
+    """Convert sources of other formats to Parquet in `folder`.
+
+    Text files without a byte are dropped, which Spark writes for a partition without rows. Raises
+    BadInput, TryAgain.
+    """
+    kinds = {source.path: _detect_format(source) for source in sources}
+    filled = [
+        source
+        for source in sources
+        if kinds[source.path] not in TEXT_FORMATS or source.path.stat().st_size
+    ]
+    if not filled:
+        raise BadInput(f"{sources[0].uri}: is empty. Check `prompts`.")
+
+    columns = JsonColumns()  # one for all, so that all files have the same columns
+    for source in filled:
+        if kinds[source.path] == "json":
+            columns.scan(source.path, source.uri)
+    readers: dict[str, RowReader] = {
+        "arrow": open_arrow,
+        "json": columns.open,
+        "txt": open_prompt_lines,
+        **{name: partial(open_delimited, delimiter=mark) for name, mark in DELIMITERS.items()},
+    }
+    return tuple(
+        _convert(source, readers[kinds[source.path]], folder / f"{number:05d}-converted.parquet")
+        if kinds[source.path] in readers
+        else source
+        for number, source in enumerate(filled)
+    )
+
+
+def _detect_format(source: SourceFile) -> str:
+    """The format of a file, `parquet` if it is unknown. Raises BadInput, TryAgain."""
+    with translate_errors(source.uri), open_file(source.path) as file:
+        start = file.read(SAMPLE_BYTES)
+    if start.startswith(PARQUET_MAGIC):
+        return "parquet"
+    for pattern, problem in REFUSED_STARTS.items():
+        if re.match(pattern, start):
+            raise BadInput(f"{source.uri}: {problem}")
+    if start.startswith((ARROW_FILE_MAGIC, ARROW_STREAM_MAGIC)):
+        return "arrow"
+    return DATA_SUFFIXES.get(suffix_of(source.uri), "parquet")
+
+
+def _convert(source: SourceFile, read: RowReader, path: Path) -> SourceFile:
+    with (
+        translate_errors(str(path)),
+        read(source.path, source.uri) as rows,
+        pq.ParquetWriter(path, rows.schema) as writer,
+    ):
+        for batch in rows:
+            writer.write_batch(batch)
+    if source.path.parent == path.parent:  # a download, which nothing reads again
+        source.path.unlink()
+    return replace(source, path=path, has_lines=read is not open_arrow)
+
+
+@contextmanager
+def open_arrow(path: Path, where: str) -> Iterator[pa.RecordBatchReader]:
+    """The rows of an Arrow IPC file or stream, which Feather files of version 2 are too."""
+    try:
+        with pa.OSFile(str(path)) as file:
+            is_stream = file.read(len(ARROW_FILE_MAGIC)) != ARROW_FILE_MAGIC
+            file.seek(0)
+            if is_stream:
+                stream = pa.ipc.open_stream(file)
+                yield pa.RecordBatchReader.from_batches(stream.schema, _slice_batches(stream))
+                return
+            reader = pa.ipc.open_file(file)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+            yield pa.RecordBatchReader.from_batches(reader.schema, _slice_batches(batches))
+    except UNREADABLE_ERRORS as error:
+        if is_storage_error(error):
+            raise
+        raise BadInput(
+            f"{where}: cannot be read as Arrow ({error_reason(error)}). Write it again, "
+            "or as Parquet."
+        ) from error
+
+
+def _slice_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for column in batch.columns:
+            # Offsets that lead outside the data would be read as text. Text that is not UTF-8
+            # costs only its rows, later.
+            kind = TEXT_AS_BYTES.get(column.type)
+            if kind is not None:
+                column = column.view(kind)
+            column.validate(full=True)
+        for first in range(0, batch.num_rows, BATCH_ROWS):
+            yield batch.slice(first, BATCH_ROWS)

@@ -1,6 +1,7 @@
 """The plan step: prompt rows become image rows, these become shards, and plan.json freezes them."""
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,31 +14,28 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import find_untried_entries, hash_entries
 from imagekiln.steps.models.performance import require_room
 from imagekiln.steps.models.resolve import NamedRevision, ResolvedModel, resolve_model
+from imagekiln.steps.plan.catalog import successful_runs
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
-from imagekiln.steps.plan.existing_images import successful_runs
-from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns, input_fingerprint
-from imagekiln.steps.plan.rejected_rows import RejectionCause
-from imagekiln.steps.plan.rewriting import PromptRewriter, rewrite_input
-from imagekiln.steps.plan.run_time import (
+from imagekiln.steps.plan.estimate import (
     RunTime,
     expect_run_time,
     make_expectation,
     require_budget_left,
     require_within_budget,
 )
+from imagekiln.steps.plan.input_files import find_unused_columns, guessed_columns, input_fingerprint
+from imagekiln.steps.plan.rejected_rows import RejectionCause, find_rejection_causes
+from imagekiln.steps.plan.rewriting import PromptRewriter, rewrite_input
 from imagekiln.steps.plan.sharding import load_tuning
-from imagekiln.steps.plan.template_recipes import TEMPLATE_SETTING
-from imagekiln.steps.plan.template_rows import read_prompts
+from imagekiln.steps.plan.templates import read_prompts
 from imagekiln.steps.plan.writing import store_input_image, write_plan, write_rejected
 from imagekiln.steps.runs.attempts import Terms, terms_of
 from imagekiln.steps.runs.commits import read_present_head
 from imagekiln.steps.runs.keys import PLAN_KEY
-from imagekiln.steps.runs.plan import Plan, load_plan, parse_plan
+from imagekiln.steps.runs.plan import Plan, parse_plan
 from imagekiln.steps.runs.run import set_terms
-from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.local import is_remote_uri, local_path, temporary_folder
+from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.store import Store
 
 # A run may be resumed with other values of these: no image depends on them.
@@ -47,8 +45,6 @@ UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
     "budget": True,
     "cluster": True,
 }
-MAX_NAMED_PATTERNS = 3
-ACCEPTED_SHARES = ("rejected_share", "failed_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,53 +89,62 @@ def make_plan(
     exceeds the budget; BudgetSpent, TryAgain.
     """
     terms = terms_of(job)
-    _require_folders(job)
     samples = (job.cluster.canary or 0) if sample_images is None else sample_images
-    job = job.without_cluster()
     find_untried_entries(job)  # one that can be tried and is wrong is refused
-    named = _adopt_named_run(job, terms)
-    if named is not None and must_exist:
-        return named
-    if named is not None:
-        return replace(named, input_change=_describe_change(job, named))
-    model = resolve_model(job)
-    require_room(job, model.weights_bytes, gpu_memory)
+    asked = job.without_cluster()
+    if asked.run_id is not None:
+        named = _adopt_run(asked, asked.run_id, terms, must_exist=must_exist)
+        if named is not None:
+            return named
+    model = resolve_model(asked)
+    require_room(asked, model.weights_bytes, gpu_memory)
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
-        inputs = replace(_read_inputs(job, model, scratch, rewriter), sample_images=samples)
-        run_id = job.run_id or _derive_run_id(job, inputs)
-        store = _open_run_store(job, run_id)
-        adopted = _adopt_equal_run(store, job, inputs, terms)
+        inputs = _read_inputs(asked, model, scratch, rewriter)
+        run_id = asked.run_id or _derive_run_id(asked, inputs)
+        adopted = _adopt_run(asked, run_id, terms, model)
         if adopted is not None:
-            return adopted
+            return replace(
+                adopted,
+                guessed_columns=guessed_columns(asked, inputs.files),
+                unused_columns=find_unused_columns(inputs.files),
+            )
+        store = _open_run_store(asked, run_id)
         if must_exist:
             raise Missing(f"{store.uri}: there is no such run to retry. Run the job first.")
         read_present_head(store)
-        inputs = replace(inputs, existing_runs=successful_runs(job, run_id))
+        existing = successful_runs(asked, run_id)
+        inputs = replace(inputs, existing_runs=existing, sample_images=samples)
         store_image = partial(store_input_image, store)
         store_rejected = partial(write_rejected, store, scratch)
-        with make_draft(inputs, scratch, store_image, store_rejected) as draft:
-            result = _write_draft(store, run_id, inputs, draft, scratch, terms)
-            if result is not None:
-                return result
-            first = _adopt_plan(store, load_plan(store), job, model, terms)
-            return replace(first, input_change=_describe_change(job, first))
-
-
-def _adopt_named_run(job: Job, terms: Terms) -> PlanResult | None:
-    if job.run_id is None:
-        return None
-    store = _open_run_store(job, job.run_id)
-    plan = _read_plan(store)
-    if plan is None:
-        return None
-    return _adopt_plan(store, plan, job, resolve_model(job, plan.revisions), terms)
+        with make_draft(
+            inputs,
+            scratch,
+            store_image,
+            store_rejected,
+        ) as draft:
+            result = _write_draft(
+                store,
+                run_id,
+                draft,
+                scratch,
+                terms,
+            )
+    # Another process was first: its plan is adopted.
+    return result or make_plan(job, sample_images=sample_images, rewriter=rewriter)
 
 
 def _read_inputs(
     job: Job, model: ResolvedModel, scratch: Path, rewriter: PromptRewriter | None
 ) -> PlanInputs:
+    """Read and rewrite the prompts. Raises BadInput if rewritten ones are missing."""
     rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)
+    if rewritten.missing:
+        raise BadInput(
+            f"{job.output}: lacks {rewritten.missing} rewritten prompts of the job, and "
+            "planning rewrites none. First type `imagekiln rewrite JOB` where the language "
+            "model can run, or `imagekiln submit JOB`, whose workflow does it."
+        )
     return PlanInputs(
         job=model.job,
         model=model,
@@ -149,32 +154,20 @@ def _read_inputs(
     )
 
 
-def _adopt_equal_run(store: Store, job: Job, inputs: PlanInputs, terms: Terms) -> PlanResult | None:
-    plan = _read_plan(store)
-    if plan is None:
-        return None
-    return replace(
-        _adopt_plan(store, plan, job, inputs.model, terms),
-        guessed_columns=guessed_columns(job, inputs.files),
-        unused_columns=find_unused_columns(inputs.files),
-    )
-
-
 def _write_draft(
-    store: Store, run_id: str, inputs: PlanInputs, draft: PlanDraft, scratch: Path, terms: Terms
+    store: Store, run_id: str, draft: PlanDraft, scratch: Path, terms: Terms
 ) -> PlanResult | None:
     """Write a draft as the run's plan; None if another process was first."""
+    inputs = draft.inputs
     job = inputs.job
     time = expect_run_time(inputs.model, draft)
     over_budget = require_within_budget(job, time, terms)
-    expected = make_expectation(time, terms)
     plan = write_plan(
         store,
         run_id,
-        inputs,
         draft,
         scratch,
-        expected,
+        make_expectation(time, terms),
     )
     if plan is None:
         return None
@@ -187,14 +180,10 @@ def _write_draft(
         guessed_columns=guessed_columns(job, inputs.files),
         unused_columns=find_unused_columns(inputs.files),
         notes=draft.notes,
-        rejection_causes=draft.rejection_causes,
+        rejection_causes=find_rejection_causes(inputs.files, draft.catalog),
         over_budget=over_budget,
         made_prompts=inputs.files[0].made_prompts,
     )
-
-
-def _describe_change(job: Job, adopted: PlanResult) -> str | None:
-    return _describe_input_change(job, adopted.plan) or adopted.input_change
 
 
 def _describe_input_change(job: Job, plan: Plan) -> str | None:
@@ -206,11 +195,9 @@ def _describe_input_change(job: Job, plan: Plan) -> str | None:
         return f"The input cannot be compared with that of the plan: {error}"
     if input_fingerprint(files) == plan.input.sha256:
         return None
-    names = ", ".join(job.prompt_patterns[:MAX_NAMED_PATTERNS]) or TEMPLATE_SETTING
-    rows = sum(file.rows for file in files)
     return (
-        f"{names}: has changed ({pluralize(plan.input.rows, 'row')} then, {rows:,} now) since this "
-        "run was planned. The change is not in the run. Set another run_id or --date to plan it."
+        f"{files[0].source.uri}: this input has changed since the run was planned. The change is "
+        "not in the run. Set another run_id or --date to plan it."
     )
 
 
@@ -228,10 +215,8 @@ def _describe_code_change(job: Job, plan: Plan) -> str | None:
 
 def is_planned(job: Job) -> bool:
     """Return whether the job names a run that is planned, so that planning reads no prompts."""
-    if job.run_id is None:
-        return False
-    store = _open_run_store(job, job.run_id)
-    return _read_plan(store) is not None
+    run_id = job.run_id
+    return run_id is not None and _read_plan(_open_run_store(job, run_id)) is not None
 
 
 def _derive_run_id(job: Job, inputs: PlanInputs) -> str:
@@ -241,11 +226,8 @@ def _derive_run_id(job: Job, inputs: PlanInputs) -> str:
     that a job resumes its run although the branch has moved.
     """
     is_named = any(revision.setting == "model" for revision in inputs.model.revisions)
-    # The shares decide whether a run is accepted, and none of its images.
-    defaults = JobLimits()
-    shares = {name: getattr(defaults, name) for name in ACCEPTED_SHARES}
-    limits = job.limits.model_copy(update=shares)
-    named_job = job.model_copy(update={"limits": limits})
+    # The limits decide whether a run is accepted, and none of its images.
+    named_job = job.model_copy(update={"limits": JobLimits()})
     content = [
         named_job.model_dump_json(exclude=UNNAMED_SETTINGS),
         input_fingerprint(inputs.files),
@@ -261,36 +243,31 @@ def _open_run_store(job: Job, run_id: str) -> Store:
     return open_store(f"{job.output.rstrip('/')}/{run_id}")
 
 
-def _require_folders(job: Job) -> None:
-    """Raise BadInput if a file is where runs or their copies are to be."""
-    folders = [("output", job.output)]
-    folders += [(f"export[{number}].to", copy.to) for number, copy in enumerate(job.export)]
-    for setting, folder in folders:
-        if is_remote_uri(folder):
-            continue
-        path = local_path(folder)
-        with translate_errors(folder):
-            if any(place.is_file() for place in (path, *path.parents)):
-                raise BadInput(f"{setting}: {folder} is a file, or lies within one. Name a folder.")
-
-
 def _read_plan(store: Store) -> Plan | None:
-    try:
-        content = store.read(PLAN_KEY)
-    except Missing:
-        return None
-    return parse_plan(content, store.uri_of(PLAN_KEY))
+    with suppress(Missing):
+        return parse_plan(store.read(PLAN_KEY), store.uri_of(PLAN_KEY))
+    return None
 
 
-def _adopt_plan(
-    store: Store, plan: Plan, job: Job, model: ResolvedModel, terms: Terms
-) -> PlanResult:
-    """Adopt the plan in `store`. A branch or tag is the commit that the plan froze.
+def _adopt_run(
+    job: Job,
+    run_id: str,
+    terms: Terms,
+    model: ResolvedModel | None = None,
+    *,
+    must_exist: bool = False,
+) -> PlanResult | None:
+    """Adopt the plan of a run, if there is one. A branch or tag is the commit that it froze.
 
     Raises BadInput if the plan has other settings or files, BudgetSpent.
     """
-    moved = tuple(named for named in model.revisions if named not in plan.revisions)
-    if moved:
+    store = _open_run_store(job, run_id)
+    plan = _read_plan(store)
+    if plan is None:
+        return None
+    named = () if model is None else model.revisions
+    moved = tuple(revision for revision in named if revision not in plan.revisions)
+    if model is None or moved:
         model = resolve_model(job, plan.revisions)
     planned = fixed_settings(plan.job)
     for setting, value in fixed_settings(model.job).items():
@@ -307,14 +284,22 @@ def _adopt_plan(
             "Choose another run_id or output."
         )
     require_budget_left(set_terms(store, plan, terms))
-    change = _describe_code_change(job, plan)
-    return PlanResult(plan, store.uri, adopted=True, moved_revisions=moved, input_change=change)
+    change = None
+    if job.run_id is not None and not must_exist:
+        change = _describe_input_change(job, plan)
+    change = change or _describe_code_change(job, plan)
+    return PlanResult(
+        plan,
+        store.uri,
+        adopted=True,
+        moved_revisions=moved,
+        input_change=change,
+    )
 
 
 def fixed_settings(job: Job) -> dict[str, object]:
     """The settings that must be equal to resume a run, as JSON. `run_id` may be derived."""
-    free: dict[str, IncEx | bool] = {**UNNAMED_SETTINGS, "run_id": True}
-    free["limits"] = dict.fromkeys(ACCEPTED_SHARES, True)
+    free: dict[str, IncEx | bool] = {**UNNAMED_SETTINGS, "run_id": True, "limits": True}
     settings = job.model_dump(mode="json", exclude=free)
     # The order of passes decides pixels, and that of a mapping is lost in comparing it.
     settings["passes"] = list(settings.get("passes", {}).items())

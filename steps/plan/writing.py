@@ -10,7 +10,10 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import hash_entries
-from imagekiln.steps.plan.draft import PlanDraft, PlanInputs
+from imagekiln.steps.models.facts import default_image_size
+from imagekiln.steps.plan.draft import PlanDraft
+from imagekiln.steps.plan.input_files import input_fingerprint
+from imagekiln.steps.plan.rejected_rows import locate_rejected_rows
 from imagekiln.steps.runs.commits import digest_of
 from imagekiln.steps.runs.keys import (
     PLAN_KEY,
@@ -19,7 +22,14 @@ from imagekiln.steps.runs.keys import (
     rejected_key,
     shard_key,
 )
-from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Plan, Shard, creation_time, plan_to_json
+from imagekiln.steps.runs.plan import (
+    PLAN_SCHEMA_VERSION,
+    InputFacts,
+    Plan,
+    Shard,
+    creation_time,
+    plan_to_json,
+)
 from imagekiln.steps.runs.stats import Expectation
 from imagekiln.steps.runs.tables import (
     DUPLICATE_SCHEMA,
@@ -34,19 +44,28 @@ WRITERS = 4
 
 
 def write_plan(
-    store: Store,
-    run_id: str,
-    inputs: PlanInputs,
-    draft: PlanDraft,
-    scratch: Path,
-    expected: Expectation | None = None,
+    store: Store, run_id: str, draft: PlanDraft, scratch: Path, expected: Expectation | None
 ) -> Plan | None:
     """Write the draft's objects, then plan.json; None if another process has written that."""
+    inputs = draft.inputs
     job = inputs.job
     with ThreadPoolExecutor(WRITERS) as pool:
-        shards = tuple(_write_shards(store, job, draft, pool))
-    rows = draft.iter_rejected()
-    rejected = _write_rows(store, rejected_key, REJECTED_SCHEMA, rows, scratch)
+        shards = tuple(
+            _write_shards(
+                store,
+                job,
+                draft,
+                pool,
+            )
+        )
+    rows = locate_rejected_rows(inputs.files, draft.catalog)
+    rejected = _write_rows(
+        store,
+        rejected_key,
+        REJECTED_SCHEMA,
+        rows,
+        scratch,
+    )
     rows = draft.catalog.iter_duplicates()
     duplicates = _write_rows(
         store,
@@ -55,7 +74,7 @@ def write_plan(
         rows,
         scratch,
     )
-    width, height = draft.default_size
+    width, height = default_image_size(job, inputs.model.facts)
     plan = Plan(
         schema_version=PLAN_SCHEMA_VERSION,
         run_id=run_id,
@@ -64,8 +83,8 @@ def write_plan(
         width=width,
         height=height,
         model=inputs.model.facts,
-        input=draft.input,
-        counts=draft.counts,
+        input=InputFacts(len(inputs.files), inputs.rows, input_fingerprint(inputs.files)),
+        counts=draft.catalog.counts,
         part_images=draft.sharding.part_images,
         shards=shards,
         rejected=rejected,
@@ -88,7 +107,13 @@ def write_plan(
 
 def write_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:
     """Write the rejected rows of a refused input; return the URI of the list."""
-    sha256 = _write_rows(store, rejected_key, REJECTED_SCHEMA, rows, scratch)
+    sha256 = _write_rows(
+        store,
+        rejected_key,
+        REJECTED_SCHEMA,
+        rows,
+        scratch,
+    )
     return store.uri_of(rejected_key(sha256))
 
 
@@ -120,7 +145,15 @@ def _write_shards(
     for number, rows in enumerate(draft.iter_shards()):
         is_first = number == 0
         check_store = is_first and job.unconditional_writes == "refuse"
-        pending.append(pool.submit(_write_shard, store, number, rows, check_store))
+        pending.append(
+            pool.submit(
+                _write_shard,
+                store,
+                number,
+                rows,
+                check_store,
+            )
+        )
         # The first shard shows what the store honors: nothing else is written before it is.
         if is_first or len(pending) > WRITERS:
             yield pending.popleft().result()

@@ -14,8 +14,6 @@ from typing import Literal, Protocol, TypeAlias
 
 from imagekiln.steps.prompts.template import (
     CHOICE_NAME,
-    MAX_DEPTH,
-    MAX_PICKED,
     ONE_OPTION,
     SEPARATOR,
     Choice,
@@ -34,6 +32,7 @@ from imagekiln.steps.prompts.template import (
 )
 
 MAX_TEMPLATE_CHARS = 20_000
+MAX_DEPTH = 16  # of choices within choices, also by way of wildcard files
 MAX_WEIGHT = 10**6
 MAX_WEIGHT_DIGITS = 20
 ONE = Fraction(1)
@@ -48,6 +47,7 @@ VARIABLE = re.compile(r"\$\{\s*(\w+)\s*(=!|[}=?:])?")
 VARIABLE_OPERATORS = ("=!", "}", "=")
 WEIGHT = re.compile(r"\s*([-+]?[\d.]+)::")
 WILDCARD = re.compile(r"__([~!@]?)([\w./*-]+?)__")
+LINE_BREAK = re.compile(r"\s*\n\s*")  # with the white space around it, one blank
 SPECIAL = re.compile(r"[\\{}|$%\n]|__")
 
 # Choices are combined or drawn. Within what is drawn, marks such as {!a|b} change nothing.
@@ -129,21 +129,17 @@ class _Parser:
             if isinstance(piece, VariableAssignment | Choice):
                 labels[piece.name] += 1
                 piece = replace(piece, label=f"{piece.name}#{labels[piece.name]}")
-            pieces += [Text(_fold_lines(literal)), piece] if literal else [piece]
+            pieces += [Text(LINE_BREAK.sub(" ", literal)), piece] if literal else [piece]
             literal = ""
-        return (*pieces, Text(_fold_lines(literal))) if literal else tuple(pieces)
+        return (*pieces, Text(LINE_BREAK.sub(" ", literal))) if literal else tuple(pieces)
 
     def _is_at_end(self, stop: str) -> bool:
-        self._skip_comment()
-        return self._peek() in ("", "}", stop)
-
-    def _skip_comment(self) -> None:
-        """Skip a line that begins with #. Within a line of a wildcard file, there is none."""
+        """Skip a comment, a line that begins with #, and look for what ends the pieces."""
         is_at_start = self._position == 0 or self._text[self._position - 1] == "\n"
-        if is_at_start and not self._is_line:
-            comment = self._match(COMMENT)
-            if comment is not None:
-                self._position = comment.end()
+        comment = self._match(COMMENT) if is_at_start and not self._is_line else None
+        if comment is not None:
+            self._position = comment.end()
+        return self._peek() in ("", "}", stop)
 
     def _parse_piece(self) -> Piece | str:
         """The piece that begins here, or the text up to the next that may be one."""
@@ -246,7 +242,10 @@ class _Parser:
             raise self._mistake(f"choices are nested over {MAX_DEPTH} deep; flatten them")
         start = self._position
         self._position += 1
-        mode = self._parse_mark()
+        mark = self._match(SAMPLING_MARK)
+        if mark is not None:
+            self._position = mark.end()
+        mode = self._choose_mode("" if mark is None else mark[1])
         numbers = self._parse_numbers()
         with self._inside(mode):
             options = [self._parse_choice_option()]
@@ -279,13 +278,6 @@ class _Parser:
             self._position = position
             raise self._mistake(str(mistake)) from mistake
 
-    def _parse_mark(self) -> Mode:
-        mark = self._match(SAMPLING_MARK)
-        if mark is None:
-            return self._choose_mode("")
-        self._position = mark.end()
-        return self._choose_mode(mark[1])
-
     def _parse_choice_option(self) -> Option:
         weight = self.parse_weight()
         start = self._position
@@ -306,8 +298,6 @@ class _Parser:
             most = int(high)
         elif dash:
             most = None
-        if max(fewest, most or 0) > MAX_PICKED:
-            raise self._mistake(f"chooses over {MAX_PICKED} options; choose fewer")
         if most is not None and most < fewest:
             raise self._mistake(f"chooses from {fewest} to {most} options; write {most}-{fewest}")
         self._position = numbers.end()
@@ -360,16 +350,6 @@ def _require_wildcard(option: Option) -> tuple[str, Options]:
     raise TemplateMistake(
         "this choice has one option; write {{ name }} for a column, \\{ for a brace"
     )
-
-
-def _fold_lines(text: str) -> str:
-    """The text on one line: a line break and the white space around it are one blank."""
-    first, *rest = text.split("\n")
-    if not rest:
-        return first
-    *inner, last = rest
-    lines = [first.rstrip(), *(line.strip() for line in inner if line.strip()), last.lstrip()]
-    return " ".join(lines)
 
 
 def _strip(template: Template) -> Template:

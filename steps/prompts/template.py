@@ -14,9 +14,7 @@ from typing import TypeAlias
 from imagekiln.steps.prompts.draws import Floats, Hashes, hash_texts, make_weights
 
 MAX_COUNT = 10**18  # counts are not exact beyond
-MAX_DEPTH = 16  # of choices within choices, also by way of wildcard files
 MAX_PICKED = 100  # options of one choice
-MAX_WAYS = 1_000_000  # entries of the table by which several options are combined
 SEPARATOR = ", "
 CHOICE_NAME = "{}"
 
@@ -92,11 +90,6 @@ class Options:
     def totals(self) -> Sequence[int]:
         """For each option, the texts that it and those before it can be."""
         return [*accumulate(count_texts(option.body) for option in self.items)]
-
-    @cached_property
-    def height(self) -> int:
-        """The depth of nested choices in the options."""
-        return max(measure_height(option.body) for option in self.items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,29 +173,10 @@ def make_choice(name: str, options: Options, numbers: Numbers, is_drawn: bool) -
     if most > MAX_PICKED:
         raise TemplateMistake(f"chooses up to {most} options; name the most, such as 1-3$$")
     fewest = min(numbers.fewest, most)
-    choice = Choice(name, options, fewest, most, numbers.separator, is_drawn)
-    if measure_height((choice,)) > MAX_DEPTH:
-        raise TemplateMistake(f"choices are nested over {MAX_DEPTH} deep; flatten them")
-    if not is_drawn and not choice.is_single and available * most > MAX_WAYS:
-        raise TemplateMistake(
-            f"combines up to {most} of {available} options; choose fewer, or draw them, as in "
-            "{~2$$a|b|c}"
-        )
-    return choice
+    return Choice(name, options, fewest, most, numbers.separator, is_drawn)
 
 
 def count_texts(template: Template) -> int:
     """The number of texts of a template, without random choices."""
     counts = [piece.count for piece in template if isinstance(piece, VariableAssignment | Choice)]
     return min(prod(counts), MAX_COUNT)
-
-
-def measure_height(template: Template) -> int:
-    """The depth of nested choices."""
-    height = 0
-    for piece in template:
-        if isinstance(piece, VariableAssignment):
-            height = max(height, measure_height(piece.value))
-        elif isinstance(piece, Choice):
-            height = max(height, 1 + piece.options.height)
-    return height

@@ -9,9 +9,8 @@ from io import StringIO
 from pathlib import PurePosixPath
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.prompts.parser import Mode, parse_option
+from imagekiln.steps.prompts.parser import MAX_DEPTH, Mode, parse_option
 from imagekiln.steps.prompts.template import (
-    MAX_DEPTH,
     Option,
     Options,
     TemplateMistake,
@@ -23,8 +22,6 @@ from imagekiln.steps.storage.filesystem import open_filesystem
 from imagekiln.steps.storage.uri import resolve_path
 
 SUFFIX = ".txt"
-MAX_BYTES = 64 * 2**20  # of all files that a template names
-MAX_OPTIONS = 250_000
 
 
 class WildcardFiles:
@@ -37,19 +34,13 @@ class WildcardFiles:
         self._options: dict[tuple[str, Mode], Options] = {}
         self._contents: dict[str, bytes] = {}
         self.columns: set[str] = set()
-        self._free_bytes = MAX_BYTES
-        self._free_options = MAX_OPTIONS
-        self._open: list[str] = []  # the wildcards around the one that is read
 
     @property
     def digest(self) -> str:
         """A hash of the files that were read, whatever folder they are in."""
-        digests = []
-        for name, content in sorted(self._contents.items()):
-            digest = hashlib.sha256(content).hexdigest()
-            digests.append((name, digest))
-        listed = json.dumps(digests)
-        return hashlib.sha256(listed.encode()).hexdigest()
+        contents = sorted(self._contents.items())
+        digests = [(name, hashlib.sha256(content).hexdigest()) for name, content in contents]
+        return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
     def read_options(self, wildcard: str, mode: Mode, depth: int) -> Options:
         """The lines of the files of that name, in which `*` stands for any characters.
@@ -59,15 +50,12 @@ class WildcardFiles:
         key = (wildcard, mode)
         if key in self._options:
             return self._options[key]
-        if wildcard in self._open:
-            circle = " > ".join([*self._open, wildcard])
-            raise TemplateMistake(f"wildcards name each other in a circle, {circle}")
         if depth > MAX_DEPTH:
-            raise TemplateMistake(f"wildcards are nested over {MAX_DEPTH} deep")
+            raise TemplateMistake(
+                f"wildcards are nested over {MAX_DEPTH} deep, or name each other in a circle"
+            )
         names = self._match(wildcard)
-        self._open.append(wildcard)
         options = [option for name in names for option in self._parse(name, mode, depth)]
-        self._open.pop()
         self._options[key] = make_options(options)
         return self._options[key]
 
@@ -100,16 +88,7 @@ class WildcardFiles:
     def _read(self, name: str, where: str) -> str:
         if name not in self._contents:
             store = open_store(resolve_path(str(self._folder)))
-            content = store.read_prefix(f"{name}{SUFFIX}", self._free_bytes + 1)
-            lines = max(content.count(b"\n"), content.count(b"\r"))
-            self._free_bytes -= len(content)
-            self._free_options -= lines
-            self._free_options -= content.count(b"|")
-            self._contents[name] = content
-        if self._free_bytes < 0:
-            raise BadInput(f"{where}: with it, files have over {MAX_BYTES} bytes. Use less.")
-        if self._free_options < 0:
-            raise BadInput(f"{where}: with it, there are over {MAX_OPTIONS} options. Use fewer.")
+            self._contents[name] = store.read(f"{name}{SUFFIX}")
         content = self._contents[name]
         try:
             return content.decode("utf-8-sig")

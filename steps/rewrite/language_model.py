@@ -17,7 +17,7 @@ import torch
 import transformers
 from transformers.models.auto import modeling_auto
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain, first_line
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain, cut_name, first_line
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
     explain_machine,
@@ -26,9 +26,8 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.loading import load_network
 from imagekiln.steps.job.prompts import RewriteSettings
-from imagekiln.steps.models.hub import loading_from_cache
+from imagekiln.steps.models.component_files import CONFIG_FILE, read_json
 from imagekiln.steps.plan.input_files import Ending, RewrittenText
-from imagekiln.steps.rewrite.model_files import fetch_weights, read_architecture
 
 Untyped: TypeAlias = Any  # transformers has no types to speak of
 MODEL_SETTING = "rewrite.model"
@@ -39,22 +38,18 @@ MAX_NEW_TOKENS = 128  # and at most half of the positions that a model has
 UNREAD = RewrittenText("", "unread")
 
 
-def load_language_model(settings: RewriteSettings, device_name: str) -> "LanguageModel":
-    """Load the model onto the job's device.
+def load_language_model(
+    settings: RewriteSettings, folder: Path, device_name: str
+) -> "LanguageModel":
+    """Load the model in a folder onto the job's device.
 
-    Raises BadInput if it writes no text or does not load without code of its own, Missing,
-    TryAgain if the hub, the device or its memory fails.
+    Raises BadInput if it writes no text or does not load without code of its own, TryAgain if the
+    device or its memory fails.
     """
     device = choose_device(device_name)
     reference = settings.model
-    folder = fetch_weights(reference, MODEL_SETTING)
-    with loading_from_cache(reference.id, folder):
-        return _load(settings, folder, device)
-
-
-def _load(settings: RewriteSettings, folder: Path, device: torch.device) -> "LanguageModel":
-    reference = settings.model
-    architecture = read_architecture(folder, reference.id)
+    classes = read_json(folder / CONFIG_FILE, reference.id).get("architectures")
+    architecture = cut_name(str(classes[0])) if isinstance(classes, list) and classes else "model"
     if architecture not in CAUSAL_CLASSES | SEQUENCE_CLASSES:
         raise BadInput(
             f"{reference.id}: is a {architecture}, which writes no text. Set {MODEL_SETTING}.id to "
@@ -105,13 +100,16 @@ class LanguageModel:
         """
         with _translate_errors(self._settings):
             texts = [self._instruct(prompt) for prompt in prompts]
-            inputs = self._encode(texts)["input_ids"]
+            encoded = self._encode(texts)
+            inputs = encoded["input_ids"]
         rewritten = [UNREAD] * len(prompts)
-        readable = [place for place, tokens in enumerate(inputs) if self._can_read(tokens)]
+        can_read = map(self._can_read, inputs)
+        readable = [place for place, is_readable in enumerate(can_read) if is_readable]
         for start in range(0, len(readable), self._batch_size):
             places = readable[start : start + self._batch_size]
             batch = [texts[place] for place in places]
-            for place, text in zip(places, self._rewrite_batch(batch), strict=True):
+            results = self._rewrite_batch(batch)
+            for place, text in zip(places, results, strict=True):
                 rewritten[place] = text
         return rewritten
 
@@ -124,7 +122,9 @@ class LanguageModel:
                 raise
         free_memory()  # here, where the traceback with its tensors is gone
         half = len(texts) // 2
-        return [*self._rewrite_batch(texts[:half]), *self._rewrite_batch(texts[half:])]
+        first = self._rewrite_batch(texts[:half])
+        rest = self._rewrite_batch(texts[half:])
+        return [*first, *rest]
 
     def _instruct(self, prompt: str) -> str:
         """The text that the model reads, formatted by its chat template if it has one."""
@@ -132,20 +132,22 @@ class LanguageModel:
         if self._is_sequence or not self._tokenizer.chat_template:
             return text
         chat = [{"role": "user", "content": text}]
-        return str(
-            self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        )
+        options = {"tokenize": False, "add_generation_prompt": True}
+        formatted = self._tokenizer.apply_chat_template(chat, **options)
+        return str(formatted)
 
     def _encode(self, texts: Sequence[str], **options: object) -> Untyped:
         is_chat = bool(self._tokenizer.chat_template) and not self._is_sequence
-        return self._tokenizer([*texts], add_special_tokens=not is_chat, **options)
+        options["add_special_tokens"] = not is_chat
+        return self._tokenizer([*texts], **options)
 
     def _can_read(self, tokens: Sequence[int]) -> bool:
         """Return whether the model can read these, so that one prompt fails no others.
 
         A tokenizer may have tokens that the model has not, such as one added for padding.
         """
-        return 0 < len(tokens) <= self._most_read and max(tokens) < self._known_tokens
+        count = len(tokens)
+        return 0 < count <= self._most_read and max(tokens) < self._known_tokens
 
     def _generate(self, texts: Sequence[str]) -> list[RewrittenText]:
         inputs = self._encode(texts, return_tensors="pt", padding=len(texts) > 1)
@@ -159,7 +161,8 @@ class LanguageModel:
         if self._is_sequence:
             read = read[:, :0]
             start = 1
-        pairs = zip(read.tolist(), output[:, start:].tolist(), strict=True)
+        written = output[:, start:]
+        pairs = zip(read.tolist(), written.tolist(), strict=True)
         return [self._decode(before, tokens) for before, tokens in pairs]
 
     def _decode(self, before: list[int], tokens: list[int]) -> RewrittenText:
@@ -183,7 +186,8 @@ class LanguageModel:
         return RewrittenText(encoded.decode(), end)
 
     def _seed_of(self, texts: Sequence[str]) -> int:
-        content = json.dumps([self._settings.seed, *texts])
+        seed = self._settings.seed
+        content = json.dumps([seed, *texts])
         digest = hashlib.sha256(content.encode())
         seed_bytes = digest.digest()[:7]
         return int.from_bytes(seed_bytes)

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.start import require_extra
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prompts import RewriteSettings
-from imagekiln.steps.models.component_files import weights_digest
+from imagekiln.steps.job.prompts import LanguageModelSettings, RewriteSettings
+from imagekiln.steps.models.component_files import (
+    CONFIG_FILE,
+    locate_files,
+    require_data_component,
+    require_safetensors,
+    weights_digest,
+)
 from imagekiln.steps.models.hub import is_commit, is_hub_id, resolve_commit
 from imagekiln.steps.plan.rewriting import (
     FrozenModel,
@@ -23,11 +29,10 @@ from imagekiln.steps.plan.rewriting import (
     open_rewriting,
 )
 from imagekiln.steps.plan.step import is_planned
-from imagekiln.steps.plan.template_rows import read_prompts
-from imagekiln.steps.rewrite.model_files import fetch_weights, require_language_model
+from imagekiln.steps.plan.templates import read_prompts
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.machine import limit_spinning
-from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
+from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.storage.local import temporary_folder
 
 if TYPE_CHECKING:
@@ -36,6 +41,12 @@ if TYPE_CHECKING:
 MODEL_SETTING = "rewrite.model"
 PART_PROMPTS = 256  # of which each is rewritten again after a kill
 LIBRARIES = ("torch", "transformers")
+# As transformers names them: of weights, no others, which may be those of other frameworks.
+SMALL_FILES = (
+    *("*.json", "*.jinja", "merges.txt", "vocab.txt"),
+    *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
+)
+WEIGHTS = "model*.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +87,7 @@ def fetch_language_model(job: Job) -> str:
     settings = require_rewrite(job)
     rewriting = open_rewriting(job, settings)
     model = _resolve_model(settings, rewriting)
-    pinned = _pin(settings, model)
-    folder = fetch_weights(pinned.model, MODEL_SETTING)
+    folder = _locate_model(_pin(settings, model), *SMALL_FILES, WEIGHTS)
     return f"{settings.model.id} is in {folder}."
 
 
@@ -103,8 +113,9 @@ def _rewrite_prompts(notes: Progress, counter: Progress, job: Job, prompts: set[
     settings = require_rewrite(job)
     rewriting = open_rewriting(job, settings)
     listed = [*rewriting.divide(prompts)]
-    are_listed = sum(len(own) for _, own in listed) == len(prompts)
-    if are_listed and all(rewriting.has_part(part) for part, _ in listed):
+    count = sum(len(own) for _, own in listed)
+    is_complete = all(rewriting.has_part(part) for part, _ in listed)
+    if is_complete and count == len(prompts):
         return 0
     require_extra("generate", LIBRARIES, "to rewrite prompts")
     limit_spinning()
@@ -112,42 +123,67 @@ def _rewrite_prompts(notes: Progress, counter: Progress, job: Job, prompts: set[
     _say(notes, f"Loading {settings.model.id} ...")
     with _open_model(job, settings, model) as language_model:
         # Frozen once it is loaded, so that one which cannot rewrite anything is not.
-        rewriting.freeze_model(model, check_store=job.unconditional_writes == "refuse")
+        check_store = job.unconditional_writes == "refuse"
+        rewriting.freeze_model(model, check_store=check_store)
         rewriting.append_lists(prompts)
-        missing = [part for part, _ in rewriting.divide(prompts) if not rewriting.has_part(part)]
+        parts = (part for part, _ in rewriting.divide(prompts))
+        missing = [part for part in parts if not rewriting.has_part(part)]
         total = sum(len(part.prompts) for part in missing)
         _say(notes, f"Rewriting {pluralize(total, 'prompt')} ...")
         counter.start(total)
         for part in missing:
             if not rewriting.has_part(part):  # another process may be at work on them
-                rewriting.commit_part(part, language_model.rewrite(part.prompts))
+                texts = language_model.rewrite(part.prompts)
+                rewriting.commit_part(part, texts)
             counter.add_committed(len(part.prompts))
     return total
 
 
 def _say(progress: Progress, sentence: str) -> None:
-    progress.show_event(Event("rewrite", {}, sentence))
+    progress.show_event("rewrite", sentence)
 
 
 def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenModel:
     """The model of all texts: that of the first who rewrote any, which has to be here unchanged."""
     frozen = rewriting.read_model()
     reference = settings.model
+    revision = reference.revision
     if frozen is not None:
-        reference = reference.model_copy(update={"revision": frozen.revision})
-    elif is_hub_id(reference.id) and not is_commit(reference.revision):
-        commit = resolve_commit(reference, MODEL_SETTING)
-        reference = reference.model_copy(update={"revision": commit})
-
-    require_language_model(reference, MODEL_SETTING)
+        revision = frozen.revision
+    elif is_hub_id(reference.id) and not is_commit(revision):
+        revision = resolve_commit(reference, MODEL_SETTING)
+    reference = reference.model_copy(update={"revision": revision})
+    require_safetensors(MODEL_SETTING, reference, (WEIGHTS,))
+    _locate_model(reference, *SMALL_FILES)
     digest = weights_digest(reference)
-    model = FrozenModel(reference.id, reference.revision, digest, PART_PROMPTS)
-    if frozen is not None and model.digest != frozen.digest:
+    is_other = frozen is not None and digest != frozen.digest
+    if is_other:
         raise BadInput(
             f"{reference.id}: is not the model that {rewriting.uri} was begun with. Restore it, or "
             "give the other one another name, with which all prompts are rewritten anew."
         )
-    return frozen or model
+    return frozen or FrozenModel(reference.id, revision, digest, PART_PROMPTS)
+
+
+def _pin(settings: RewriteSettings, model: FrozenModel) -> LanguageModelSettings:
+    """The settings of the model with its commit."""
+    update = {"revision": model.revision}
+    return settings.model.model_copy(update=update)
+
+
+def _locate_model(reference: LanguageModelSettings, *patterns: str) -> Path:
+    """The folder of a model of transformers with these files, downloaded if need be.
+
+    They may name code of its own, which transformers does not run unless it is told to trust it.
+    """
+    folder = locate_files(MODEL_SETTING, reference, [*patterns])
+    if not (folder / CONFIG_FILE).is_file():
+        raise BadInput(
+            f"{reference.id}: has no {CONFIG_FILE}, so it is not a model of transformers. "
+            f"Set {MODEL_SETTING}.id to another."
+        )
+    require_data_component(folder, reference.id, may_be_quantized=True)
+    return folder
 
 
 @contextmanager
@@ -159,13 +195,8 @@ def _open_model(
     from imagekiln.steps.generate.diffusion.device import free_memory
     from imagekiln.steps.rewrite.language_model import load_language_model
 
+    folder = _locate_model(_pin(settings, model), *SMALL_FILES, WEIGHTS)
     try:
-        yield load_language_model(_pin(settings, model), job.device)
+        yield load_language_model(settings, folder, job.device)
     finally:
         free_memory()
-
-
-def _pin(settings: RewriteSettings, model: FrozenModel) -> RewriteSettings:
-    """The settings, with the commit of the model."""
-    reference = settings.model.model_copy(update={"revision": model.revision})
-    return settings.model_copy(update={"model": reference})

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import astuple, dataclass, field, replace
 from operator import add
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -19,15 +19,15 @@ from imagekiln.steps.job.execution import BudgetSettings, PricePerHour, find_hig
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.keys import ATTEMPT_KEY_PATTERN, ATTEMPTS_FOLDER, attempt_key
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.stats import ShardStats, add_attempt
+from imagekiln.steps.runs.stats import Count, ShardStats
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.figures import format_money, format_number
 from imagekiln.steps.storage.store import Store
 
+K = TypeVar("K")
 WRITE_SECONDS = 60.0  # between two writes of one attempt
 # Of a sum in an entry. Rounding may leave a little less than nothing.
 Amount = Annotated[float, Field(ge=-1, le=1e18)]
-Count = Annotated[int, Field(ge=0, le=2**62)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class AttemptFile:
 
     def add_stats(self, stats: ShardStats) -> None:
         """Add the statistics of parts that were made, to those of the same shard."""
-        self._stats[stats.shard] = add_attempt(self._stats.get(stats.shard), stats)
+        _add_stats(self._stats, stats.shard, stats)
 
     def write(self, spent: Spent, end: AttemptEnd | None = None) -> None:
         """Write the attempt in place of what was written before. Raises TryAgain."""
@@ -150,27 +150,25 @@ class AttemptReader:
         self._store = store
         self._ended: dict[str, Attempt] = {}
 
-    def read(self, keys: Sequence[str] | None = None) -> dict[str, Attempt]:
+    def read(self, keys: Iterable[str] | None = None) -> dict[str, Attempt]:
         """All attempts by key, or these; without damaged ones, of which only figures are lost.
 
         Raises TryAgain.
         """
-        keys = list_attempts(self._store) if keys is None else keys
-        unknown = [key for key in keys if key not in self._ended]
-        read = map_ordered(lambda index: self._read(unknown[index]), len(unknown))
+        keys = list(list_attempts(self._store) if keys is None else keys)
+        read = map_ordered(lambda index: self._read(keys[index]), len(keys))
         attempts: dict[str, Attempt] = {}
-        for key, attempt in zip(unknown, read, strict=True):
+        for key, attempt in zip(keys, read, strict=True):
             if attempt is None:
                 continue
             attempts[key] = attempt
             if attempt.end is not None:
                 self._ended[key] = attempt
-        for key in keys:
-            if key in self._ended:
-                attempts[key] = self._ended[key]
         return attempts
 
     def _read(self, key: str) -> Attempt | None:
+        if key in self._ended:
+            return self._ended[key]
         try:
             return ATTEMPT_TYPE_ADAPTER.validate_json(self._store.read(key))
         except StorageRefused:
@@ -179,30 +177,26 @@ class AttemptReader:
             return None
 
 
-def list_attempts(store: Store) -> list[str]:
-    """The keys of all attempts. Raises TryAgain."""
-    listed = (entry.key for entry in store.list_folder(ATTEMPTS_FOLDER))
-    return [key for key in listed if ATTEMPT_KEY_PATTERN.fullmatch(key)]
+def list_attempts(store: Store) -> dict[str, tuple[int, int]]:
+    """The keys of all attempts, with the retry and the first shard of each. Raises TryAgain."""
+    attempts = {}
+    for entry in store.list_folder(ATTEMPTS_FOLDER):
+        match = ATTEMPT_KEY_PATTERN.fullmatch(entry.key)
+        if match is not None:
+            attempts[entry.key] = (int(match[1] or 0), int(match[2]))
+    return attempts
 
 
 def read_begun(store: Store, plan: Plan, shards: Set[int]) -> dict[int, bool]:
     """For each of these shards of a plan that an attempt has begun, whether nothing is missing."""
-    shard_of: dict[str, int] = {}
-    for key in list_attempts(store):
-        match = ATTEMPT_KEY_PATTERN.fullmatch(key)
-        if match is None:
-            continue
-        retry = int(match[1] or 0)
-        shard = int(match[2])
-        if retry == plan.retry and shard in shards:
-            shard_of[key] = shard
-
-    is_done = dict.fromkeys(shard_of.values(), False)
-    attempts = AttemptReader(store).read(list(shard_of))
-    for key, attempt in attempts.items():
-        shard = shard_of[key]
-        is_done[shard] |= shard in attempt.done
-    return is_done
+    begun = {
+        key: shard
+        for key, (retry, shard) in list_attempts(store).items()
+        if retry == plan.retry and shard in shards
+    }
+    attempts = AttemptReader(store).read(begun)
+    done = {shard for attempt in attempts.values() for shard in attempt.done}
+    return {shard: shard in done for shard in begun.values()}
 
 
 def read_attempts(store: Store) -> list[Attempt]:
@@ -226,11 +220,14 @@ def merge_stats(attempts: Sequence[Attempt]) -> list[ShardStats]:
     in_order = sorted(attempts, key=lambda attempt: attempt.at)
     for attempt in in_order:
         for stats in attempt.stats:
-            shard = attempt.retry, stats.shard
-            earlier = merged.get(shard)
-            merged[shard] = add_attempt(earlier, stats)
+            _add_stats(merged, (attempt.retry, stats.shard), stats)
     shards = sorted(merged)
     return [merged[shard] for shard in shards]
+
+
+def _add_stats(merged: dict[K, ShardStats], key: K, stats: ShardStats) -> None:
+    earlier = merged.get(key)
+    merged[key] = stats if earlier is None else earlier + stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,25 +245,19 @@ class Terms:
 
     def find_excess(self, spent: Spent) -> str | None:
         """A clause about a spent budget; None if some of it is left."""
-        gpu_hours = self.budget.gpu_hours
-        if gpu_hours is not None and spent.gpu_hours >= gpu_hours:
-            return _describe_hours(spent.gpu_hours, gpu_hours)
-        cost = self.budget.cost
-        if cost is not None:
-            highest = find_highest_price(self.price_per_hour)
-            spent_cost = spent.highest_cost(None if highest is None else highest.per_hour)
-            if spent_cost >= cost:
-                return _describe_cost(spent_cost, cost)
-        return None
+        highest = find_highest_price(self.price_per_hour)
+        cost = spent.highest_cost(None if highest is None else highest.per_hour)
+        return self.find_estimated_excess(spent.gpu_hours, cost)
 
     def find_estimated_excess(self, gpu_hours: float, cost: float | None) -> str | None:
         """Describe by how much an estimate exceeds the budget; None if it does not."""
         limit = self.budget.gpu_hours
         if limit is not None and gpu_hours > limit:
-            return _describe_hours(gpu_hours, limit)
+            hours = format_number(gpu_hours)
+            return f"{hours} GPU-hours, where budget.gpu_hours is {format_number(limit)}"
         limit = self.budget.cost
-        if limit is not None and cost is not None and cost > limit:
-            return _describe_cost(cost, limit)
+        if limit is not None and (cost or 0.0) > limit:
+            return f"cost {format_money(cost or 0.0)}, where budget.cost is {format_money(limit)}"
         return None
 
 
@@ -281,11 +272,3 @@ def budget_error(uri: str, excess: str) -> BudgetSpent:
         f"{uri}: the budget is spent: {excess}. Everything committed is kept. To resume, raise "
         "`budget` in the job, or by --set, and run or submit it again."
     )
-
-
-def _describe_hours(gpu_hours: float, limit: float) -> str:
-    return f"{format_number(gpu_hours)} GPU-hours, where budget.gpu_hours is {format_number(limit)}"
-
-
-def _describe_cost(cost: float, limit: float) -> str:
-    return f"cost {format_money(cost)}, where budget.cost is {format_money(limit)}"

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AwareDatetime, FailFast, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, FailFast, Field, JsonValue, TypeAdapter
 
 from imagekiln.steps.errors import BadInput, TryAgain, version_error
 from imagekiln.steps.runs.attempts import Terms
 from imagekiln.steps.runs.keys import METADATA_KEY_PATTERN, PART_KEY_PATTERN, commit_key
-from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Count, Plan, PlanCounts, Shard
-from imagekiln.steps.runs.stats import RunRate
+from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Plan, PlanCounts, Shard, parse_json
+from imagekiln.steps.runs.stats import Count, RunRate
 from imagekiln.steps.storage.store import Store
 
 CommitKind = Literal["aggregate", "terms", "retry", "forget", "forgotten", "removed"]
@@ -64,18 +64,17 @@ class Takedown:
 class Commit:
     """The state of a run.
 
-    `manifests` are the keys of the manifests by shard, `image_ids` those of the chunks of the index
-    of images; both are empty before the run is first aggregated. `forgotten` is a table of the ids
-    that were taken down. `buried` names hold no images any more, and never will. `is_complete` says
-    that no part is left to make, of the job or of a retry, `is_finished` that the run is as its job
-    asks. `summary` has the counts and times, `rate` what later runs are estimated by.
+    `manifests` are the keys of the manifests by shard, none before the run is first aggregated.
+    `forgotten` is a table of the ids that were taken down. `buried` names hold no images any more,
+    and never will. `is_complete` says that no part is left to make, of the job or of a retry,
+    `is_finished` that the run is as its job asks. `summary` has the counts and times, `rate` what
+    later runs are estimated by.
     """
 
     schema_version: int
     kind: CommitKind
     at: float
     manifests: MetadataKeys = ()
-    image_ids: MetadataKeys = ()
     retries: tuple[Retry, ...] = ()
     forgotten: MetadataKey | None = None
     takedown: Takedown | None = None
@@ -113,8 +112,10 @@ COMMIT_TYPE_ADAPTER: TypeAdapter[Commit] = TypeAdapter(Commit)
 
 def read_head(store: Store) -> Head:
     """The highest commit of the run in `store`. Raises BadInput on damage, TryAgain."""
-    count = count_entries(store, commit_key)
-    return Head(count - 1, read_commit(store, count - 1)) if count else Head()
+    number = count_entries(store, commit_key) - 1
+    if number < 0:
+        return Head()
+    return Head(number, read_commit(store, number))
 
 
 def read_present_head(store: Store) -> Head:
@@ -131,14 +132,7 @@ def read_commit(store: Store, number: int) -> Commit:
     """The commit of this number. Raises Missing, or BadInput if it is damaged."""
     key = commit_key(number)
     where = store.uri_of(key)
-    content = store.read(key)
-    try:
-        commit = COMMIT_TYPE_ADAPTER.validate_json(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field_name = ".".join(map(str, first["loc"])) or "the whole"
-        reason = f"{field_name}: {first['msg']}"
-        raise BadInput(f"{where}: is not a readable commit ({reason}). Restore it.") from error
+    commit = parse_json(COMMIT_TYPE_ADAPTER, store.read(key), where, "commit")
     if commit.schema_version != PLAN_SCHEMA_VERSION:
         raise version_error(where, commit.schema_version, PLAN_SCHEMA_VERSION)
     return commit
@@ -154,7 +148,10 @@ def create_commit(store: Store, head: Head, commit: Commit) -> Head | None:
     commit = replace(commit, at=time.time())
     number = head.number + 1
     content = COMMIT_TYPE_ADAPTER.dump_json(commit) + b"\n"
-    return Head(number, commit) if store.create(commit_key(number), content) else None
+    key = commit_key(number)
+    if store.create(key, content):
+        return Head(number, commit)
+    return None
 
 
 def commit_next(store: Store, attempt: Callable[[Head], T | None]) -> T:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
@@ -45,6 +45,7 @@ class ImageParameters:
     mask_image: str | None = None
     control_image: str | None = None
     reference_image: str | None = None
+    guidance_rescale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class BatchShape:
     loras: str | None = None
     strength: float | None = None
     input_images: tuple[str, ...] = ()
+    guidance_rescale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +141,22 @@ class EncodedImage:
 
 def image_rows(table: pa.Table) -> list[ImageRow]:
     """The image rows in one part's slice of a shard, with the sizes in which images are drawn."""
+    names = [*ID_COLUMNS, *ImageParameters.__slots__]
     if DRAWN_SIZE_COLUMNS[0] in table.column_names:
-        table = table.drop_columns(["width", "height"])
-        drawn = dict(zip(DRAWN_SIZE_COLUMNS, ("width", "height"), strict=True))
-        table = table.rename_columns(drawn)
-    parameters = [
-        ImageParameters(*values)
-        for values in zip(*_columns(table, ImageParameters.__slots__), strict=True)
-    ]
-    image_ids, ids, image_indexes = _columns(table, ID_COLUMNS)
-    columns = image_ids, parameters, ids, image_indexes
-    rows = enumerate(zip(*columns, strict=True))
-    return [ImageRow(index, *values) for index, values in rows]
+        drawn = dict(zip(("width", "height"), DRAWN_SIZE_COLUMNS, strict=True))
+        names = [drawn.get(name, name) for name in names]
+    columns = [table[name].to_pylist() for name in names]
+    rows: list[ImageRow] = []
+    for image_id, row_id, image_index, *values in zip(*columns, strict=True):
+        row = ImageRow(
+            index_in_part=len(rows),
+            image_id=image_id,
+            parameters=ImageParameters(*values),
+            id=row_id,
+            image_index=image_index,
+        )
+        rows.append(row)
+    return rows
 
 
 def batch_shape(row: ImageRow) -> BatchShape:
@@ -167,6 +173,7 @@ def batch_shape(row: ImageRow) -> BatchShape:
         input_images=tuple(
             name for name in INPUT_IMAGE_COLUMNS if getattr(parameters, name) is not None
         ),
+        guidance_rescale=parameters.guidance_rescale,
     )
 
 
@@ -183,10 +190,6 @@ def pad_rows(rows: Sequence[ImageRow], size: int) -> list[ImageRow]:
     """
     padding = [rows[-1]] * (size - len(rows))
     return [*rows, *padding]
-
-
-def _columns(table: pa.Table, names: Sequence[str]) -> list[list[Any]]:
-    return [table[name].to_pylist() for name in names]
 
 
 CAPTION_SETTINGS = ("seed", "steps", "guidance", "sampler", "loras", "strength")
@@ -212,4 +215,6 @@ def describe_setting(name: str, value: object) -> str:
     """A setting with its value, such as `guidance 2.5`."""
     if value is None or value == "":
         return f"no {name}"
-    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+    if isinstance(value, float):
+        return f"{name} {value:g}"
+    return f"{name} {value}"

@@ -9,10 +9,8 @@ REGISTRY_FOLDER = "_runs"  # of an output, and beside its runs
 REWRITES_FOLDER = "_rewritten"  # likewise
 PROMPT_LISTS_FOLDER = "_prompts"  # likewise
 PLAN_KEY = "plan.json"
-EXPORT_MARK = b'{"export_version":'  # how commits of an export begin, which is no run
 SUCCESS_KEY = "_SUCCESS"  # after the first commit of a run that is as its job asks; never removed
-CARD_KEY = "README.md"  # of a run, and of an output
-EMPTY_DATASET_KEY = "empty.parquet"  # what the card of a run without images names
+CARD_KEY = "README.md"
 REPORT_KEY = "report/index.html"
 REPORT_FOLDER = "report"
 PREVIEW_FOLDER = "preview"  # the page of a run's first shard alone
@@ -24,7 +22,7 @@ DIGEST_DIGITS = 32  # of the SHA-256 of an object, in its name
 IMAGE_ID_PATTERN = "^[0-9a-f]{32}$"
 SHA256_PATTERN = "^[0-9a-f]{64}$"
 # What plans and commits name, which may be a stranger's.
-METADATA_KEY_PATTERN = r"^(?:(?:manifest|image-ids)/[0-9]{5,9}-|forgotten/)[0-9a-f]{32}\.parquet$"
+METADATA_KEY_PATTERN = r"^(?:manifest/[0-9]{5,9}-|forgotten/)[0-9a-f]{32}\.parquet$"
 PART_KEY_PATTERN = (
     r"^images/(?:r([0-9]{1,9})-)?([0-9]{5,9})-([0-9]{4,9})(?:\.f[0-9]{1,9})?\.parquet$"
 )
@@ -34,7 +32,7 @@ ATTEMPT_KEY_PATTERN = re.compile(r"attempts/(?:r(\d+)-)?(\d{5,})-[0-9a-f]{32}\.j
 RUN_KEY_PATTERN = re.compile(
     r"""(?:
       plan\.json | _SUCCESS | README\.md | empty\.parquet
-      | (?:shards/(?:r\d+-)?|manifest/|image-ids/)\d{5,}-[0-9a-f]{32}\.parquet
+      | (?:shards/(?:r\d+-)?|manifest/)\d{5,}-[0-9a-f]{32}\.parquet
       | (?:rejected-|duplicates-|forgotten/)[0-9a-f]{32}\.parquet
       | images/(?:r\d+-)?\d{5,}-\d{4,}(?:\.f\d+)?\.parquet
       | inputs/[0-9a-f]{64}
@@ -46,18 +44,6 @@ RUN_KEY_PATTERN = re.compile(
       | (?:[a-z0-9-]+/){0,3}\.writing-[a-z0-9_]{8}
     )""",
     re.ASCII | re.VERBOSE,
-)
-
-
-# Likewise of what a language model made of prompts, which `gc` removes in this order: lists freeze
-# what the texts are of, and the model that there are any.
-REWRITE_KEY_PATTERNS = tuple(
-    re.compile(rf"{REWRITES_FOLDER}/[0-9a-f]{{16}}/{name}", re.ASCII)
-    for name in (
-        r"texts/(?:\d{5,}-\d{4,}\.parquet|\.writing-[a-z0-9_]{8})",
-        r"prompts/(?:\d{5,}\.parquet|\.writing-[a-z0-9_]{8})",
-        r"(?:rewrite\.json|\.writing-[a-z0-9_]{8})",
-    )
 )
 
 
@@ -118,11 +104,6 @@ def attempt_key(shard_number: int, attempt: str, retry: int = 0) -> str:
 def manifest_key(shard_number: int, sha256: str) -> str:
     """One row for each planned image of the shard."""
     return f"manifest/{shard_number:05d}-{_digest(sha256)}.parquet"
-
-
-def image_ids_key(number: int, sha256: str) -> str:
-    """A chunk of the index of the run's images that are ok."""
-    return f"image-ids/{number:05d}-{_digest(sha256)}.parquet"
 
 
 def forgotten_key(sha256: str) -> str:

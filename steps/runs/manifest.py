@@ -91,6 +91,17 @@ def _check_manifest(manifest: pa.Table, images: int) -> None:
             raise ValueError("the column image_id has values that no run has")
 
 
+def read_held_ids(store: Store, key: str) -> pa.Table:
+    """The ids in a manifest that no later run is to make: of images that are ok, or taken down.
+
+    Raises Missing, or BadInput if it is damaged.
+    """
+    with open_parquet(store, key) as parquet:
+        rows = read_whole(parquet, ["image_id", "status"])
+    is_held = pc.is_in(rows["status"], pa.array(["ok", FORGOTTEN_STATUS]))
+    return rows.filter(is_held)
+
+
 def read_forgotten(store: Store, commit: Commit) -> pa.Array:
     """The ids of the images that were taken down. Raises BadInput on damage, TryAgain."""
     if commit.forgotten is None:
@@ -108,25 +119,23 @@ def write_forgotten(store: Store, image_ids: pa.Array) -> str:
 
 def forget_rows(manifest: pa.Table, image_ids: pa.Array, added: AddedFields) -> pa.Table:
     """The manifest, with nothing but the status of what became of the images with these ids."""
-    if not len(image_ids):
-        return manifest
     is_forgotten = pc.is_in(manifest["image_id"], image_ids)
-    has_any = pc.any(is_forgotten).as_py()
-    if not has_any:
+    if not pc.any(is_forgotten).as_py():
         return manifest
     status = pc.if_else(is_forgotten, FORGOTTEN_STATUS, manifest["status"])
-    manifest = _replace_column(manifest, "status", status)
+    manifest = replace_column(manifest, "status", status)
     added_names = [field.name for field in added]
     for name in (*EMPTIED_COLUMNS, *added_names):
         if name in manifest.column_names:
             column = manifest[name]
             nulls = pa.nulls(len(column), column.type)
             values = pc.if_else(is_forgotten, nulls, column)
-            manifest = _replace_column(manifest, name, values)
+            manifest = replace_column(manifest, name, values)
     return manifest.combine_chunks()
 
 
-def _replace_column(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+def replace_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """The table with other values in a column, of the same type."""
     schema = table.schema
     index = schema.get_field_index(name)
     field = schema.field(index)

@@ -1,14 +1,17 @@
 """Parts: the images of one slice of a shard, committed by one Parquet object, whole or not at all.
 
-The object's rows are the images, with what became of them, as readers expect of a dataset. Its
-metadata has the offset at which the bytes of each image begin, and the outcomes of the image rows
-that have no image.
+The column `image` comes first and is neither compressed nor dictionary-encoded, so that the bytes
+of each image are contiguous: with the offset and the size in the manifest, one ranged read fetches
+an image without a Parquet reader. The object commits the part, so a killed writer leaves nothing.
+
+A row is an image: who loads the files of a run gets no row without one. The metadata of the object
+has the offset of each image, and the outcomes of the other images that were planned.
 """
 
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +21,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.scores import RANK_COLUMN
 from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.manifest import forget_rows
 from imagekiln.steps.runs.tables import (
     IMAGE_FIELD,
     IMAGE_ROW_SCHEMA,
@@ -25,15 +29,18 @@ from imagekiln.steps.runs.tables import (
     have_same_rows,
     open_parquet,
     outcome_schema,
+    parquet_options,
+    parse_parquet,
     read_whole,
 )
 from imagekiln.steps.runtime.metrics import PARTS
 from imagekiln.steps.storage.store import Store
 
-# For each image row, the offset of its image, null without one, or all of its outcome if it is
-# no row of the object.
-IMAGES_METADATA = b"imagekiln.images"
-ImageEntry: TypeAlias = int | Mapping[str, object] | None
+# For each image row, the offset of its image, or its outcome if it has none.
+IMAGES_METADATA = "imagekiln.images"
+# Hugging Face datasets reads this to decode the column as images.
+HUGGINGFACE_METADATA = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
+IMAGE_LEAVES = ("image.bytes", "image.path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,25 @@ class Part:
     key: str
     rows: pa.Table
     added: AddedFields = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPart:
+    """A part with its images, ready to be committed."""
+
+    part: Part
+    content: bytes
+
+    def commit(self, store: Store) -> bool:
+        """Create the part; False if another process already did.
+
+        Raises BadInput if the part that exists belongs to another plan, or is damaged.
+        """
+        is_first = store.create(self.part.key, self.content)
+        if not is_first:
+            check_part(store, self.part)
+        PARTS.add(result="committed" if is_first else "already_there")
+        return is_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,136 +82,38 @@ class PartOutcomes:
     offsets: pa.Array
 
 
-def outcome_table(images: Sequence[EncodedImage], added: AddedFields = ()) -> pa.Table:
-    """The outcomes of a part's images, in the order of their rows, with these added columns."""
+def pack_part(part: Part, images: Sequence[EncodedImage]) -> PackedPart:
+    """Pack a part's images, in any order. The same images give the same bytes."""
+    return PackedPart(part, part_to_parquet(part.rows, images, part.added))
+
+
+def part_to_parquet(
+    rows: pa.Table, images: Sequence[EncodedImage], added: AddedFields = ()
+) -> bytes:
+    """A part with its images, in any order. The same rows and images give the same bytes."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
+    image_ids = rows["image_id"].to_pylist()
+    files: list[dict[str, object] | None] = []
+    for image_id, image in zip(image_ids, ordered, strict=True):
+        name = f"{image_id}{image.suffix}"
+        if image.content is None:
+            files.append(None)
+        else:
+            files.append({"bytes": image.content, "path": name})
     outcomes = [_outcome(image) for image in ordered]
-    return pa.Table.from_pylist(outcomes, schema=outcome_schema(added))
-
-
-def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
-    """Image rows side by side with their outcomes."""
-    fields = [*rows.schema, *outcome.schema]
-    columns = [*rows.columns, *outcome.columns]
-    schema = pa.schema(fields)
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def images_metadata(entries: Sequence[ImageEntry]) -> dict[str, str]:
-    """The entries of a part's images as metadata of its Parquet object."""
-    text = json.dumps(list(entries))
-    return {IMAGES_METADATA.decode(): text}
-
-
-def read_part(
-    parquet: pq.ParquetFile, columns: Sequence[str] | None, added: AddedFields = ()
-) -> PartOutcomes:
-    """Read these columns of an open part, or all, for each of its image rows in their order.
-
-    A part may have no columns but ids and outcomes of those that are no rows of the object: no
-    others may be named then. Raises one of DAMAGE_ERRORS.
-    """
-    table = read_whole(parquet, columns)
-    table = table.replace_schema_metadata(None)
-    metadata = parquet.metadata.metadata or {}
-    imageless = []
-    is_imageless = []
-    offsets = []
-    for entry in json.loads(metadata[IMAGES_METADATA]):
-        if isinstance(entry, dict):
-            imageless.append(entry)
-        is_imageless.append(isinstance(entry, dict))
-        offset = entry if isinstance(entry, int) else -1
-        offsets.append(offset)
-
-    if table.num_rows + len(imageless) != len(offsets):
-        raise ValueError("its rows are not those that its metadata names")
-    if imageless:
-        id_field = IMAGE_ROW_SCHEMA.field("image_id")
-        fields = [id_field, *outcome_schema(added)]
-        others = pa.Table.from_pylist(imageless, pa.schema(fields))
-        others = others.select(table.column_names)
-        both = pa.concat_tables([table, others])
-        # As both have them, one after the other.
-        order = np.argsort(is_imageless, kind="stable")
-        places = pa.array(np.argsort(order))
-        table = both.take(places).combine_chunks()
-
-    # `pa.array` of a list with a None looks for pandas first, which takes milliseconds.
-    numbers = np.array(offsets, np.int64)
-    is_null = numbers < 0
-    column = pa.array(numbers, mask=is_null)
-    return PartOutcomes(table, column)
-
-
-def matches_rows(parquet: pq.ParquetFile, part: Part) -> bool:
-    """Tell if an object has the columns that were planned of a part, and its rows in them."""
-    rows = part.rows
-    outcome = outcome_schema(part.added)
-    planned = pa.schema([IMAGE_FIELD, *rows.schema, *outcome])
-    if not parquet.schema_arrow.equals(planned):
-        return False
-    planned_ids = rows["image_id"]
-    outcomes = read_part(parquet, ["image_id"])
-    if not outcomes.table["image_id"].equals(planned_ids):
-        return False
-    stored = read_whole(parquet, rows.column_names)
-    is_stored = pc.is_in(planned_ids, stored["image_id"])
-    return have_same_rows(stored, rows.filter(is_stored))
-
-
-def read_outcomes(
-    store: Store, key: str, columns: Sequence[str], added: AddedFields = ()
-) -> PartOutcomes:
-    """Read columns of a part and these added ones, and none of its images, as `read_part` does.
-
-    Raises Missing, or BadInput if the part is damaged.
-    """
-    with open_parquet(store, key) as parquet:
-        added_names = [field.name for field in added]
-        return read_part(parquet, [*columns, *added_names], added)
-
-
-def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> bool:
-    """Create the object that commits a part; False if another process already did.
-
-    Raises BadInput if the part that exists holds other images.
-    """
-    if store.create(key, content):
-        PARTS.add(result="committed")
-        return True
-    check_part(store, key, rows)
-    PARTS.add(result="already_there")
-    return False
-
-
-def check_part(store: Store, key: str, rows: pa.Table) -> None:
-    """Raise BadInput unless the part that exists holds exactly the images of these rows.
-
-    Or none at all: its images were moved to another part, and its name is not free.
-    """
-    outcomes = read_outcomes(store, key, ["image_id"])
-    if len(outcomes.offsets):
-        require_same_images(store.uri_of(key), outcomes, rows)
-
-
-def require_same_images(where: str, outcomes: PartOutcomes, rows: pa.Table) -> None:
-    """Raise BadInput unless the outcomes are of exactly the images of these rows."""
-    stored_ids = outcomes.table["image_id"].combine_chunks()
-    planned_ids = rows["image_id"].combine_chunks()
-    if stored_ids != planned_ids:
-        raise BadInput(
-            f"{where}: holds the images of another plan. Choose another run_id or output."
-        )
+    outcome = pa.Table.from_pylist(
+        outcomes,
+        schema=outcome_schema(added),
+    )
+    return _write_part(rows, outcome, pa.array(files, IMAGE_FIELD.type))
 
 
 def _outcome(image: EncodedImage) -> dict[str, object]:
     """One row of the outcomes. An image that is not ok has no marks, and no measures."""
-    size = None if image.content is None else len(image.content)
     outcome: dict[str, object] = {
         "status": image.status,
         "error": image.error,
-        "byte_size": size,
+        "byte_size": None if image.content is None else len(image.content),
         "sha256": image.sha256,
         "pixels_sha256": image.pixels_sha256,
         "marks": [],
@@ -203,3 +131,206 @@ def _outcome(image: EncodedImage) -> dict[str, object]:
             "phash": measures.phash,
         }
     return outcome
+
+
+def _write_part(rows: pa.Table, outcome: pa.Table, files: pa.StructArray) -> bytes:
+    """Write image rows with their outcomes and files, of which those without one are null."""
+    is_stored = files.is_valid()
+    outcomes = join_outcome(rows, outcome)
+    stored = outcomes.filter(is_stored)
+    lost = outcomes.filter(pc.invert(is_stored))
+    lost = lost.select(["image_id", *outcome.column_names])
+    images = files.drop_null()
+    schema = image_table_schema(stored.schema)
+    table = pa.Table.from_arrays([images, *stored.columns], schema=schema)
+    options = image_table_options(schema)
+    one_row_group = table.num_rows
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, schema, **options) as writer:
+        if table.num_rows:  # some readers fail at a row group without rows
+            writer.write_table(table, row_group_size=one_row_group)
+        contents = images.field("bytes").to_pylist()
+        offsets = _find_offsets(sink.getvalue(), contents)
+        losses = iter(lost.to_pylist())
+        entries = []
+        for has_file in is_stored.to_pylist():
+            entry = next(offsets if has_file else losses)
+            entries.append(entry)
+        metadata = {IMAGES_METADATA: json.dumps(entries)}
+        writer.add_key_value_metadata(metadata)
+    return sink.getvalue()
+
+
+def _find_offsets(written: bytes, contents: Iterable[bytes]) -> Iterator[int]:
+    """The offset of each image in what the writer has written so far."""
+    position = 0
+    for content in contents:
+        position = written.index(content, position)
+        yield position
+        position += len(content)
+
+
+def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
+    """Image rows side by side with their outcomes."""
+    fields = [*rows.schema, *outcome.schema]
+    columns = [*rows.columns, *outcome.columns]
+    schema = pa.schema(fields)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def image_column(contents: Sequence[bytes], names: Sequence[str]) -> pa.Array:
+    """Images as a column: the bytes of each file, and its name."""
+    columns = [
+        pa.array(contents, pa.binary()),
+        pa.array(names, pa.string()),
+    ]
+    return pa.StructArray.from_arrays(
+        columns,
+        fields=list(IMAGE_FIELD.type),
+    )
+
+
+def image_table_schema(rows: pa.Schema) -> pa.Schema:
+    """The schema of a table with an image beside each of these rows."""
+    return pa.schema(
+        [IMAGE_FIELD, *rows],
+        metadata={"huggingface": HUGGINGFACE_METADATA},
+    )
+
+
+def image_table_options(schema: pa.Schema) -> dict[str, object]:
+    """The writer's options for a table with images, whose bytes stay as they are."""
+    others = [name for name in schema.names if name != IMAGE_FIELD.name]
+    compression = dict.fromkeys(others, "zstd") | dict.fromkeys(IMAGE_LEAVES, "none")
+    return {
+        **parquet_options(schema),
+        "compression": compression,
+        "write_statistics": others,
+    }
+
+
+def reduce_part(store: Store, part: Part, key: str, image_ids: pa.Array) -> bool:
+    """Create `key` with what a part holds but for the images with these ids.
+
+    False if the part is buried: its images are in another one already. Raises Missing, BadInput on
+    damage, TryAgain.
+    """
+    where = store.uri_of(part.key)
+    schema = outcome_schema(part.added)
+    with parse_parquet(store.read(part.key), where) as parquet:
+        outcomes = read_part(parquet, ["image_id", *schema.names], part.added)
+        files = read_whole(parquet, [IMAGE_FIELD.name])
+    if not len(outcomes.offsets):
+        return False
+    require_same_images(where, outcomes, part.rows)
+
+    left = forget_rows(
+        outcomes.table,
+        image_ids,
+        part.added,
+    )
+    left = left.select(schema.names).cast(schema)
+    is_forgotten = pc.is_in(outcomes.table["image_id"], image_ids)
+    has_file = outcomes.offsets.is_valid().to_numpy(zero_copy_only=False)
+    places = pa.array(
+        has_file.cumsum() - 1,
+        mask=~has_file | is_forgotten.to_numpy(),
+    )
+    images = files[IMAGE_FIELD.name].combine_chunks()
+    content = _write_part(part.rows, left, images.take(places))
+    store.create(key, content)
+    return True
+
+
+def bury(store: Store, keys: Iterable[str], row_schema: pa.Schema, added: AddedFields) -> None:
+    """Replace parts by one without rows, whose columns are those of all parts. Raises TryAgain.
+
+    Their names stay taken: a process that was stopped for long creates no image under one.
+    """
+    nothing = part_to_parquet(row_schema.empty_table(), [], added)
+    for key in keys:
+        store.replace(key, nothing)
+
+
+def read_part(
+    parquet: pq.ParquetFile, columns: Sequence[str] | None, added: AddedFields = ()
+) -> PartOutcomes:
+    """Read these columns of an open part, or all, for each of its image rows in their order.
+
+    A part may have no columns but ids and outcomes of those that are no rows of the object: no
+    others may be named then. Raises one of DAMAGE_ERRORS.
+    """
+    table = read_whole(parquet, columns)
+    table = table.replace_schema_metadata(None)
+    metadata = parquet.metadata.metadata
+    lost = []
+    is_lost = []
+    offsets = []
+    for entry in json.loads(metadata[IMAGES_METADATA.encode()]):
+        has_image = isinstance(entry, int)
+        if not has_image:
+            lost.append(entry)
+        is_lost.append(not has_image)
+        offsets.append(entry if has_image else 0)
+
+    if lost:
+        schema = pa.schema([IMAGE_ROW_SCHEMA.field("image_id"), *outcome_schema(added)])
+        others = pa.Table.from_pylist(lost, schema)
+        others = others.select(table.column_names)
+        both = pa.concat_tables([table, others])
+        # Both have their rows in order, one after the other.
+        order = np.argsort(is_lost, kind="stable")
+        places = pa.array(np.argsort(order))
+        table = both.take(places).combine_chunks()
+
+    # `pa.array` of a list with a None looks for pandas first, which takes milliseconds.
+    numbers = np.array(offsets, np.int64)
+    return PartOutcomes(
+        table,
+        offsets=pa.array(numbers, mask=np.array(is_lost, bool)),
+    )
+
+
+def matches_rows(parquet: pq.ParquetFile, part: Part) -> bool:
+    """Tell if an object has the columns that were planned of a part, and its rows in them."""
+    rows = part.rows
+    outcome = outcome_schema(part.added)
+    planned = pa.schema([IMAGE_FIELD, *rows.schema, *outcome])
+    if not parquet.schema_arrow.equals(planned):
+        return False
+    outcomes = read_part(parquet, ["image_id"])
+    if not outcomes.table["image_id"].equals(rows["image_id"]):
+        return False
+    stored = read_whole(parquet, rows.column_names)
+    is_stored = outcomes.offsets.is_valid()
+    return have_same_rows(stored, rows.filter(is_stored))
+
+
+def read_outcomes(
+    store: Store, key: str, columns: Sequence[str], added: AddedFields = ()
+) -> PartOutcomes:
+    """Read columns of a part and these added ones, and none of its images, as `read_part` does.
+
+    Raises Missing, or BadInput if the part is damaged.
+    """
+    with open_parquet(store, key) as parquet:
+        added_names = [field.name for field in added]
+        return read_part(parquet, [*columns, *added_names], added)
+
+
+def check_part(store: Store, part: Part) -> None:
+    """Raise BadInput unless the part that exists holds exactly its planned images.
+
+    Or none at all: its images were moved to another part, and its name is not free.
+    """
+    outcomes = read_outcomes(store, part.key, ["image_id"])
+    if len(outcomes.offsets):
+        require_same_images(store.uri_of(part.key), outcomes, part.rows)
+
+
+def require_same_images(where: str, outcomes: PartOutcomes, rows: pa.Table) -> None:
+    """Raise BadInput unless the outcomes are of exactly the images of these rows."""
+    if not outcomes.table["image_id"].equals(rows["image_id"]):
+        raise BadInput(
+            f"{where}: holds the images of another plan. Choose another run_id or output."
+        )

@@ -5,11 +5,10 @@ Every step after planning reads the job's settings here.
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from operator import not_
-from typing import Annotated, cast
+from typing import Annotated, TypeVar, cast
 
 from pydantic import (
     AwareDatetime,
@@ -30,22 +29,14 @@ from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.loras import LoraFacts
 from imagekiln.steps.models.passes import PassFacts, PassSizes, iter_pass_jobs
 from imagekiln.steps.models.resolve import NamedRevision
-from imagekiln.steps.runs.keys import (
-    EXPORT_MARK,
-    PLAN_KEY,
-    SHA256_PATTERN,
-    commit_key,
-    registry_key,
-)
-from imagekiln.steps.runs.stats import Expectation
-from imagekiln.steps.runtime.sanitize import format_command
+from imagekiln.steps.runs.keys import PLAN_KEY, SHA256_PATTERN
+from imagekiln.steps.runs.stats import Count, Expectation
 from imagekiln.steps.storage.store import Store
-from imagekiln.steps.storage.uri import is_remote_uri
 
+T = TypeVar("T")
 # Of all objects of a run. Raise it if a released Imagekiln would misread them.
 PLAN_SCHEMA_VERSION = 2
 MAX_PART_IMAGES = 16_384  # of the largest `part.images`, rounded up to whole batches
-Count = Annotated[int, Field(ge=0, le=2**62)]
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]  # a part of it is in names of objects
 
@@ -219,56 +210,31 @@ def load_plan(store: Store) -> Plan:
     try:
         content = store.read(PLAN_KEY)
     except Missing as error:
-        if _is_output(store):
-            raise Missing(
-                f"{store.uri}: is an output that holds runs. Name one of them: "
-                f"`{format_command('runs', store.uri)}` lists them."
-            ) from error
-        if is_export(store):
-            raise Missing(f"{store.uri}: is an export. Name one of the runs it is from.") from error
         raise Missing(
-            f"{store.uri}: holds no plan. Run `imagekiln plan` first, or check the run's name."
-        ) from error
-    except BadInput as error:
-        if not isinstance(error.__cause__, NotADirectoryError):
-            raise
-        raise BadInput(
-            f"{store.uri}: is a file. Name the folder of a run, such as OUTPUT/RUN_ID."
+            f"{store.uri}: holds no plan. Name the folder of a run, such as OUTPUT/RUN_ID: "
+            "`imagekiln runs OUTPUT` lists them."
         ) from error
     return parse_plan(content, store.uri_of(PLAN_KEY))
 
 
-def _is_output(store: Store) -> bool:
-    """Tell if runs lie in a folder: finished ones are registered, and local ones are listed."""
-    if store.exists(registry_key(0)):
-        return True
-    if is_remote_uri(store.uri):
-        return False
-    return any(
-        entry.is_folder and store.exists(f"{entry.key}/{PLAN_KEY}")
-        for entry in store.list_folder("")
-    )
-
-
-def is_export(store: Store) -> bool:
-    """Tell if a folder is an export, whose commits are others than those of a run."""
-    with suppress(Missing):
-        return store.read_prefix(commit_key(0), len(EXPORT_MARK)) == EXPORT_MARK
-    return False
-
-
 def parse_plan(content: bytes, where: str) -> Plan:
     """The plan in the bytes of a plan.json. Raises BadInput."""
-    try:
-        plan = PLAN_TYPE_ADAPTER.validate_json(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        setting = ".".join(map(str, first["loc"])) or "the whole"
-        reason = f"{setting}: {first['msg']}"
-        raise BadInput(f"{where}: is not a readable plan ({reason}). Restore it.") from error
+    plan = parse_json(PLAN_TYPE_ADAPTER, content, where, "plan")
     if plan.schema_version != PLAN_SCHEMA_VERSION:
         raise version_error(where, plan.schema_version, PLAN_SCHEMA_VERSION)
     return plan
+
+
+def parse_json(adapter: TypeAdapter[T], content: bytes, where: str, noun: str) -> T:
+    """An object of a run, which should be a `noun`. Raises BadInput."""
+    try:
+        return adapter.validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field_name = ".".join(map(str, first["loc"])) or "the whole"
+        raise BadInput(
+            f"{where}: is not a readable {noun} ({field_name}: {first['msg']}). Restore it."
+        ) from error
 
 
 def iter_pass_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
@@ -276,25 +242,21 @@ def iter_pass_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
 
     Batches have the sizes that the plan gives those of the job's own model.
     """
-    drawn_size = (plan.width, plan.height)
-    sizes = dict(zip(plan.job.passes, plan.pass_sizes.sizes_by_pass(drawn_size), strict=True))
+    sizes = plan.pass_sizes.sizes_by_pass((plan.width, plan.height))
+    size_of = dict(zip(plan.job.passes, sizes, strict=True))
+    bare = replace(plan, adapters={}, loras={}, fused_loras=None, scores={}, passes={})
     for name, job in iter_pass_jobs(plan.job):
         facts = plan.passes[name].model
         if facts is None:
-            raise ValueError(f"the plan of {plan.run_id} has no model of the pass {name}")
-        width, height = sizes[name]
+            continue
+        width, height = size_of[name]
         yield (
             name,
             replace(
-                plan,
+                bare,
                 job=job,
                 model=facts,
                 width=width,
                 height=height,
-                adapters={},
-                loras={},
-                fused_loras=None,
-                scores={},
-                passes={},
             ),
         )

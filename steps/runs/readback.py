@@ -43,8 +43,7 @@ class ImageLocation:
 def read_image_bytes(store: Store, row: Mapping[str, Any]) -> bytes:
     """The stored bytes of an image that is ok. Raises as `read_images` does."""
     location = ImageLocation(0, *(row[name] for name in LOCATION_COLUMNS))
-    ((_, content),) = _read_range(store, [location])
-    return content
+    return _read_range(store, [location])[0]
 
 
 def read_image_pixels(store: Store, row: Mapping[str, Any]) -> RGB:
@@ -69,15 +68,19 @@ def read_images(store: Store, rows: pa.Table, pool: Executor) -> list[bytes]:
     Raises Missing, TryAgain, or BadInput if they are not those that the manifest describes.
     """
     columns = [rows[name].to_pylist() for name in LOCATION_COLUMNS]
-    locations = zip(*columns, strict=True)
-    places = [ImageLocation(index, *location) for index, location in enumerate(locations)]
-    places.sort(key=lambda place: (place.part, place.offset))
-    contents = [b""] * len(places)
+    places = []
+    for index, location in enumerate(zip(*columns, strict=True)):
+        place = ImageLocation(index, *location)
+        places.append(place)
+    places.sort(
+        key=lambda place: (place.part, place.offset),
+    )
     groups = _group_neighbors(places)
+    contents: dict[int, bytes] = {}
     for images in pool.map(partial(_read_range, store), groups):
-        for index, content in images:
-            contents[index] = content
-    return contents
+        contents |= images
+    indices = range(len(places))
+    return [contents[index] for index in indices]
 
 
 def _group_neighbors(places: Sequence[ImageLocation]) -> Iterator[list[ImageLocation]]:
@@ -95,31 +98,35 @@ def _group_neighbors(places: Sequence[ImageLocation]) -> Iterator[list[ImageLoca
 def _is_neighbor(group: Sequence[ImageLocation], place: ImageLocation) -> bool:
     first = group[0]
     last = group[-1]
-    is_near = place.offset - last.end <= MAX_GAP_BYTES
-    is_small = place.end - first.offset <= MAX_RANGE_BYTES
+    gap = place.offset - last.end
+    size = place.end - first.offset
+    is_near = gap <= MAX_GAP_BYTES
+    is_small = size <= MAX_RANGE_BYTES
     return place.part == first.part and is_near and is_small
 
 
-def _read_range(store: Store, group: Sequence[ImageLocation]) -> list[tuple[int, bytes]]:
+def _read_range(store: Store, group: Sequence[ImageLocation]) -> dict[int, bytes]:
+    """The images of a group by their index, in one request."""
     first = group[0]
-    where = store.uri_of(first.part)
-    advice = (
-        f"Restore it, or type `{format_command('verify', store.uri)}`, which says how to generate "
-        "it again."
-    )
     try:
         with store.open(first.part) as file:
             file.seek(first.offset)
-            content = memoryview(file.read(group[-1].end - first.offset))
+            content = file.read(group[-1].end - first.offset)
     except Missing as error:
-        raise Missing(
-            f"{where}: is missing, and image {first.image_id} is in it. {advice}"
-        ) from error
-    images: list[tuple[int, bytes]] = []
+        raise Missing(_describe_loss(store, first, "is missing")) from error
+    images = {}
     for place in group:
-        image = bytes(content[place.offset - first.offset : place.end - first.offset])
+        start = place.offset - first.offset
+        image = content[start : start + place.size]
         if hashlib.sha256(image).hexdigest() != place.sha256:
-            reason = f"image {place.image_id} has other bytes than were written"
-            raise BadInput(f"{where}: is damaged ({reason}). {advice}")
-        images.append((place.index, image))
+            raise BadInput(_describe_loss(store, place, "has other bytes than were written"))
+        images[place.index] = image
     return images
+
+
+def _describe_loss(store: Store, place: ImageLocation, problem: str) -> str:
+    command = format_command("verify", store.uri)
+    return (
+        f"{store.uri_of(place.part)}: {problem}: image {place.image_id} is lost. Restore it, or "
+        f"type `{command}`, which says how to generate it again."
+    )

@@ -6,18 +6,17 @@ end at once, the second takes the next number.
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from imagekiln.steps.errors import BadInput, Incomplete, StorageRefused
 from imagekiln.steps.job.fields import RunId
 from imagekiln.steps.runs.commits import count_entries
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, registry_key
+from imagekiln.steps.runs.keys import SUCCESS_KEY, registry_key
+from imagekiln.steps.runs.plan import parse_json
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -36,17 +35,15 @@ class RunEntry:
 RUN_ENTRY_TYPE_ADAPTER: TypeAdapter[RunEntry] = TypeAdapter(RunEntry)
 
 
-def register_run(uri: str, entry: RunEntry) -> str | None:
-    """Register the run at `uri` under the folder that holds it, and return that folder.
+def register_run(uri: str, entry: RunEntry) -> None:
+    """Register the run at `uri` under the folder that holds it.
 
-    A copy of a run in a folder of another name is not registered: then, None.
+    A copy of a run in a folder of another name is not registered.
     """
     path = uri if "://" in uri else os.path.normpath(Path(uri).absolute())
     output, folder = os.path.split(path)
-    if folder != entry.run_id:
-        return None
-    append_run_entry(output, entry)
-    return output
+    if folder == entry.run_id:
+        append_run_entry(output, entry)
 
 
 def append_run_entry(output: str, entry: RunEntry) -> None:
@@ -56,11 +53,10 @@ def append_run_entry(output: str, entry: RunEntry) -> None:
     """
     store = open_store(output)
     content = RUN_ENTRY_TYPE_ADAPTER.dump_json(entry) + b"\n"
-    number = count_entries(store, registry_key)
-    entries = list(map_ordered(partial(_read_entry, store), number, READERS))
-    while entry not in entries and not store.create(registry_key(number), content):
-        entries.append(_read_entry(store, number))  # another run has the number
-        number += 1
+    is_registered = False
+    while not is_registered:  # another run may take the number
+        entries = _read_all(store)
+        is_registered = entry in entries or store.create(registry_key(len(entries)), content)
 
 
 def read_entries(output: str) -> list[RunEntry]:
@@ -69,9 +65,12 @@ def read_entries(output: str) -> list[RunEntry]:
     Raises BadInput on damage, TryAgain.
     """
     store = open_store(output)
+    return list(dict.fromkeys(_read_all(store)))
+
+
+def _read_all(store: Store) -> list[RunEntry]:
     count = count_entries(store, registry_key)
-    entries = map_ordered(partial(_read_entry, store), count, READERS)
-    return list(dict.fromkeys(entries))
+    return list(map_ordered(partial(_read_entry, store), count, READERS))
 
 
 def iter_successful(output: str, entries: Sequence[RunEntry]) -> Iterator[RunEntry]:
@@ -87,10 +86,7 @@ def iter_successful(output: str, entries: Sequence[RunEntry]) -> Iterator[RunEnt
 
 def _read_entry(store: Store, number: int) -> RunEntry:
     key = registry_key(number)
-    try:
-        return RUN_ENTRY_TYPE_ADAPTER.validate_json(store.read(key))
-    except ValidationError as error:
-        raise BadInput(f"{store.uri_of(key)}: is not the entry of a run. Restore it.") from error
+    return parse_json(RUN_ENTRY_TYPE_ADAPTER, store.read(key), store.uri_of(key), "entry of a run")
 
 
 def find_finished_runs(output: str) -> list[RunEntry]:
@@ -99,20 +95,3 @@ def find_finished_runs(output: str) -> list[RunEntry]:
     Raises BadInput on damage, TryAgain.
     """
     return list(iter_successful(output, read_entries(output)))
-
-
-def refuse_unfinished(output: str) -> None:
-    """Raise Incomplete if there is a run under an output: it is known to be unfinished."""
-    store = open_store(output)
-    for name in _list_folders(store):
-        if store.exists(f"{name}/{PLAN_KEY}"):
-            raise Incomplete(
-                f"{store.uri}/{name}: is unfinished, as is all beside it. Run its job to the end."
-            )
-
-
-def _list_folders(store: Store) -> list[str]:
-    """The names of an output's folders; none if they may not be listed, as over HTTP."""
-    with suppress(StorageRefused):
-        return [entry.key for entry in store.list_folder("") if entry.is_folder]
-    return []

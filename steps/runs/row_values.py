@@ -64,7 +64,9 @@ def _to_json_value(value: pa.Scalar) -> object:
     plain = value.as_py()
     if isinstance(plain, bytes):
         return base64.b64encode(plain).decode()
-    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return None
+    return plain
 
 
 def _to_text(value: pa.Scalar) -> object:

@@ -5,13 +5,12 @@ such folder.
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.attempts import Terms
 from imagekiln.steps.runs.commits import (
     Head,
@@ -24,7 +23,7 @@ from imagekiln.steps.runs.commits import (
 from imagekiln.steps.runs.keys import PLAN_KEY, parse_part_key, planned_part_key
 from imagekiln.steps.runs.manifest import find_manifest, read_manifest
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.plan import Plan, is_export, load_plan
+from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -96,13 +95,7 @@ def open_run(uri: str) -> Run:
     """
     run_uri, retry = split_address(uri)
     store = open_store(run_uri)
-    try:
-        plan = load_plan(store)
-    except Missing:
-        if not is_export(store):
-            read_present_head(store)  # raises if there was a plan
-        raise
-    return Run(store, plan, read_present_head(store), retry)
+    return Run(store, load_plan(store), read_present_head(store), retry)
 
 
 def split_address(uri: str) -> tuple[str, int | None]:
@@ -124,12 +117,11 @@ def retry_address(uri: str, retry: int) -> str:
     return f"{uri.rstrip('/')}/retry-{retry}"
 
 
-def shards_covering(plan: Plan, number: int) -> range:
+def shards_covering(plan: Plan, number: int) -> list[int]:
     """The shards of a retry's plan that have images of one shard of the run."""
-    source_shards = plan.source_shards
-    start = bisect_left(source_shards, number, key=lambda first_last: first_last[1])
-    stop = bisect_left(source_shards, number + 1, lo=start, key=lambda first_last: first_last[0])
-    return range(start, stop)
+    return [
+        shard for shard, (first, last) in enumerate(plan.source_shards) if first <= number <= last
+    ]
 
 
 def set_terms(store: Store, plan: Plan, terms: Terms) -> Run:
@@ -137,15 +129,15 @@ def set_terms(store: Store, plan: Plan, terms: Terms) -> Run:
 
     Raises BadInput if the run was removed, TryAgain.
     """
+    job = plan.job
+    planned = Terms(job.price_per_hour, failed_share=job.limits.failed_share)
 
     def attempt(head: Head) -> Run | None:
-        job = plan.job
-        planned = Terms(job.price_per_hour, failed_share=job.limits.failed_share)
+        new_head: Head | None = head
         latest = head.commit.terms or planned
-        if latest == terms:
-            return Run(store, plan, head)
-        commit = replace(head.commit, kind="terms", terms=terms)
-        new_head = create_commit(store, head, commit)
+        if terms != latest:
+            commit = replace(head.commit, kind="terms", terms=terms)
+            new_head = create_commit(store, head, commit)
         if new_head is None:
             return None
         return Run(store, plan, new_head)
@@ -153,31 +145,20 @@ def set_terms(store: Store, plan: Plan, terms: Terms) -> Run:
     return commit_next(store, attempt)
 
 
-def iter_named_parts(run: Run, keys: Iterable[str]) -> Iterator[tuple[str, Part]]:
-    """The parts that have these keys by the manifest, with the rows that were planned of each.
+def iter_named_parts(run: Run, keys: Iterable[str]) -> Iterator[Part]:
+    """The parts with these keys, by the manifest, that the run has planned, with their rows.
 
-    Raises BadInput if one is no part of the run, or a shard has changed.
+    Raises BadInput if a shard has changed.
     """
+    key_of = {planned_part_key(key): key for key in keys}
     plans = {plan.retry: plan for plan in (run.plan, *run.retry_plans)}
-    keys_by_shard: dict[tuple[int, int], list[str]] = {}
-    for key in keys:
-        location = parse_part_key(key)
-        if location is None or location[0] not in plans:
-            raise _unplanned_part(run, key)
-        shard_keys = keys_by_shard.setdefault(location, [])
-        shard_keys.append(key)
-
-    for (retry, number), shard_keys in sorted(keys_by_shard.items()):
-        shard = read_shard(run.store, plans[retry], number)
-        planned_parts = {part.key: part for part in shard}
-        for key in shard_keys:
-            planned_key = planned_part_key(key)
-            part = planned_parts.get(planned_key)
-            if part is None:
-                raise _unplanned_part(run, key)
-            yield key, replace(part, key=key)
-
-
-def _unplanned_part(run: Run, key: str) -> BadInput:
-    where = run.store.uri_of(key)
-    return BadInput(f"{where}: is no part that this run has planned. Restore the commits.")
+    locations = filter(None, map(parse_part_key, key_of))
+    for retry, number in sorted(set(locations)):
+        if retry not in plans:
+            continue
+        plan = plans[retry]
+        for part in read_shard(run.store, plan, number):
+            if part.key not in key_of:
+                continue
+            key = key_of[part.key]
+            yield replace(part, key=key)

@@ -1,6 +1,5 @@
 """One shard as the plan lists it: its parts, and which of them are missing."""
 
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,7 +15,6 @@ from imagekiln.steps.models.passes import PassSizes
 from imagekiln.steps.runs.commits import digest_of
 from imagekiln.steps.runs.keys import (
     IMAGES_FOLDER,
-    PART_KEY_PATTERN,
     part_key,
     shard_key,
 )
@@ -90,8 +88,7 @@ def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
         plan.created_at.astimezone(UTC).replace(tzinfo=None),
     )
     for field, value in zip(ORIGIN_SCHEMA, values, strict=True):
-        scalar = pa.scalar(value, field.type)
-        column = pa.repeat(scalar, rows.num_rows)
+        column = pa.repeat(pa.scalar(value, field.type), rows.num_rows)
         rows = rows.append_column(field, column)
     return rows
 
@@ -137,7 +134,7 @@ def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
     def is_missing(part: Part) -> bool:
         if not store.exists(part.key):
             return True
-        check_part(store, part.key, part.rows)
+        check_part(store, part)
         return False
 
     with ThreadPoolExecutor(CHECK_THREADS) as pool:
@@ -147,33 +144,24 @@ def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
 
 def count_committed_images(store: Store, plan: Plan) -> int:
     """The images of the parts that a listing shows; of a very large run, the first of them."""
-    listed = islice(store.list_folder(IMAGES_FOLDER), MAX_LISTED)
-    return sum(_count_images(entry.key, plan) for entry in listed)
+    listed = {entry.key for entry in islice(store.list_folder(IMAGES_FOLDER), MAX_LISTED)}
+    committed = 0
+    for number, shard in enumerate(plan.shards):
+        for part in range(plan.part_count(number)):
+            images_from_it = shard.images - part * plan.part_images
+            if part_key(number, part) in listed:
+                committed += min(plan.part_images, images_from_it)
+    return committed
 
 
-def _count_images(key: str, plan: Plan) -> int:
-    """The images of the part with this key; 0 if it is none of the plan's."""
-    match = re.fullmatch(PART_KEY_PATTERN, key)
-    if match is None:
-        return 0
-    retry = int(match[1] or 0)
-    shard = int(match[2])
-    if retry != plan.retry or shard >= len(plan.shards):
-        return 0
-    first_image = int(match[3]) * plan.part_images
-    images_from_it = plan.shards[shard].images - first_image
-    return max(0, min(plan.part_images, images_from_it))
+def has_missing_parts(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
+    """Tell if a part of any of these shards is missing. Raises as `missing_parts` does."""
 
+    def is_incomplete(index: int) -> bool:
+        parts = read_shard(store, plan, shards[index])
+        return bool(missing_parts(store, parts))
 
-def has_missing_parts(store: Store, plan: Plan) -> bool:
-    """Tell if a part of any shard is missing. Raises as `missing_parts` does."""
-
-    def is_incomplete(number: int) -> bool:
-        parts = read_shard(store, plan, number)
-        missing = missing_parts(store, parts)
-        return bool(missing)
-
-    with closing(map_ordered(is_incomplete, len(plan.shards))) as results:
+    with closing(map_ordered(is_incomplete, len(shards))) as results:
         return any(results)
 
 
@@ -184,17 +172,15 @@ def with_final_sizes(rows: pa.Table, sizes: PassSizes) -> pa.Table:
     widths = rows["width"].to_pylist()
     heights = rows["height"].to_pylist()
     drawn = list(zip(widths, heights, strict=True))
-    final_sizes = {size: sizes.final(size) for size in set(drawn)}
-    final = [final_sizes[size] for size in drawn]
-
-    generated_width, generated_height = DRAWN_SIZE_SCHEMA
-    rows = rows.append_column(generated_width, rows["width"])
-    rows = rows.append_column(generated_height, rows["height"])
+    final = {}
+    for size in set(drawn):
+        final[size] = sizes.final(size)
     for axis, name in enumerate(SIZE_COLUMNS):
-        index = rows.column_names.index(name)
+        rows = rows.append_column(DRAWN_SIZE_SCHEMA[axis], rows[name])
         field = rows.schema.field(name)
-        values = [size[axis] for size in final]
-        column = pa.array(values, field.type)
+        sides = [final[size][axis] for size in drawn]
+        index = rows.schema.get_field_index(name)
+        column = pa.array(sides, field.type)
         rows = rows.set_column(index, field, column)
     return rows.combine_chunks()
 
@@ -202,18 +188,18 @@ def with_final_sizes(rows: pa.Table, sizes: PassSizes) -> pa.Table:
 def sum_work(rows: pa.Table, sizes: PassSizes) -> float:
     """The work of images and their passes of diffusion, in pixels times steps."""
     has_drawn = DRAWN_SIZE_COLUMNS[0] in rows.column_names
-    sizes_drawn = DRAWN_SIZE_COLUMNS if has_drawn else SIZE_COLUMNS
-    names = [*sizes_drawn, "steps", "strength"]
-    groups = rows.select(names).group_by(names, use_threads=False)
+    drawn_sizes = DRAWN_SIZE_COLUMNS if has_drawn else SIZE_COLUMNS
+    groups = rows.group_by(
+        [*drawn_sizes, "steps", "strength"],
+        use_threads=False,
+    )
     counted = groups.aggregate([([], "count_all")])
     columns = [column.to_pylist() for column in counted.columns]
-
     work = 0.0
     for width, height, steps, strength, images in zip(*columns, strict=True):
         drawn = width * height * steps
         if strength is not None:
             drawn *= strength
-        size = width, height
-        in_passes = sizes.work(size, steps)
+        in_passes = sizes.work((width, height), steps)
         work += images * (drawn + in_passes)
     return work

@@ -1,7 +1,7 @@
-"""The statistics of a shard: seconds by stage and what the device did, over all attempts."""
+"""The statistics of a shard over all attempts, and the time that a process takes to start."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import not_
 from typing import Annotated, Literal
@@ -11,7 +11,6 @@ from pydantic import Field
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.fields import Dtype
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runs.start_times import StartSeconds
 
 # Bounds of what is read: figures beyond them are damage, and would break sums.
 Seconds = Annotated[float, Field(ge=0, le=1e10)]
@@ -53,16 +52,16 @@ class StageSeconds:
 
     def __add__(self, other: "StageSeconds") -> "StageSeconds":
         """The time of both."""
-        names = {**self.passes, **other.passes}
-        passes = {}
-        for name in names:
-            own = self.passes.get(name, 0.0)
-            passes[name] = own + other.passes.get(name, 0.0)
-        both = StageSeconds(passes=passes)
+        both = StageSeconds(passes=_add_times(self.passes, other.passes))
         for stage in StageSeconds.__slots__:
             if stage != "passes":
                 setattr(both, stage, getattr(self, stage) + getattr(other, stage))
         return both
+
+
+def _add_times(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    names = {**first, **second}
+    return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,8 @@ class ShardStats:
     `max_batch_pixels` the most pixels that a batch held in the end, if memory ran out.
     `busy_share` is the share of the wall time after loading in which the device computed, and
     `peak_memory` the most bytes in use at once; both are None if that is unknown. `compile_mode`
-    and `decode_mode` are the modes in use at the end. `start` is the start of the process of the
-    latest attempt; None if the process did more than one shard. `started_at` and `ended_at` are
-    those of the first and the last attempt, in seconds since 1970.
+    and `decode_mode` are the modes in use at the end. `started_at` and `ended_at` are those of the
+    first and the last attempt, in seconds since 1970.
 
     `images` and `parts` are those that the processes of this shard committed: without those that
     others made for it, and with those that they made for other shards, of which `helped_images`
@@ -95,7 +93,6 @@ class ShardStats:
     max_batch_pixels: Count | None = None
     compile_mode: Literal["regional", "none"] = "none"
     decode_mode: Literal["whole", "tiles"] = "whole"
-    start: StartSeconds | None = None
     started_at: Seconds | None = None
     ended_at: Seconds | None = None
     helped_images: Count = 0
@@ -114,82 +111,61 @@ class ShardStats:
         """Seconds after loading."""
         return max(0.0, self.seconds.total - self.seconds.load)
 
+    def __add__(self, later: "ShardStats") -> "ShardStats":
+        """The statistics of a later attempt at the same shard, added to these."""
+        return replace(
+            later,
+            attempts=self.attempts + later.attempts,
+            images=self.images + later.images,
+            parts=self.parts + later.parts,
+            helped_images=self.helped_images + later.helped_images,
+            repeated_images=self.repeated_images + later.repeated_images,
+            seconds=self.seconds + later.seconds,
+            busy_share=mean_busy_share([self, later]),
+            peak_memory=max_peak_memory([self, later]),
+            started_at=first_start([self, later]),
+        )
+
 
 def time_share(seconds: float, whole: float) -> float | None:
     """The share of these seconds in the whole, at most 1; None if the whole is nothing."""
     return min(1.0, seconds / whole) if whole > 0 else None
 
 
-def mean_busy_share(stats: Sequence[ShardStats]) -> float | None:
+def mean_busy_share(stats: Iterable[ShardStats]) -> float | None:
     """The mean of known shares, weighted by the time after loading; None if none is known."""
-    known = [shard for shard in stats if shard.busy_share is not None]
-    whole = sum(shard.working_seconds for shard in known)
-    if not whole:
-        return None
+    whole = 0.0
     busy = 0.0
-    for shard in known:
-        share = shard.busy_share or 0.0
-        busy += share * shard.working_seconds
-    return busy / whole
-
-
-def largest_by_number(stats: Iterable[ShardStats]) -> list[ShardStats]:
-    """One entry for each shard number, which a retry's shard has too: that with the most images."""
-    largest: dict[int, ShardStats] = {}
-    for shard in sorted(stats, key=lambda shard: shard.images):
-        largest[shard.shard] = shard
-    return list(largest.values())
+    for shard in stats:
+        if shard.busy_share is not None:
+            whole += shard.working_seconds
+            busy += shard.busy_share * shard.working_seconds
+    return busy / whole if whole else None
 
 
 def elapsed_seconds(stats: Iterable[ShardStats]) -> float | None:
     """The time by the clock in which any shard was being generated; None if it is unknown."""
-    intervals = sorted(
-        (shard.started_at, shard.ended_at)
-        for shard in stats
-        if shard.started_at is not None and shard.ended_at is not None
-    )
-    elapsed = counted_until = 0.0
-    for start, end in intervals:
+    elapsed = 0.0
+    counted_until = 0.0
+    for start, end in sorted((shard.started_at or 0.0, shard.ended_at or 0.0) for shard in stats):
         elapsed += max(0.0, end - max(start, counted_until))
         counted_until = max(counted_until, end)
-    return elapsed if intervals else None
+    return elapsed or None
 
 
 def first_start(stats: Iterable[ShardStats]) -> float | None:
     """The start of the first attempt at any shard; None if it is unknown."""
-    starts = (shard.started_at for shard in stats if shard.started_at is not None)
-    return min(starts, default=None)
+    return min(filter(None, (shard.started_at for shard in stats)), default=None)
 
 
 def last_end(stats: Iterable[ShardStats]) -> float | None:
     """The end of the last attempt at any shard; None if it is unknown."""
-    ends = (shard.ended_at for shard in stats if shard.ended_at is not None)
-    return max(ends, default=None)
+    return max(filter(None, (shard.ended_at for shard in stats)), default=None)
 
 
-def max_peak_memory(stats: Sequence[ShardStats]) -> int | None:
+def max_peak_memory(stats: Iterable[ShardStats]) -> int | None:
     """The most memory in use, in bytes; None if it is unknown for all."""
-    return max(
-        (shard.peak_memory for shard in stats if shard.peak_memory is not None), default=None
-    )
-
-
-def add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
-    """The statistics of an attempt, added to those of earlier ones, if there are any."""
-    if earlier is None:
-        return attempt
-    return replace(
-        attempt,
-        attempts=earlier.attempts + attempt.attempts,
-        images=earlier.images + attempt.images,
-        parts=earlier.parts + attempt.parts,
-        helped_images=earlier.helped_images + attempt.helped_images,
-        repeated_images=earlier.repeated_images + attempt.repeated_images,
-        seconds=earlier.seconds + attempt.seconds,
-        busy_share=mean_busy_share([earlier, attempt]),
-        peak_memory=max_peak_memory([earlier, attempt]),
-        started_at=attempt.started_at if earlier.started_at is None else earlier.started_at,
-    )
+    return max(filter(None, (shard.peak_memory for shard in stats)), default=None)
 
 
 @dataclass(frozen=True, slots=True)

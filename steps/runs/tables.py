@@ -3,7 +3,7 @@
 The same rows always give the same bytes, and every page has a checksum that is verified on reading.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from imagekiln.steps.job.columns import IDENTITY_COLUMNS, ColumnKind
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS, caption_names
 from imagekiln.steps.job.scores import RANK_COLUMN
-from imagekiln.steps.runs.row_values import to_values
+from imagekiln.steps.runs.row_values import json_lines
 from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
 from imagekiln.steps.storage.store import Store
 
@@ -25,6 +25,7 @@ COLUMN_TYPES: Mapping[ColumnKind, pa.DataType] = {
     "number": pa.float64(),
     "image": pa.string(),  # the SHA-256 of its file
 }
+ID_COLUMN = "image_id"
 IMAGE_ROW_SCHEMA = pa.schema(
     [
         pa.field("image_id", pa.string()),
@@ -180,7 +181,9 @@ def read_whole(parquet: pq.ParquetFile, columns: Sequence[str] | None = None) ->
 
     Arrow would leave it out.
     """
-    require_columns(parquet.schema_arrow, columns or ())
+    missing = set(columns or ()) - set(parquet.schema_arrow.names)
+    if missing:
+        raise ValueError(f"the column {min(missing)} is missing")
     return parquet.read(columns=columns)
 
 
@@ -189,16 +192,9 @@ def have_same_rows(first: pa.Table, second: pa.Table) -> bool:
 
     Unlike in Arrow, not-a-number is the same as itself, and values are in whatever dictionary.
     """
-    if not first.schema.equals(second.schema) or first.num_rows != second.num_rows:
+    if not first.schema.equals(second.schema):
         return False
-    for column, other in zip(first.columns, second.columns, strict=True):
-        if column.equals(other):
-            continue
-        values = to_values(column)
-        other_values = to_values(other)
-        if repr(values) != repr(other_values):
-            return False
-    return True
+    return first.equals(second) or list(json_lines(first)) == list(json_lines(second))
 
 
 def can_be_carried(kind: pa.DataType) -> bool:
@@ -218,13 +214,6 @@ def can_be_carried(kind: pa.DataType) -> bool:
         has_names = not pa.types.is_struct(kind) or all(child.name for child in children)
         return has_names and all(can_be_carried(child.type) for child in children)
     return True
-
-
-def require_columns(schema: pa.Schema, names: Iterable[str]) -> None:
-    """Raise ValueError if one of these columns is missing."""
-    missing = [name for name in names if name not in schema.names]
-    if missing:
-        raise ValueError(f"the column {missing[0]} is missing")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache
 from threading import Condition, Lock
 from typing import Generic, TypeVar
 
@@ -54,34 +55,20 @@ class SingleFlightCache(Generic[K, V]):
     def __init__(self, work: Callable[[K], V], most: int) -> None:
         """Begin without results."""
         self._work = work
-        self._most = most
-        self._results: dict[K, Future[V]] = {}  # least recently used first
         self._lock = Lock()
+        self._entry = lru_cache(most)(self._new_entry)
 
     def __call__(self, key: K) -> V:
-        """The result of `work` for `key`. Whatever it raises reaches all callers that wait.
-
-        A later call runs it again.
-        """
+        """The result of `work` for `key`; if that fails, a later call runs it again."""
         with self._lock:
-            waiting = self._results.pop(key, None)
-            result: Future[V] = waiting or Future()
-            self._results[key] = result
-            for oldest in list(self._results)[: -self._most]:
-                del self._results[oldest]
+            lock, results = self._entry(key)
+        with lock:
+            if not results:
+                results.append(self._work(key))
+            return results[0]
 
-        if waiting is None:
-            try:
-                result.set_result(self._work(key))
-            except BaseException as error:  # noqa: BLE001  # raised below, here and for who waits
-                self.drop(key)
-                result.set_exception(error)
-        return result.result()
-
-    def drop(self, key: K) -> None:
-        """Have the next call with this key run the function again."""
-        with self._lock:
-            self._results.pop(key, None)
+    def _new_entry(self, _key: K) -> tuple[Lock, list[V]]:
+        return Lock(), []
 
 
 class ByteBudget:

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import re
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ SPIN_VARIABLE = "GOMP_SPINCOUNT"  # of libgomp, which PyTorch has on Linux
 BRIEF_SPIN_COUNT = "10000"  # libgomp's own is 300,000, about a millisecond
 LOG_VARIABLE = "IMAGEKILN_LOG"
 ATTEMPT_VARIABLE = "IMAGEKILN_ATTEMPT"
+START_TIME_FIELD = 22  # of /proc/self/stat, in clock ticks since the machine started
 
 
 def available_cpus(cgroup: Path = CGROUP) -> int:
@@ -38,6 +40,18 @@ def available_cpus(cgroup: Path = CGROUP) -> int:
         quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
         return max(1, min(cpus, math.ceil(int(quota) / int(period))))
     return cpus
+
+
+def process_age() -> float:
+    """Seconds since this process started; 0 without /proc."""
+    with suppress(OSError, ValueError, IndexError, AttributeError):
+        content = Path("/proc/self/stat").read_text()
+        # The name of the program comes second, in parentheses, and may hold anything.
+        _, _, after_name = content.rpartition(")")
+        ticks = int(after_name.split()[START_TIME_FIELD - 3])
+        started = ticks / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+    return 0.0
 
 
 def visible_gpus(environment: Mapping[str, str], count: int) -> list[str]:

@@ -17,6 +17,12 @@ PREFIX = "imagekiln_"
 SECONDS_BUCKETS = (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
+TYPE_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "gauge": {"multiprocess_mode": "livesum"},
+    "histogram": {"buckets": SECONDS_BUCKETS},
+}
+
+
 @dataclass(slots=True)
 class Metric:
     """A metric, with a series of prometheus-client while it is on.
@@ -42,15 +48,8 @@ class Metric:
         """Keep values from now on, for this registry."""
         import prometheus_client as prometheus
 
-        if self.type == "counter":
-            metric_class: Any = prometheus.Counter
-            options: dict[str, Any] = {}
-        elif self.type == "gauge":
-            metric_class = prometheus.Gauge
-            options = {"multiprocess_mode": "livesum"}
-        else:
-            metric_class = prometheus.Histogram
-            options = {"buckets": SECONDS_BUCKETS}
+        metric_class: Any = getattr(prometheus, self.type.title())
+        options = TYPE_OPTIONS.get(self.type, {})
         description = (self.full_name, self.meaning, self.labels)
         self.series = metric_class(*description, registry=registry, **options)
         for value in self.values:

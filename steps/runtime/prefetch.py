@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from queue import Empty, Full, Queue
+from queue import Full, Queue
 from typing import Generic, TypeVar
 
 from imagekiln.steps.runtime.metrics import QUEUE_ITEMS
@@ -105,24 +105,16 @@ class _Channel(Generic[T]):
 
     def items(self) -> Iterator[T]:
         """The items up to the end; raises its error."""
-        while not isinstance(item := self._get(), _EndOfStream):
+        while True:
+            started = time.perf_counter()
+            item = self._queue.get()
+            self._waits.empty_seconds += time.perf_counter() - started
+            self._report_size()
+            if isinstance(item, _EndOfStream):
+                break
             yield item
         if item.error is not None:
             raise item.error
-
-    def _get(self) -> T | _EndOfStream:
-        started = time.perf_counter()
-        try:
-            while True:
-                try:
-                    # Short waits, so that signals reach the main thread between them.
-                    item = self._queue.get(timeout=POLL_SECONDS)
-                except Empty:
-                    continue
-                self._report_size()
-                return item
-        finally:
-            self._waits.empty_seconds += time.perf_counter() - started
 
     def _report_size(self) -> None:
         if self._waits.name:

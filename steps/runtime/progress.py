@@ -4,9 +4,8 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Never, TextIO
@@ -23,53 +22,26 @@ ARGO_INTERVAL_SECONDS = 60.0  # each change is a request of Argo's to Kubernetes
 ARGO_READ_SECONDS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that took time once: its seconds for programs, and a sentence for people."""
-
-    name: str
-    seconds: Mapping[str, float]
-    sentence: str
-
-
 class Progress:
-    """Counts of generated and committed images, passed on to `shown` if there is one."""
-
-    _shown: "Progress | None" = None
-
-    def __init__(self, shown: "Progress | None" = None) -> None:
-        """Pass on to `shown`, if there is one."""
-        self._shown = shown
+    """Counts of generated and committed images, for people or programs that watch."""
 
     def start(self, total: int) -> None:
         """Set the number of planned images."""
-        if self._shown is not None:
-            self._shown.start(total)
 
     def add_existing(self, images: int) -> None:
         """Add images that were committed before this process started."""
-        if self._shown is not None:
-            self._shown.add_existing(images)
 
     def add_drawn(self, images: int) -> None:
         """Add generated images, which a kill would still lose."""
-        if self._shown is not None:
-            self._shown.add_drawn(images)
 
     def add_committed(self, images: int) -> None:
         """Add newly committed images."""
-        if self._shown is not None:
-            self._shown.add_committed(images)
 
-    def show_event(self, event: Event) -> None:
+    def show_event(self, name: str, sentence: str) -> None:
         """Show an event other than images."""
-        if self._shown is not None:
-            self._shown.show_event(event)
 
     def close(self) -> None:
         """End, whether or not the work is finished."""
-        if self._shown is not None:
-            self._shown.close()
 
 
 class NoProgress(Progress):
@@ -104,9 +76,9 @@ class TerminalProgress(Progress):
         if self._bar is not None:
             self._bar.update(images)
 
-    def show_event(self, event: Event) -> None:
+    def show_event(self, name: str, sentence: str) -> None:  # noqa: ARG002  # for programs
         """Write the sentence above the bar."""
-        tqdm.write(sanitize_lines(event.sentence), file=sys.stderr)
+        tqdm.write(sanitize_lines(sentence), file=sys.stderr)
 
     def close(self) -> None:
         """End the bar as it is."""
@@ -170,12 +142,9 @@ class JsonLinesProgress(Progress):
         if self._done == self._total or is_due:
             self._write_line()
 
-    def show_event(self, event: Event) -> None:
-        """Write a line with the seconds."""
-        fields: dict[str, object] = {"message": event.sentence}
-        if event.seconds:
-            fields = {"seconds": {name: round(value, 3) for name, value in event.seconds.items()}}
-        print(format_log_event(event.name, fields), file=self._out, flush=True)
+    def show_event(self, name: str, sentence: str) -> None:
+        """Write a line."""
+        print(format_log_event(name, {"message": sentence}), file=self._out, flush=True)
 
     def close(self) -> None:
         """Write how far the work is; leave Argo what the attempt made, and time to read it."""

@@ -23,25 +23,13 @@ UNSAFE_IN_JSON = re.compile(f"(?!\n)[\x7f-\x9f\ud800-\udfff{SEPARATOR_AND_BIDI_C
 
 HIDDEN = "***"
 MIN_SECRET_CHARS = 8  # a shorter value would be replaced in ordinary words
-# What stands before the last @ of a URL: a name and a password, or a name. Half of AWS's have a
-# slash, but a port, the name of a resource (arn:) and the address of IPv6 are no passwords.
-USERINFO = r"(?:(?!arn:){but_no}[^/:@\[{more}]+:[^\0{more}]+|[^/{more}]+)@"
-PORT = r"(?![^/:@\[]+:\d{1,5}/)"
-USER_OF_URL = re.compile(r"\A" + USERINFO.format(but_no=PORT, more=""))
-# Buckets have no ports.
-BUCKET_SCHEMES = {"s3", "s3a", "gs", "gcs"}
-USER_OF_BUCKET = re.compile(r"\A" + USERINFO.format(but_no="", more=""))
-# Texts may be long and a stranger's: no pattern looks from more and more places for the same end.
-WORD = re.compile(r"[^\s\"']+")
-# The same in a word, up to its last @. The name before the @ in Azure's is part of the place.
-URL_USER = re.compile(
-    r"(?<![a-z0-9+.-])"
-    r"([0-9+.-]*(?!abfss?:|az:)(?:(?P<bucket>s3a?|gs|gcs)|[a-z][a-z0-9+.-]*)://)"
-    + USERINFO.format(but_no=f"(?(bucket)|{PORT})", more=r"\s\"'"),
-    re.IGNORECASE,
-)
-# The query of a URL, which holds the signature where there is one. Elsewhere, `?` is of a pattern.
-URL_QUERY = re.compile(r"(https?://[^?#\s\"']+)(\?[^\s\"'<>]+)?", re.IGNORECASE)
+# A name and a password, or a name, up to the last @ of a URL. Half of AWS's passwords have a slash.
+# The name of a resource (arn:) and the address of IPv6 are none, nor is what follows a port.
+USER = re.compile(r"(?!arn:)(?:[^/:@\[]+:.+|[^/]+)@", re.DOTALL)
+HOST_WITH_PORT = re.compile(r"[^/:@\[]+:\d{1,5}/")
+BUCKET_SCHEMES = {"s3", "s3a", "gs", "gcs"}  # which have no ports
+# Up to the next space or quotation mark. The length of a scheme is bounded: texts may be long.
+URL = re.compile(r"[a-z0-9+.-]{1,32}://[^\s\"']+", re.IGNORECASE)
 # NAME=VALUE, and "name": "value" as in JSON.
 NAMED_SECRET = re.compile(
     r"(?<![\w-])(?=[\w-]*?"
@@ -109,50 +97,40 @@ def holds_credentials(uri: str) -> bool:
 
 def _url_holds_credentials(uri: str) -> bool:
     scheme, separator, rest = uri.partition("://")
-    if not separator:
-        return False
     place, _, query = rest.partition("?")
-    names = (pair.partition("=")[0] for pair in re.split("[&;]", query))
-    return _has_credentials(scheme.lower(), place) or any(map(_is_secret_name, names))
+    user = _find_user(scheme.lower(), place)
+    has_user = user is not None and (":" in user[0] or scheme.lower() not in SCHEMES_WITH_USERS)
+    return bool(separator) and (has_user or _names_secret(query))
 
 
-def _has_credentials(scheme: str, place: str) -> bool:
-    user = _user_pattern(scheme).match(place)
-    if user is None or scheme in SCHEMES_WITH_NAMES:
-        return False
-    return ":" in user[0] or scheme not in SCHEMES_WITH_USERS
+def _find_user(scheme: str, place: str) -> re.Match[str] | None:
+    """The user in what follows the scheme of a URI."""
+    has_port = scheme not in BUCKET_SCHEMES and HOST_WITH_PORT.match(place)
+    if scheme in SCHEMES_WITH_NAMES or has_port:
+        return None
+    return USER.match(place)
 
 
-def _user_pattern(scheme: str) -> re.Pattern[str]:
-    return USER_OF_BUCKET if scheme in BUCKET_SCHEMES else USER_OF_URL
-
-
-def _is_secret_name(name: str) -> bool:
-    return bool(SECRET_NAME.search(name)) and not PAGE_TOKEN.search(name)
+def _names_secret(query: str) -> bool:
+    names = [pair.partition("=")[0] for pair in re.split("[&;]", query)]
+    return any(SECRET_NAME.search(name) and not PAGE_TOKEN.search(name) for name in names)
 
 
 def redact_uri(uri: str) -> str:
     """The URI with `***` for what may be a credential in it, whatever characters that has."""
     scheme, separator, rest = uri.partition("://")
     place, mark, query = rest.partition("?")
-    if scheme.lower() not in SCHEMES_WITH_NAMES:
-        place = _user_pattern(scheme.lower()).sub(f"{HIDDEN}@", place)
-    return f"{scheme}{separator}{place}{mark}{query and HIDDEN}"
+    user = _find_user(scheme.lower(), place)
+    if user is not None:
+        place = f"{HIDDEN}@{place[user.end() :]}"
+    if query and (scheme.lower().endswith(("http", "https")) or _names_secret(query)):
+        query = HIDDEN
+    return f"{scheme}{separator}{place}{mark}{query}"
 
 
 def redact_urls(text: str) -> str:
     """The text with `***` for users, passwords and queries in its URLs."""
-    text = WORD.sub(_redact_users, text)
-    return URL_QUERY.sub(_redact_query, text)
-
-
-def _redact_users(word: re.Match[str]) -> str:
-    urls, at, rest = word[0].rpartition("@")
-    return URL_USER.sub(rf"\1{HIDDEN}@", urls + at) + rest
-
-
-def _redact_query(url: re.Match[str]) -> str:
-    return f"{url[1]}?{HIDDEN}" if url[2] else url[0]
+    return URL.sub(lambda url: redact_uri(url[0]), text)
 
 
 def redact_secrets(text: str, values: Iterable[str] = ()) -> str:
@@ -169,26 +147,7 @@ def redact_secrets(text: str, values: Iterable[str] = ()) -> str:
     return KNOWN_TOKEN.sub(HIDDEN, text)
 
 
-def quote_shell_word(text: str) -> str:
-    """The text as one word of bash that is not an option, with invisible characters escaped."""
-    if text.startswith("-"):
-        text = f"./{text}"
-    if not UNSAFE_IN_LINE.search(text):
-        return quote(text)
-    text = text.replace("\\", "\\\\")
-    text = text.replace("'", "\\'")
-    text = UNSAFE_IN_LINE.sub(_escape_bytes, text)
-    return f"$'{text}'"
-
-
 def format_command(verb: str, run: str, *options: str) -> str:
     """The command line that applies a verb to a run."""
-    words = ["imagekiln", verb, quote_shell_word(run)]
-    words += options
-    return " ".join(words)
-
-
-def _escape_bytes(match: re.Match[str]) -> str:
-    # Python reads a byte of a file name that is not UTF-8 as a lone surrogate.
-    encoded = match[0].encode(errors="surrogateescape")
-    return "".join(f"\\x{byte:02x}" for byte in encoded)
+    name = f"./{run}" if run.startswith("-") else run  # it is no option
+    return " ".join(["imagekiln", verb, quote(name), *options])

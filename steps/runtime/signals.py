@@ -75,40 +75,44 @@ def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
     """A Stop that SIGTERM, SIGHUP and Ctrl-C request in the block. A second Ctrl-C raises Stopped.
 
     With `at_once`, the signal itself raises Stopped, unless a block is `deferred`. A second SIGTERM
-    or SIGHUP within the grace period has no effect, since the kubelet and Argo's executor may each
-    send one; nor after the block, since it would spoil the exit code. SIGHUP stays ignored if it
-    was, as by nohup.
+    or SIGHUP has no effect, since the kubelet and Argo's executor may each send one; nor after the
+    block, since it would spoil the exit code. SIGHUP stays ignored if it was, as by nohup.
     """
     stop = Stop(immediate=at_once)
-    interrupts = 0
-    grace_ends_at = -math.inf
+    received: set[int] = set()
     before = _replaceable_handlers()
     after = dict(before)
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        nonlocal interrupts, grace_ends_at
+        is_repeated = number in received
+        received.add(number)
         stop.request()
         if number in ENDING_SIGNALS:
+            received.update(ENDING_SIGNALS)
             after.update(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN))
             # What the first one began, such as removing files or recording statistics, is finished.
-            if stop.has_raised or time.monotonic() < grace_ends_at:
+            if is_repeated:
                 return
-            grace_ends_at = time.monotonic() + GRACE_SECONDS
-        if number == signal.SIGINT:
-            interrupts += 1
-        if stop.immediate or interrupts > 1:
+        if stop.immediate or is_repeated:
             stop.has_raised = True
             raise Stopped
         if number == signal.SIGINT:
             os.write(2, INTERRUPT_MESSAGE)  # print is unsafe in a signal handler
 
-    for number in before:
-        signal.signal(number, handle)
+    _set_handlers(dict.fromkeys(before, handle))
     try:
-        with _replaced_errors(stop):
-            yield stop
+        yield stop
+    except Exception as error:
+        if stop.has_raised:  # DuckDB and Arrow replace Stopped by their own errors
+            raise Stopped from error
+        raise
     finally:
-        _replace_handler(handle, after)
+        _set_handlers(after)
+
+
+def _set_handlers(handlers: Mapping[signal.Signals, _Handler]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def _replaceable_handlers() -> dict[signal.Signals, _Handler]:
@@ -116,21 +120,3 @@ def _replaceable_handlers() -> dict[signal.Signals, _Handler]:
     if handlers[signal.SIGHUP] == signal.SIG_IGN:
         del handlers[signal.SIGHUP]
     return handlers
-
-
-@contextmanager
-def _replaced_errors(stop: Stop) -> Iterator[None]:
-    """Raise Stopped for any error after a signal: DuckDB and Arrow replace it by their own."""
-    try:
-        yield
-    except Exception as error:
-        if stop.has_raised:
-            raise Stopped from error
-        raise
-
-
-def _replace_handler(old: _Handler, handlers: Mapping[signal.Signals, _Handler]) -> None:
-    """Set these handlers if the old one is still set, and not that of a block within."""
-    for number, handler in handlers.items():
-        if signal.getsignal(number) is old:
-            signal.signal(number, handler)

@@ -3,23 +3,9 @@
 Alone imports fsspec and duckdb. Imports `errors` and `runtime`.
 """
 
-from imagekiln.steps.errors import BadInput
-from imagekiln.steps.storage.filesystem import open_filesystem
+from imagekiln.steps.storage.filesystem import ObjectStore, open_filesystem
 from imagekiln.steps.storage.local import LocalStore, is_remote_uri, local_path
-from imagekiln.steps.storage.object_store import ObjectStore
-from imagekiln.steps.storage.store import Store, require_plain_key
-
-
-def open_folder(store: Store, name: str) -> Store:
-    """A folder of a store, as a store of its own. Raises BadInput if a link leads to it."""
-    require_plain_key(store.uri, name)
-    uri = f"{store.uri}/{name}"
-    if not is_remote_uri(uri) and local_path(uri).is_symlink():
-        raise BadInput(
-            f"{uri}: is a link, which may lead out of the output. "
-            "Replace it by the folder that it leads to."
-        )
-    return open_store(uri)
+from imagekiln.steps.storage.store import Store
 
 
 def open_store(uri: str, endpoint: str | None = None) -> Store:

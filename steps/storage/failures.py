@@ -1,11 +1,9 @@
 """Translate errors of disks and object stores into sentences for the user."""
 
 import errno
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from traceback import walk_tb
 from typing import Literal
 
@@ -39,8 +37,8 @@ REJECTED = (
     StorageRefused,
     "the store rejected the request ({reason}). Check the URI, the region and the credentials.",
 )
-# Error codes of object stores, and errors of botocore by name, since a local run needs no botocore.
-STORE_ERRORS: dict[str, tuple[type[KilnError], str]] = {
+# By the error code of an object store, or the name of an error: a local run needs no client.
+KNOWN_ERRORS: dict[str, tuple[type[KilnError], str]] = {
     **dict.fromkeys(
         (
             *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "RequestExpired"),
@@ -52,6 +50,11 @@ STORE_ERRORS: dict[str, tuple[type[KilnError], str]] = {
     ),
     **dict.fromkeys(
         ("AuthorizationHeaderMalformed", "InvalidBucketName", "PermanentRedirect", "301"), REJECTED
+    ),
+    "MemoryError": (TryAgain, "memory ran out. Run the command where there is more."),
+    "PermissionError": (
+        StorageRefused,
+        "access was refused ({reason}). Check credentials and permissions.",
     ),
     "NoSuchBucket": (StorageRefused, "no such bucket. Create it, or correct the name."),
     "NoSuchUpload": (TryAgain, f"the store lost a multipart upload. {AGAIN}"),
@@ -80,7 +83,7 @@ INVALID_ENDPOINT = "Invalid endpoint"  # of a ValueError that botocore raises
 CLIENT_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "httpx", "httpx2", "httpcore")
 ABSENT = {404, 410}
 RETRIED_STATUSES = {408, 425, 429}  # too slow, too early, too many
-# An object that Python shows by its address in memory, or urllib3's connection.
+
 OBJECT_REPR = re.compile(r" ?<[^<>]* at 0x[0-9a-fA-F]+>(?:: )?|\b\w+\(host=[^()]*\): ")
 
 
@@ -101,7 +104,7 @@ def translate_errors(where: str, operation: Operation | None = None) -> Iterator
             raise
         if operation is not None and not isinstance(explanation, Missing):
             STORAGE_ERRORS.add(operation=operation)
-        if isinstance(explanation, StorageRefused) or _store_error(error) == EXPIRED:
+        if isinstance(explanation, StorageRefused) or _known_error(error) == EXPIRED:
             from fsspec.registry import registry  # only here: most commands need no object store
 
             for file_system in registry.values():
@@ -111,7 +114,7 @@ def translate_errors(where: str, operation: Operation | None = None) -> Iterator
 
 def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     """The error as a sentence for the user; None if it is not a failure of storage."""
-    known = _store_error(error)
+    known = _known_error(error)
     if known is None and _is_client_setting(error):
         return StorageRefused(
             f"{where}: the S3 client cannot use its settings ({error_reason(error)}). Correct the "
@@ -122,19 +125,18 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     if known is not None:
         kind, sentence = known
         return kind(f"{where}: {sentence.format(reason=error_reason(error))}")
-    if isinstance(error, PermissionError):
-        return _explain_refusal(where, error)
     if isinstance(error, FileNotFoundError):
-        failure = _find_failed_request(error)
-        missing = Missing(f"{where}: no such file. Check the name.")
-        return missing if failure is None else _explain_request(where, failure)
-    if isinstance(error, MemoryError):
-        return TryAgain(f"{where}: memory ran out. Run the command where there is more.")
-    return _explain_request(where, error) if _is_request_error(error) else None
+        failure = _failed_request(error)
+        if failure is None:
+            return Missing(f"{where}: no such file. Check the name.")
+        return _explain_request(where, failure)
+    if isinstance(error, OSError) or _is_client_error(error):
+        return _explain_request(where, error)
+    return None
 
 
-def _store_error(error: Exception) -> tuple[type[KilnError], str] | None:
-    return STORE_ERRORS.get(type(error).__name__) or STORE_ERRORS.get(error_code(error))
+def _known_error(error: Exception) -> tuple[type[KilnError], str] | None:
+    return KNOWN_ERRORS.get(error_code(error)) or KNOWN_ERRORS.get(type(error).__name__)
 
 
 def _is_client_setting(error: Exception) -> bool:
@@ -147,13 +149,9 @@ def _is_client_setting(error: Exception) -> bool:
     return _is_client_error(error) and any(map(CLIENT_SETTING_ERROR.match, names))
 
 
-def _is_client_error(error: BaseException) -> bool:
+def _is_client_error(error: BaseException | None) -> bool:
     """Return whether one of the libraries that send requests raised it."""
     return type(error).__module__.partition(".")[0] in CLIENT_LIBRARIES
-
-
-def _is_request_error(error: BaseException) -> bool:
-    return isinstance(error, OSError) or _is_client_error(error)
 
 
 def _explain_request(where: str, error: BaseException) -> KilnError:
@@ -168,32 +166,13 @@ def _explain_request(where: str, error: BaseException) -> KilnError:
     return TryAgain(f"{where}: {failure} ({error_reason(error)}). {AGAIN}")
 
 
-def _explain_refusal(where: str, error: PermissionError) -> KilnError:
-    reason = error_reason(error)
-    if "://" in where:
-        return StorageRefused(
-            f"{where}: access was refused ({reason}). Check credentials and permissions."
-        )
-    path = Path(error.filename or where)
-    # Path.exists would raise the same error again.
-    place = next(filter(os.path.exists, (path, *path.parents)), path)
-    return StorageRefused(
-        f"{where}: access was refused ({reason}): this user lacks a right to {place}. "
-        "Change its permissions, or choose another path."
-    )
-
-
-def _find_failed_request(error: BaseException) -> BaseException | None:
+def _failed_request(error: FileNotFoundError) -> BaseException | None:
     """The failed request behind an error. fsspec calls a file absent whatever a web server says."""
-    cause = error.__cause__ or error.__context__
-    while cause is not None:
-        is_of_request = isinstance(cause, ConnectionError | TimeoutError) or (
-            _is_client_error(cause) and not error_code(cause)
-        )
-        if is_of_request and getattr(cause, "status", None) not in ABSENT:
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    return None
+    cause = error.__cause__
+    is_of_request = isinstance(cause, ConnectionError | TimeoutError) or _is_client_error(cause)
+    if not is_of_request or error_code(error) or getattr(cause, "status", None) in ABSENT:
+        return None
+    return cause
 
 
 def is_storage_error(error: Exception) -> bool:

@@ -1,18 +1,22 @@
-"""The fsspec file system of a URI: which are read, how S3 is asked, and what is refused."""
+"""Objects in a bucket, or wherever else fsspec reaches: how S3 is asked, and what is refused.
 
+No object is renamed, and none are listed to learn what is done: listing is for what may be deleted.
+"""
+
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from importlib.util import find_spec
 from typing import Any, BinaryIO, cast
-from urllib.parse import urlsplit
 
+from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
 from imagekiln.steps.errors import BadInput, NotInstalled, first_line
 from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
 from imagekiln.steps.runtime.sanitize import holds_credentials, redact_uri
-from imagekiln.steps.storage.failures import error_code, translate_errors
+from imagekiln.steps.storage.failures import error_code, is_object_absent, translate_errors
+from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
 
 # An endpoint that cannot be reached is given up within a minute.
 S3_OPTIONS = {
@@ -29,6 +33,17 @@ S3FS_ATTEMPTS = 2
 # The limit of one read, retries included.
 READ_TIMEOUT_SECONDS = 180.0
 WEB_SILENCE_SECONDS = 30.0  # until a web server that sends nothing is given up
+# Limits of one call, retries included: a peer that says nothing must not block a write for ever.
+CALL_TIMEOUT_SECONDS = 60.0
+WRITE_SECONDS_PER_BYTE = 1 / 2**20
+# One conditional PUT up to S3's limit of 5 GiB: when two multipart uploads end at the same time,
+# not every store lets one of them fail.
+S3_SINGLE_PUT_OPTIONS = {"chunksize": 5 * 2**30}
+CONFLICT_ATTEMPTS = 5
+CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
+CONFLICT = "ConditionalRequestConflict"
+PRECONDITION_FAILED = {"PreconditionFailed", "412"}
+INVALID_RANGE = {"InvalidRange", "416"}  # of an empty object, which has no first byte
 # File systems of fsspec that wrap others, lead to this machine or its network, or need more than a
 # URI.
 REFUSED_SCHEMES = {
@@ -36,9 +51,10 @@ REFUSED_SCHEMES = {
     *("dbfs", "dir", "filecache", "ftp", "generic", "git", "jlab", "jupyter", "libarchive"),
     *("local", "pyscript", "reference", "simplecache", "tar", "webhdfs", "zip"),
 }
+S3_SCHEMES = ("s3", "s3a")
+WEB_SCHEMES = ("http", "https")
 # The extras of this package that install a scheme's file system.
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
-EXTRA_MODULES = {"gcs": "gcsfs", "azure": "adlfs"}
 
 
 def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
@@ -46,39 +62,32 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
 
     `endpoint` is that of an S3 store other than the environment's.
     """
-    is_s3 = uri.startswith(("s3://", "s3a://"))
-    if is_s3 and uri.partition("://")[2][:1] in ("", "/"):
-        raise BadInput(f"{uri}: names no bucket. Write s3://bucket/folder.")
-
     scheme = uri.partition("://")[0].lower()
     _refuse_unsafe_uri(uri, scheme)
-    extra = EXTRAS.get(scheme)
-    remedy = "Use a path or s3://, or install what this URI needs."
-    options = _filesystem_options(scheme, endpoint)
     try:
         with translate_errors(uri):
+            options = _filesystem_options(scheme, endpoint)
             files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
     except ImportError as error:
-        if extra is not None:
-            raise NotInstalled(_describe_extra(uri, scheme, extra)) from error
-        raise NotInstalled(f"{uri}: {error}. {remedy}") from error
-    except (ValueError, TypeError) as error:
-        # Of an unknown scheme, or a part that the URI lacks.
-        if options and isinstance(error, TypeError):
-            raise
-        raise BadInput(f"{uri}: {first_line(str(error)).rstrip('.')}. {remedy}") from error
-
-    if is_s3:
+        extra = EXTRAS.get(scheme)
+        remedy = f"pip install 'imagekiln[{extra}]'" if extra else "install what this URI needs"
+        raise NotInstalled(
+            f"{uri}: {error}. Type: {remedy}. Container images have it after a build with EXTRAS."
+        ) from error
+    except ValueError as error:  # of an unknown scheme, or a part that the URI lacks
+        reason = first_line(str(error)).rstrip(".")
+        raise BadInput(f"{uri}: {reason}. Use a path, s3:// or https://.") from error
+    if scheme in S3_SCHEMES:
         files.retries = S3FS_ATTEMPTS
         _watch_requests(files)
     return files, path
 
 
 def _filesystem_options(scheme: str, endpoint: str | None) -> dict[str, object]:
-    options: dict[str, object] = dict(S3_OPTIONS) if scheme in ("s3", "s3a") else {}
+    options: dict[str, object] = dict(S3_OPTIONS) if scheme in S3_SCHEMES else {}
     if endpoint is not None:
         options["endpoint_url"] = endpoint
-    if scheme in ("http", "https"):
+    if scheme in WEB_SCHEMES:
         from aiohttp import ClientTimeout
 
         # By default, an answer may take five minutes in all, which ends any large table.
@@ -89,42 +98,17 @@ def _filesystem_options(scheme: str, endpoint: str | None) -> dict[str, object]:
     return options
 
 
-def describe_missing_extra(uri: str) -> str | None:
-    """The extra of this package that a URI needs; None if nothing is missing."""
-    scheme = uri.partition("://")[0].lower()
-    extra = EXTRAS.get(scheme)
-    if extra is None or find_spec(EXTRA_MODULES[extra]) is not None:
-        return None
-    return _describe_extra(uri, scheme, extra)
-
-
-def _describe_extra(uri: str, scheme: str, extra: str) -> str:
-    return (
-        f"{uri}: {scheme}:// needs an extra: pip install 'imagekiln[{extra}]'. "
-        "Container images have it after a build with EXTRAS."
-    )
-
-
 def _refuse_unsafe_uri(uri: str, scheme: str) -> None:
     if holds_credentials(uri):
         raise BadInput(
             f"{redact_uri(uri)}: contains credentials, which logs and plans would show. Set them "
             "in the environment; copy a file that has a signed URL to a disk or a bucket."
         )
-    if "::" in uri:
-        raise BadInput(f"{uri}: names several file systems, by `::`. Name the file itself.")
-    if "://" in uri and scheme in REFUSED_SCHEMES:
-        raise BadInput(f"{uri}: {scheme}:// is not read from. Use a path, s3:// or https://.")
-    if scheme in ("http", "https") and not _has_host(uri):
-        raise BadInput(f"{uri}: is no URL. Write https://host/file.")
-
-
-def _has_host(uri: str) -> bool:
-    try:
-        parts = urlsplit(uri)
-        return bool(parts.hostname and parts.hostname.encode("idna") and parts.port != 0)
-    except ValueError:
-        return False
+    if "::" in uri or scheme in REFUSED_SCHEMES:
+        raise BadInput(f"{uri}: is not read from. Use a path, s3:// or https://.")
+    place = uri.partition("://")[2]
+    if scheme in (*S3_SCHEMES, *WEB_SCHEMES) and place[:1] in ("", "/"):
+        raise BadInput(f"{uri}: names no bucket or host. Write s3://bucket/a or https://host/a.")
 
 
 def _watch_requests(files: Any) -> None:
@@ -172,3 +156,146 @@ def modification_time(entry: dict[str, Any]) -> float | None:
         if isinstance(value, int | float):
             return float(value)
     return None
+
+
+class ObjectStore:
+    """A folder in an object store, reached through fsspec."""
+
+    def __init__(self, uri: str, path: str, files: Any) -> None:
+        """Take the folder's URI, and its path in the file system `files`."""
+        self.uri = uri
+        self._path = path
+        self._files = files
+        self._is_s3 = "s3" in files.protocol
+
+    def uri_of(self, key: str) -> str:
+        """The object's URI."""
+        return f"{self.uri}/{key}"
+
+    def read(self, key: str) -> bytes:
+        """The whole object. Raises Missing."""
+        with translate_errors(self.uri_of(key), "read"):
+            return self._read_range(key, None, READ_TIMEOUT_SECONDS)
+
+    @contextmanager
+    def open(self, key: str) -> Iterator[BinaryIO]:
+        """The object for reading in pieces. Raises Missing."""
+        with (
+            translate_errors(self.uri_of(key), "read"),
+            open_in_pieces(self._files, self._path_of(key), cache_type="none") as file,
+        ):
+            yield file
+
+    def read_prefix(self, key: str, most: int) -> bytes:
+        """The object's first `most` bytes, or fewer if it has fewer. Raises Missing."""
+        with translate_errors(self.uri_of(key), "read"):
+            return self._read_range(key, most, READ_TIMEOUT_SECONDS)
+
+    def exists(self, key: str) -> bool:
+        """Say if the object exists: reads its first byte, since asking for its size may list."""
+        with translate_errors(self.uri_of(key), "read"):
+            try:
+                self._read_range(key, 1, CALL_TIMEOUT_SECONDS)
+            except FileNotFoundError as error:
+                if not is_object_absent(error):
+                    raise
+                return False
+            return True
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write the object on condition that it does not exist; False if it does."""
+        with translate_errors(self.uri_of(key), "write"):
+            for attempt in range(CONFLICT_ATTEMPTS - 1):
+                try:
+                    return self._try_create(key, data)
+                except OSError as error:
+                    if error_code(error) != CONFLICT:
+                        raise
+                time.sleep(CONFLICT_SECONDS * 2**attempt)
+            return self._try_create(key, data)
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Write the object whole, in place of an earlier one."""
+        with translate_errors(self.uri_of(key), "write"):
+            self._write(key, data, mode="overwrite")
+
+    def remove(self, key: str) -> None:
+        """Delete the object, unless it is absent."""
+        with translate_errors(self.uri_of(key), "remove"):
+            self._files.rm_file(self._path_of(key), **self._timeout(CALL_TIMEOUT_SECONDS))
+
+    def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
+        """The objects and folders in a folder, without keys that dots or slashes lead elsewhere."""
+        path = self._path_of(folder).rstrip("/")
+        with translate_errors(self.uri_of(folder), "list"):
+            try:
+                timeout = self._timeout(READ_TIMEOUT_SECONDS)
+                entries = self._files.ls(path, detail=True, refresh=True, **timeout)
+            except FileNotFoundError as error:
+                if not is_object_absent(error):
+                    raise
+                return
+
+        for entry in entries:
+            parent, _, name = str(entry["name"]).rstrip("/").rpartition("/")
+            if parent == path.lstrip("/") and is_plain_name(name):
+                key = f"{folder}/{name}" if folder else name
+                is_folder = entry["type"] == "directory"
+                size = int(entry.get("size") or 0)
+                yield ObjectInfo(key, is_folder, size, modification_time(entry))
+
+    def remove_folder(self, folder: str) -> None:
+        """Do nothing: a folder is only part of the names of its objects."""
+
+    def _path_of(self, key: str) -> str:
+        require_plain_key(self.uri, key)
+        return f"{self._path}/{key}"
+
+    def _read_range(self, key: str, end: int | None, timeout: float) -> bytes:
+        try:
+            content = self._files.cat_file(
+                self._path_of(key), start=0, end=end, **self._timeout(timeout)
+            )
+        except OSError as error:
+            if error_code(error) in INVALID_RANGE:
+                return b""
+            raise
+        return cast("bytes", content)[:end]  # many web servers know no ranges
+
+    def _try_create(self, key: str, data: bytes) -> bool:
+        try:
+            self._write(key, data, mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error_code(error) in PRECONDITION_FAILED:
+                return False
+            raise
+        return True
+
+    def _write(self, key: str, data: bytes, mode: str) -> None:
+        if not self._creates_conditionally():
+            mode = "overwrite"
+        timeout = self._timeout(CALL_TIMEOUT_SECONDS + len(data) * WRITE_SECONDS_PER_BYTE)
+        options = _put_options(key) if self._is_s3 else {}
+        self._files.pipe_file(self._path_of(key), data, mode=mode, **options, **timeout)
+
+    def _creates_conditionally(self) -> bool:
+        """Return whether the file system has its own way to create.
+
+        fsspec's default looks first and then writes: that is not a condition, and must not pass for
+        one.
+        """
+        has_default = type(self._files).pipe_file is AbstractFileSystem.pipe_file
+        return self._files.async_impl or not has_default
+
+    def _timeout(self, seconds: float) -> dict[str, float]:
+        """The argument that limits a call; only asynchronous file systems of fsspec have it."""
+        return {"timeout": seconds} if self._files.async_impl else {}
+
+
+def _put_options(key: str) -> dict[str, object]:
+    """Options for S3 to store an object of this name."""
+    if key.endswith(".html"):  # without a type, browsers save a page in place of showing it
+        return {**S3_SINGLE_PUT_OPTIONS, "ContentType": "text/html; charset=utf-8"}
+    return dict(S3_SINGLE_PUT_OPTIONS)

@@ -10,6 +10,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -159,7 +160,7 @@ class LocalStore:
 
 
 @contextmanager
-def open_file(path: Path) -> Iterator[BinaryIO]:
+def open_file(path: Path) -> Iterator[BufferedReader]:
     """A file for reading, without waiting for the other end of what turns out to be a pipe."""
     with open(path, "rb", opener=_open_at_once) as file:  # pathlib has no opener
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -229,11 +230,5 @@ def _make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_folder(folder.parent)
-    try:
-        folder.mkdir(exist_ok=True)  # another writer may be faster
-    except FileNotFoundError as error:
-        if not folder.parent.is_dir():  # it was removed meanwhile
-            raise
-        # A file system that makes no folders, such as /proc.
-        raise BadInput(f"{folder}: cannot create this folder. Choose another path.") from error
+    folder.mkdir(exist_ok=True)  # another writer may be faster
     sync_folder(folder.parent)

@@ -26,7 +26,7 @@ from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.attempts import AttemptFile, Spent
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import part_key
-from imagekiln.steps.runs.part_file import part_to_parquet
+from imagekiln.steps.runs.parts import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds

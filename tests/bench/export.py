@@ -28,7 +28,7 @@ from imagekiln.steps.job.output import ExportFormat
 from imagekiln.steps.runs.commits import NO_COMMIT, Head, create_commit
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key
 from imagekiln.steps.runs.manifest import write_manifest
-from imagekiln.steps.runs.part_file import (
+from imagekiln.steps.runs.parts import (
     image_column,
     image_table_options,
     image_table_schema,
@@ -181,7 +181,7 @@ def write_part(path: Path, rows: pa.Table, contents: Sequence[bytes]) -> npt.NDA
 
 def copy_parts(output: Path, target: Path) -> None:
     """Copy all parts with pyarrow, into files of the same size."""
-    size = read_settings(file_size=FILE_SIZE).file_bytes
+    size = read_settings(file_size=FILE_SIZE).file_size
     target.mkdir()
     paths = sorted(output.glob("night-*/images/*"))
     schema = pq.read_schema(paths[0])

@@ -17,7 +17,7 @@ from pathlib import Path
 from imagekiln.steps.plan.catalog import ImageGroup
 from imagekiln.steps.plan.sharding import MAX_SHARDS, Sharding, cut_shards
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.child_workflows import MAX_PODS
+from imagekiln.workflows.templates.dag import MAX_PODS
 from tests import jobs
 from tests.bench.measure import table
 

@@ -1,4 +1,4 @@
-"""The start of a pod, measured: a process that makes a shard, to its first step and to its end."""
+"""A pod measured: a process that makes a shard, from its start to its end."""
 
 import os
 import subprocess
@@ -19,19 +19,13 @@ MESSAGE_CHARACTERS = 3000
 class Start:
     """Seconds of a process that made a shard.
 
-    `wall` and `cpu` are those of the whole process. `phases` of its start and `stages` of its work
-    come from the shard's statistics; a version of the package that records none has none.
+    `wall` and `cpu` are those of the whole process. `stages` of its work come from the shard's
+    statistics.
     """
 
     wall: float
     cpu: float
-    phases: dict[str, float]
     stages: dict[str, float]
-
-    @property
-    def first_step(self) -> float:
-        """Seconds from exec to the end of the first step."""
-        return self.phases["total"]
 
 
 class ShardProcess:
@@ -67,11 +61,8 @@ class ShardProcess:
             raise RuntimeError(f"{self._uri}: a start failed:\n{errors[-MESSAGE_CHARACTERS:]}")
 
     def _read_start(self, wall: float, cpu: float) -> Start:
-        phases: dict[str, float] = {}
         stages: dict[str, float] = {}
         stats = stats_of(self._uri)
         if stats is not None:
             stages = asdict(stats.seconds)
-        if stats is not None and stats.start is not None:
-            phases = asdict(stats.start)
-        return Start(wall, cpu, phases, stages)
+        return Start(wall, cpu, stages)

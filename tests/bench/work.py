@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import torch
 import transformers
 
-from imagekiln.steps.generate.diffusion.compile import MAX_GRAPHS, CompiledBlocks
+from imagekiln.steps.generate.diffusion.compile import MAX_GRAPHS, CompiledPipeline
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, quantize_to_fp8
 from imagekiln.steps.generate.diffusion.vae import VaeDecoder
+from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.models.families import EmbeddingIndices, family_of
@@ -146,7 +147,7 @@ def run_as_jobs_do(pipe: Untyped, work: Work) -> None:
     if work.fp8:
         quantize_to_fp8(denoiser_network(pipe))
     torch._dynamo.config.recompile_limit = MAX_GRAPHS
-    CompiledBlocks(pipe, [] if work.compile else None)
+    CompiledPipeline(pipe, SpeedSettings(compile="on" if work.compile else "off"))
     VaeDecoder(pipe, "auto", lambda _width, _height: work.batch)
 
 

@@ -7,15 +7,14 @@ from contextlib import suppress
 import fsspec
 import pytest
 
-from imagekiln.workflows.client.access import (
-    argo_server_access,
-    kubernetes_access,
-    server_from_environment,
-)
-from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.api import ArgoApi, KubernetesApi
 from imagekiln.workflows.client.argo_server import ArgoServer
+from imagekiln.workflows.client.connect import (
+    argo_server_access,
+    find_server,
+    kubernetes_access,
+)
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.client.kubernetes import KubernetesApi
 from tests.cluster import jobs, kube
 
 REQUIRED_VARIABLES = (
@@ -51,7 +50,7 @@ def argo() -> ArgoApi:
 @pytest.fixture(scope="session")
 def server() -> ArgoServer:
     """The cluster through the Argo server that ARGO_SERVER names."""
-    url = server_from_environment()
+    url = find_server()
     if url is None:
         pytest.fail("set ARGO_SERVER and ARGO_TOKEN")
     return ArgoServer(ApiConnection(argo_server_access(url)))

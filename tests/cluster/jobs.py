@@ -15,7 +15,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.local import run
 from imagekiln.steps.runs.keys import commit_key
-from imagekiln.steps.runs.part_file import part_to_parquet
+from imagekiln.steps.runs.parts import part_to_parquet
 from imagekiln.steps.runs.run import open_run, read_shard_manifest
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store

@@ -12,12 +12,12 @@ from uuid import uuid4
 
 import yaml
 
-from imagekiln.workflows.client import client, stopping
-from imagekiln.workflows.client.access import argo_server_access, kubernetes_access
+from imagekiln.workflows.client import client
+from imagekiln.workflows.client.api import KubernetesApi
 from imagekiln.workflows.client.argo_server import ArgoServer
 from imagekiln.workflows.client.client import OWN_LABEL
+from imagekiln.workflows.client.connect import argo_server_access, kubernetes_access
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.client.kubernetes import KubernetesApi
 from imagekiln.workflows.doctor.check_access import (
     NAMESPACES,
     POD_ACCOUNT,
@@ -35,10 +35,10 @@ from imagekiln.workflows.doctor.check_profile import (
     CONFIG_MAPS,
     LOCAL_QUEUES,
     PRIORITY_CLASSES,
+    QUOTAS,
     RUNTIME_CLASSES,
     VOLUME_CLAIMS,
 )
-from imagekiln.workflows.doctor.check_quota import QUOTAS
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.templates.workflow import API_VERSION, COMMON_LABELS
@@ -169,9 +169,9 @@ def _read(kind: ResourceKind, name: str) -> Operation:
     return lambda account: account.view.get(kind, name)
 
 
-def _list(kind: ResourceKind, query: str = "", *, everywhere: bool = False) -> Operation:
+def _list(kind: ResourceKind, selector: str = "") -> Operation:
     """As a check of `imagekiln doctor` reads a list."""
-    return lambda account: account.view.list_objects(kind, query, everywhere=everywhere)
+    return lambda account: account.view.list_objects(kind, selector)
 
 
 def _watch_workflows(account: Account) -> None:
@@ -259,7 +259,7 @@ OPERATIONS: dict[str, Operation] = {
         kube.NAMESPACE, account.argo
     ),
     "imagekiln-submitter: patch workflows": _on_stored(
-        "Workflow", lambda account, _, name: stopping.stop(name, kube.NAMESPACE, account.argo)
+        "Workflow", lambda account, _, name: client.stop(name, kube.NAMESPACE, account.argo)
     ),
     "imagekiln-submitter: delete workflows": _on_stored(
         "Workflow", lambda account, _, name: account.kubectl("delete", "workflow", name)
@@ -290,7 +290,7 @@ OPERATIONS: dict[str, Operation] = {
     "imagekiln-submitter: get resourceclaimtemplates": _read(CLAIM_TEMPLATES, "gpu"),
     "imagekiln-submitter: get localqueues": _read(LOCAL_QUEUES, "images"),
     "imagekiln-submitter: create localsubjectaccessreviews": lambda account: (
-        account.view.is_account_allowed(POD_ACCOUNT, RESULT_RIGHTS[0])
+        account.view.is_allowed(RESULT_RIGHTS[0], POD_ACCOUNT)
     ),
     "imagekiln-doctor: get namespaces": _read(NAMESPACES, kube.NAMESPACE),
     "imagekiln-doctor: list nodes": _list(NODES),
@@ -299,6 +299,6 @@ OPERATIONS: dict[str, Operation] = {
     "imagekiln-doctor: get deviceclasses": _read(DEVICE_CLASSES, "gpu.nvidia.com"),
     "imagekiln-doctor: list resourceslices": _list(RESOURCE_SLICES),
     "imagekiln-doctor: list deployments": _list(
-        DEPLOYMENTS, "fieldSelector=metadata.name=workflow-controller", everywhere=True
+        DEPLOYMENTS, "fieldSelector=metadata.name=workflow-controller"
     ),
 }

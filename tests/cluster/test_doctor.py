@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from imagekiln.steps.job.job import Job
-from imagekiln.workflows.client.access import kubernetes_access
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import apply
+from imagekiln.workflows.client.connect import kubernetes_access
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.doctor.check import DoctorCheck
 from imagekiln.workflows.doctor.diagnosis import collect_diagnosis, diagnose

@@ -1,16 +1,18 @@
 """More shards than a workflow holds: child workflows make them, and the parent waits for each."""
 
+import pytest
+
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.client import get_status, resubmit
+from imagekiln.workflows.client.client import get_status, resubmit, stop
 from imagekiln.workflows.client.status import has_ended
-from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.child_workflows import NOOP_TEMPLATE, PARENT_LABEL
+from imagekiln.workflows.templates import dag
+from imagekiln.workflows.templates.dag import NOOP_TEMPLATE, PARENT_LABEL
 from imagekiln.workflows.templates.workflow_template import build_workflow_template, template_name
 from tests.cluster import jobs, kube
 from tests.cluster.waiting import wait_for_end
@@ -29,7 +31,9 @@ def plan_small_shards(**settings: object) -> str:
 def start_parent(argo: ArgoApi, run: str, name_length: int = 0) -> str:
     """The name, at least so long, of a workflow that makes a run's shards by child workflows."""
     profile = load_profile("test").model_copy(update={"name": "few"})
-    template = build_workflow_template(profile, kube.NAMESPACE, max_pods=PODS_PER_WORKFLOW)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dag, "MAX_PODS", PODS_PER_WORKFLOW)
+        template = build_workflow_template(profile, kube.NAMESPACE)
     argo.apply(template)
     plan = load_plan(open_store(run))
     shards = len(plan.shards)

@@ -11,8 +11,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.argo_server import ArgoServer
-from imagekiln.workflows.client.client import get_status, resubmit, watch
-from imagekiln.workflows.client.stopping import stop
+from imagekiln.workflows.client.client import get_status, resubmit, stop, watch
 from tests.cluster import jobs, kube
 from tests.cluster.waiting import submit_with_template, wait_for_end, wait_for_pod, wait_for_success
 

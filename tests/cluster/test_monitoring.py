@@ -25,8 +25,8 @@ import yaml
 
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.client import stop
 from imagekiln.workflows.client.schedules import create, pause, resume
-from imagekiln.workflows.client.stopping import stop
 from tests.cluster import jobs, kube
 from tests.cluster.controller_metrics import read_controller_metrics
 from tests.cluster.gpus import Gpu, dcgm_metrics

@@ -8,13 +8,12 @@ import pytest
 import yaml
 
 from imagekiln.steps.errors import KilnError
-from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.api import ArgoApi, KubernetesApi
 from imagekiln.workflows.client.client import apply
-from imagekiln.workflows.client.kubernetes import KubernetesApi
 from imagekiln.workflows.doctor.cluster_view import AccessRight
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.render import build_event_binding
+from imagekiln.workflows.templates.workflow import build_event_binding
 from tests.cluster import jobs, kube
 from tests.cluster.rbac import (
     ACCOUNT,

@@ -12,8 +12,7 @@ from imagekiln.workflows.client.argo_server import ArgoServer
 from imagekiln.workflows.client.client import register_template, submit
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.render import build_event_binding
-from imagekiln.workflows.templates.workflow import job_parameter
+from imagekiln.workflows.templates.workflow import build_event_binding, job_parameter
 from tests.cluster import jobs, kube
 from tests.cluster.shell import shell
 from tests.cluster.waiting import submit_with_template, wait_for_success

@@ -81,7 +81,9 @@ def test_own_check_finds_the_backgrounds_that_the_prompts_ask_for(
 def test_several_models_are_compared_on_a_page(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("IMAGEKILN__DEFAULTS__STEPS", "1")
+    values = yaml.safe_load((folder / "minimal.yaml").read_text())
+    values.setdefault("defaults", {})["steps"] = 1
+    (folder / "minimal.yaml").write_text(yaml.safe_dump(values))
     arguments = ["several_models.py", "minimal.yaml", "bundled:shapes", str(model_folder("sd"))]
     monkeypatch.setattr("sys.argv", arguments)
     runpy.run_path("several_models.py", run_name="__main__")

@@ -10,7 +10,8 @@ from imagekiln.steps.runtime.metrics import METRICS
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.metrics import (
     SERVED_PREFIX,
-    run_metrics,
+    outcome_metrics,
+    plan_metrics,
     shard_metrics,
 )
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
@@ -42,7 +43,9 @@ def defined() -> list[Described]:
         Described(metric.full_name, metric.type, metric.labels, metric.meaning)
         for metric in METRICS
     ]
-    of_runs = [_of_run(metric) for metric in (*run_metrics(), *shard_metrics())]
+    of_runs = [
+        _of_run(metric) for metric in (*plan_metrics(), *outcome_metrics(), *shard_metrics())
+    ]
     return [*of_pods, *dict.fromkeys(of_runs)]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from huggingface_hub import constants
 
 from imagekiln.steps.gallery.server import GalleryServer
@@ -28,7 +29,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the examples, as the page makes it; one denoising step for an image."""
     copy = Path(shutil.copytree(EXAMPLES, tmp_path / "first"))
     monkeypatch.syspath_prepend(copy)
-    monkeypatch.setenv("IMAGEKILN__DEFAULTS__STEPS", "1")
+    job = copy / "published.yaml"
+    values = yaml.safe_load(job.read_text())
+    values.setdefault("defaults", {})["steps"] = 1
+    job.write_text(yaml.safe_dump(values))
     # A browser would look at it until Ctrl-C.
     monkeypatch.setattr(GalleryServer, "serve_forever", stop)
     return copy

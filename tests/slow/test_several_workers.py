@@ -52,7 +52,7 @@ def _worker_processes(parent: int) -> list[str]:
         child
         for children in Path(f"/proc/{parent}/task").glob("*/children")
         for child in children.read_text().split()
-        if b"generate.worker" in Path(f"/proc/{child}/cmdline").read_bytes()
+        if b"generate.workers" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
 
 

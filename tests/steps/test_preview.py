@@ -41,7 +41,7 @@ def test_a_preview_of_failures_says_what_failed_and_where_to_see_it(tmp_path: Pa
     with pytest.raises(Incomplete) as failure:
         judge_first_shard(planned.uri)
     message = str(failure.value)
-    assert "the first 8 images of 20 are not as the job asks: 2 images are not ok" in message
+    assert "the first 8 images of 20 are not as the job asks: 2 of 8 images are not ok" in message
     assert "RuntimeError: a fault" in message
     page = f"{planned.uri}/preview/report/index.html"
     assert page in message

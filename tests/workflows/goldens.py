@@ -11,8 +11,11 @@ from hera.workflows import Workflow
 
 from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings, RowDefaults
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
-from imagekiln.workflows.templates.render import build_event_binding
-from imagekiln.workflows.templates.workflow import build_cron_workflow, build_workflow
+from imagekiln.workflows.templates.workflow import (
+    build_cron_workflow,
+    build_event_binding,
+    build_workflow,
+)
 from imagekiln.workflows.templates.workflow_template import as_object, build_workflow_template
 from imagekiln.workflows.templates.yaml import to_yaml, to_yaml_documents
 

@@ -5,8 +5,8 @@ from copy import deepcopy
 from typing import cast
 
 from imagekiln.steps.errors import Missing, TryAgain
-from imagekiln.workflows.client.failures import AlreadyExists
-from imagekiln.workflows.objects import Json, get_texts, object_identity
+from imagekiln.workflows.client.http import AlreadyExists
+from imagekiln.workflows.objects import Json, get_mapping, get_texts, object_identity
 
 
 class Memory:
@@ -28,9 +28,13 @@ class Memory:
         return self.apply(manifest)
 
     def apply(self, manifest: Json) -> Json:
-        """Store an object, in place of the one of its name."""
-        self.objects[object_identity(manifest)] = deepcopy(manifest)
-        return self.objects[object_identity(manifest)]
+        """Store an object, in place of the one of its name. A paused schedule stays paused."""
+        identity = object_identity(manifest)
+        stored = deepcopy(manifest)
+        if get_mapping(self.objects.get(identity), "spec").get("suspend"):
+            get_mapping(stored, "spec")["suspend"] = True
+        self.objects[identity] = stored
+        return stored
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """An object without apiVersion and kind, as Argo's server answers."""

@@ -99,10 +99,13 @@ __all__ = [  # noqa: RUF022  # in the order of the API reference
     "__version__",
 ]
 
-_SUBMODULES = ("checks", "cluster", "results", "schedule", "settings")
-_SETTINGS = ("Job", "ModelSettings", "RowDefaults", "ClusterSettings")
-_DATASETS = ("dataset", "export", "forget", "manifests", "push")
 _ERRORS = ("KilnError", "BadInput", "Missing", "NotInstalled", "Incomplete", "TryAgain")
+_SETTINGS = ("Job", "ModelSettings", "RowDefaults", "ClusterSettings")
+_MODULES = {
+    **dict.fromkeys(_ERRORS, "imagekiln.steps.errors"),
+    **dict.fromkeys(_SETTINGS, "imagekiln.steps.job.job"),
+    **dict.fromkeys(("dataset", "export", "forget", "manifests", "push"), "imagekiln.datasets"),
+}
 
 
 def _load(name: str) -> object:
@@ -110,14 +113,9 @@ def _load(name: str) -> object:
         from importlib.metadata import version
 
         return version("imagekiln")
-    if name in _SUBMODULES:
+    if name in ("checks", "cluster", "results", "schedule", "settings"):
         return import_module(f"imagekiln.{name}")
-    if name in _ERRORS:
-        return getattr(import_module("imagekiln.steps.errors"), name)
-    if name in _SETTINGS:
-        return getattr(import_module("imagekiln.steps.job.job"), name)
-    module = "imagekiln.datasets" if name in _DATASETS else "imagekiln.local"
-    return getattr(import_module(module), name)
+    return getattr(import_module(_MODULES.get(name, "imagekiln.local")), name)
 
 
 if not TYPE_CHECKING:  # type checkers know the names from above, and report any other

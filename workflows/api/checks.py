@@ -13,7 +13,3 @@ and returns a verdict:
 from imagekiln.steps.checks import ImageSpec, Verdict
 
 __all__ = ["ImageSpec", "Verdict"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

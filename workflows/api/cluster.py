@@ -18,11 +18,10 @@ from imagekiln.local import JobSource, load_job
 from imagekiln.steps.errors import explain_failures
 from imagekiln.workflows.client import client
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.client import resubmit, watch, workflows
+from imagekiln.workflows.client.client import resubmit, stop, watch, workflows
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.logs import logs
 from imagekiln.workflows.client.status import WorkflowStatus
-from imagekiln.workflows.client.stopping import stop
 from imagekiln.workflows.templates.batch import batch_task
 
 __all__ = [  # noqa: RUF022  # in the order of the API reference
@@ -36,10 +35,6 @@ __all__ = [  # noqa: RUF022  # in the order of the API reference
     "apply",
     "batch_task",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
 
 
 @explain_failures

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from os import fspath
 from typing import TYPE_CHECKING
 
-from imagekiln.display import shown
 from imagekiln.local import PathOrUri, show_progress
 from imagekiln.steps.errors import explain_failures
 
@@ -42,12 +41,10 @@ def export(
     """
     from imagekiln.steps.export.settings import read_settings
     from imagekiln.steps.export.step import export as export_images
-    from imagekiln.workflows.cli.text import format_fields
 
     settings = read_settings(format, file_size, partition_by, columns, newest_by)
     with show_progress(progress) as reporter:
-        result = export_images(fspath(source), fspath(destination), settings, reporter)
-    return shown(result, format_fields)
+        return export_images(fspath(source), fspath(destination), settings, reporter)
 
 
 @explain_failures
@@ -92,11 +89,10 @@ def forget(
     """
     from imagekiln.steps.maintain.forget import ForgetSelection
     from imagekiln.steps.maintain.forget import forget as forget_images
-    from imagekiln.workflows.cli.text import format_forgotten
 
     selection = ForgetSelection(tuple(ids), tuple(prompt_contains), tuple(prompt_sha256))
     names = [fspath(name) for name in exports]
-    return shown(forget_images(fspath(source), selection, names, remove=remove), format_forgotten)
+    return forget_images(fspath(source), selection, names, remove=remove)
 
 
 @explain_failures

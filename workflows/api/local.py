@@ -9,7 +9,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagekiln.display import shown
 from imagekiln.steps.errors import explain_failures
 from imagekiln.steps.job.job import Job
 
@@ -103,9 +102,8 @@ def estimate(
     135
     """
     from imagekiln.steps.plan.estimate import estimate as estimate_job
-    from imagekiln.workflows.cli.plan_text import format_estimate
 
-    return shown(estimate_job(_dated_job(job, date, timezone), price), format_estimate)
+    return estimate_job(_dated_job(job, date, timezone), price)
 
 
 @explain_failures
@@ -246,9 +244,8 @@ def runs(output: PathOrUri) -> "list[results.RunOverview]":
     Raises Missing if there is no such folder, BadInput if it is not the output of any job.
     """
     from imagekiln.steps.maintain.run_list import list_runs
-    from imagekiln.workflows.cli.text import format_runs
 
-    return [shown(run, lambda run: format_runs([run])) for run in list_runs(fspath(output))]
+    return list_runs(fspath(output))
 
 
 @explain_failures
@@ -262,9 +259,8 @@ def verify(run: PathOrUri) -> "results.VerifyResult":
     Raises Incomplete with a list if anything is missing, damaged or different.
     """
     from imagekiln.steps.maintain.verify import verify as verify_run
-    from imagekiln.workflows.cli.text import format_fields
 
-    return shown(verify_run(fspath(run)), format_fields)
+    return verify_run(fspath(run))
 
 
 @explain_failures
@@ -277,11 +273,9 @@ def retry(
     Raises Incomplete if too many fail again, TryAgain if storage or the device failed.
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
-    from imagekiln.workflows.cli.text import format_retry
 
     with show_progress(progress) as reporter:
-        result = retry_run(fspath(run), reporter, include_permanent=include_permanent)
-    return shown(result, format_retry)
+        return retry_run(fspath(run), reporter, include_permanent=include_permanent)
 
 
 @explain_failures
@@ -311,7 +305,7 @@ def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "results.Diff":
 
 @explain_failures
 def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "results.GcResult":
-    """List, or remove, unfinished runs and unused rewritten prompts under a job's output.
+    """List, or remove, unfinished runs under a job's output.
 
     Only where nothing was written for `older_than` days.
     """
@@ -327,14 +321,12 @@ def tune(
     sizes: Sequence[tuple[int, int]] = (),
     *,
     again: bool = False,
-    minutes: float = 15.0,
     report: Callable[[str], None] = lambda _: None,
 ) -> "results.TuningResult":
     """Find the fastest batch size for the job's model on this device; add it to the tuning file.
 
-    `sizes` are widths and heights in pixels, by default the job's own. Each size takes about
-    `minutes` at most. Sizes that the file already has are measured only with `again`. `report` is
-    called with a line for each measurement.
+    `sizes` are widths and heights in pixels, by default the job's own. Sizes that the file already
+    has are measured only with `again`. `report` is called with a line for each measurement.
 
     Raises BadInput if job, model, size or file must be corrected, TryAgain without the device.
     """
@@ -344,4 +336,4 @@ def tune(
     require_libraries(tuned_job)
     from imagekiln.steps.generate.tune import tune as tune_job
 
-    return tune_job(tuned_job, fspath(file), sizes, minutes=minutes, again=again, report=report)
+    return tune_job(tuned_job, fspath(file), sizes, again=again, report=report)

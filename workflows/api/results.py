@@ -43,7 +43,3 @@ __all__ = [
     "VerifyResult",
     "WorkflowStatus",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

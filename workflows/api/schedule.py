@@ -4,7 +4,6 @@ Functions take `argo` as those of `imagekiln.cluster` do.
 """
 
 import datetime
-from collections.abc import Sequence
 
 from imagekiln.local import JobSource, load_job
 from imagekiln.steps.errors import explain_failures
@@ -22,10 +21,6 @@ __all__ = [  # noqa: RUF022  # in the order of the API reference
     "delete",
     "backfill",
 ]
-
-
-def __dir__() -> Sequence[str]:
-    return sorted(__all__)
 
 
 @explain_failures

@@ -87,7 +87,3 @@ __all__ = [
     "UpscalePass",
     "Webp",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

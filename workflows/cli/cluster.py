@@ -1,7 +1,9 @@
-"""Commands for a job on a cluster: check the cluster, submit the job, follow its workflow."""
+"""Commands for a job on a cluster: check the cluster, submit the job, follow or schedule it."""
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import cloup
@@ -21,11 +23,14 @@ from imagekiln.workflows.cli.options import (
 )
 from imagekiln.workflows.cli.terminal import is_json, print_note, print_result, print_text
 from imagekiln.workflows.client.connect import next_command
-from imagekiln.workflows.doctor.check import DoctorCheck
+
+if TYPE_CHECKING:
+    from imagekiln.workflows.doctor.check import DoctorCheck
 
 UNHEALTHY_EXIT_CODE = 2
 CLUSTER_DOCS = "https://github.com/imagekiln/imagekiln/blob/main/docs/cluster.md#your-own-overlay"
 VERDICT_WIDTH = 9
+DAY = click.DateTime(["%Y-%m-%d"])
 
 
 @cloup.command(
@@ -70,29 +75,31 @@ def doctor(request: JobArguments, cluster: Cluster) -> None:
     nothing but probe objects, which it writes to the job's output and exports, and removes. Exits
     with 2 if anything is wrong, and with 75 if the cluster does not answer.
     """
-    from imagekiln.steps.errors import BadInput, TryAgain
+    from imagekiln.steps.errors import BadInput, KilnError
     from imagekiln.steps.job.dates import fill_date
-    from imagekiln.workflows.client import access
+    from imagekiln.workflows.client import connect
     from imagekiln.workflows.client.http import ApiConnection
     from imagekiln.workflows.doctor import diagnosis
 
     job = fill_date(request.read(), request.date, request.timezone)
-    url = cluster.server or (None if cluster.context else access.server_from_environment())
-    argo = ApiConnection(access.argo_server_access(url)) if url else None
+    url = connect.find_server(cluster.server, cluster.context)
+    argo = ApiConnection(connect.argo_server_access(url)) if url else None
+    kubernetes: ApiConnection | KilnError
     try:
-        kubernetes = ApiConnection(access.kubernetes_access(cluster.context))
-        checks = diagnosis.diagnose(job, kubernetes, argo)
-    except (BadInput, TryAgain) as error:  # for want of a cluster, what can be checked here
-        checks = diagnosis.diagnose_without_cluster(job, error, argo)
+        kubernetes = ApiConnection(connect.kubernetes_access(cluster.context))
+    except BadInput as error:  # for want of a cluster, what can be checked here
+        kubernetes = error
+    checks = diagnosis.diagnose(job, kubernetes, argo)
     if not is_json():
         checks = _print_checks(checks)
     result = diagnosis.collect_diagnosis(job, checks)
-    print_result(result, lambda result: _count_verdicts(result.checks))
+    if is_json():
+        print_result(result)
     if not result.healthy:
         click.get_current_context().exit(UNHEALTHY_EXIT_CODE)
 
 
-def _print_checks(checks: Iterable[DoctorCheck]) -> Iterator[DoctorCheck]:
+def _print_checks(checks: "Iterable[DoctorCheck]") -> "Iterator[DoctorCheck]":
     """Print each check as soon as it is made: some take a while."""
     from imagekiln.steps.runtime.sanitize import sanitize_line
 
@@ -101,12 +108,6 @@ def _print_checks(checks: Iterable[DoctorCheck]) -> Iterator[DoctorCheck]:
         if check.remedy:
             print_text(f"{'':<{VERDICT_WIDTH}}-> {sanitize_line(check.remedy)}")
         yield check
-
-
-def _count_verdicts(checks: Iterable[DoctorCheck]) -> str:
-    verdicts = [check.verdict for check in checks]
-    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("ok", "wrong", "unknown")]
-    return ", ".join(counts) + "."
 
 
 @cloup.command(
@@ -125,7 +126,6 @@ def _count_verdicts(checks: Iterable[DoctorCheck]) -> str:
 @cluster_options
 def submit(request: JobArguments, cluster: Cluster, *, retry: bool, watched: bool) -> None:
     """Submit a job as a workflow; submitted twice, it runs once."""
-    from imagekiln.steps.job.user_checks import describe_pod_entries
     from imagekiln.workflows.cli.status import follow, status_text
     from imagekiln.workflows.client import client
     from imagekiln.workflows.templates.workflow import require_reachable_paths
@@ -137,8 +137,6 @@ def submit(request: JobArguments, cluster: Cluster, *, retry: bool, watched: boo
     argo = cluster.connect()
     status = client.submit(job, request.date, request.timezone, argo, retry=retry)
     print_result(status, status_text)
-    if note := describe_pod_entries(job):
-        print_note(note)
     if watched:
         follow(status.name, status.namespace, argo)
     elif not status.ended:
@@ -210,7 +208,7 @@ def stop(name: str, namespace: str, cluster: Cluster) -> None:
 
     A second time, it is terminated: at once, and without the notification of its end.
     """
-    from imagekiln.workflows.client import stopping
+    from imagekiln.workflows.client import client
 
     resume = f"{next_command('resubmit', name, namespace)} resumes it."
     consequence = {
@@ -221,7 +219,7 @@ def stop(name: str, namespace: str, cluster: Cluster) -> None:
         ),
         "ended": f"had ended before. {resume}",
         "succeeded": "has succeeded: there is nothing to stop or to resume.",
-    }[stopping.stop(name, namespace, cluster.connect())]
+    }[client.stop(name, namespace, cluster.connect())]
     print_text(f"{name} {consequence}")
 
 
@@ -271,19 +269,115 @@ def render(
 ) -> None:
     """Print the job's Kubernetes objects as YAML for kubectl apply."""
     from imagekiln.steps.job.dates import parse_time_zone
-    from imagekiln.workflows.profiles.loader import load_profile
-    from imagekiln.workflows.templates.render import render_manifests
+    from imagekiln.workflows.templates.workflow import render_manifests
 
     parse_time_zone(timezone)
-    job = request.read()
-    print_text(render_manifests(job, schedules, timezone, event=event), nl=False)
-    profile = load_profile(job.cluster.profile)
-    images = (
-        job.cluster.cpu_image or profile.steps.image,
-        job.cluster.gpu_image or profile.generate.image,
+    print_text(render_manifests(request.read(), schedules, timezone, event=event), nl=False)
+
+
+@cloup.group()
+def schedule() -> None:
+    """Run a job again and again: create, list, pause, backfill."""
+
+
+@schedule.command(
+    epilog=examples(
+        'imagekiln schedule create nightly.yaml --cron "30 1 * * *" --timezone Europe/Berlin'
     )
-    if unregistered := [image for image in images if "/" not in image]:
-        print_note(
-            f"{' and '.join(unregistered)}: names without a registry, from which nodes cannot pull "
-            "them. Push them to yours; cluster.gpu_image and cluster.cpu_image name them there."
-        )
+)
+@job_options
+@cloup.option(
+    "--cron",
+    "crons",
+    required=True,
+    multiple=True,
+    metavar="CRON",
+    help='Minute, hour, day, month and weekday, such as "30 1 * * *"; repeatable.',
+)
+@schedule_timezone_option
+@cluster_options
+def create(request: JobArguments, crons: tuple[str, ...], timezone: str, cluster: Cluster) -> None:
+    """Create or update a schedule of the job (a CronWorkflow)."""
+    from imagekiln.workflows.client import schedules as client
+    from imagekiln.workflows.templates.cron import check_cron
+    from imagekiln.workflows.templates.workflow import require_reachable_paths
+
+    # Mistakes in the job come first, whether or not the cluster can be reached.
+    job = request.read()
+    require_reachable_paths(job)
+    for cron in crons:
+        check_cron(cron)
+    name = client.create(job, crons, timezone, cluster.connect())
+    pausing = next_command("schedule pause", name, job.cluster.namespace)
+    start = client.find_next_start(crons, timezone)
+    due = f", due next at {start}" if start else ""
+    print_text(f"Applied CronWorkflow {name}{due}. {pausing} pauses it.")
+
+
+@schedule.command(
+    "list", epilog=examples("imagekiln schedule list", "imagekiln schedule list -n images")
+)
+@namespace_options
+@format_option
+def list_(namespace: str, cluster: Cluster) -> None:
+    """List the schedules of a namespace."""
+    from imagekiln.workflows.cli.status import format_schedules
+    from imagekiln.workflows.client.schedules import list_schedules
+
+    schedules = list_schedules(namespace, cluster.connect())
+    print_result(schedules, lambda schedules: format_schedules(schedules, namespace))
+
+
+@schedule.command(epilog=examples("imagekiln schedule pause imagekiln-nightly"))
+@object_options
+def pause(name: str, namespace: str, cluster: Cluster) -> None:
+    """Pause a schedule."""
+    from imagekiln.workflows.client import schedules as client
+
+    client.pause(name, namespace, cluster.connect())
+    print_text(f"{name} is paused. {next_command('schedule resume', name, namespace)} resumes it.")
+
+
+@schedule.command(epilog=examples("imagekiln schedule resume imagekiln-nightly"))
+@object_options
+def resume(name: str, namespace: str, cluster: Cluster) -> None:
+    """Resume a paused schedule."""
+    from imagekiln.workflows.client import schedules as client
+
+    client.resume(name, namespace, cluster.connect())
+    print_text(f"{name} is resumed.")
+
+
+@schedule.command(epilog=examples("imagekiln schedule delete imagekiln-nightly"))
+@object_options
+def delete(name: str, namespace: str, cluster: Cluster) -> None:
+    """Delete a schedule; the workflows that it started go on."""
+    from imagekiln.workflows.client import schedules as client
+
+    client.delete(name, namespace, cluster.connect())
+    print_text(f"{name} is deleted.")
+
+
+@schedule.command(
+    epilog=examples(
+        "imagekiln schedule backfill nightly.yaml --from 2026-11-01 --to 2026-11-07",
+        "imagekiln schedule backfill nightly.yaml --from 2026-11-01 --to 2026-11-07 --retry",
+    )
+)
+@job_options
+@cloup.option("--from", "first", type=DAY, required=True, help="The first day.")
+@cloup.option("--to", "last", type=DAY, required=True, help="The last day, included.")
+@retry_option
+@format_option
+@cluster_options
+def backfill(
+    request: JobArguments, first: datetime, last: datetime, cluster: Cluster, *, retry: bool
+) -> None:
+    """Submit the job for past days of its schedule."""
+    from imagekiln.workflows.cli.status import status_line
+    from imagekiln.workflows.client import schedules as client
+
+    job = request.read()
+    runs = client.backfill(job, first.date(), last.date(), cluster.connect(), retry=retry)
+    lines = [f"{run.day}: {status_line(run.status)}" for run in runs]
+    print_result([run.status for run in runs], lambda _: "\n".join(lines))

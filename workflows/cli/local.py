@@ -20,7 +20,7 @@ from imagekiln.workflows.cli.options import (
     price_option,
     settings_option,
 )
-from imagekiln.workflows.cli.terminal import print_note, print_result, print_text
+from imagekiln.workflows.cli.terminal import print_note, print_plan, print_result, print_text
 
 if TYPE_CHECKING:
     from imagekiln.steps.runtime.signals import Stop
@@ -59,15 +59,12 @@ def init(prompts: str, to: Path, model: str) -> None:
     If the prompts are a local file or folder, their columns are written into it.
     """
     from imagekiln.steps.runtime.sanitize import sanitize_line
-    from imagekiln.steps.storage.filesystem import describe_missing_extra
     from imagekiln.steps.storage.uri import is_remote_uri
     from imagekiln.workflows.cli.starter import read_columns, write_starter_job
 
     columns = read_columns(prompts)
     if columns is None and not is_remote_uri(prompts):
         print_note(f"{sanitize_line(prompts)}: no such file yet.")
-    if missing_extra := describe_missing_extra(prompts):
-        print_note(sanitize_line(missing_extra))
     write_starter_job(to, prompts, model, columns)
     if columns is not None and "prompt" not in columns.ours:
         sentence = f"No column of {prompts} seems to hold prompts."
@@ -95,7 +92,6 @@ def run(stop: "Stop", request: JobArguments, gpus: int | None) -> None:
     """
     from imagekiln.steps.local import run as run_job
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.plan_text import print_plan
 
     job = request.resolve()
     with open_progress() as progress:
@@ -135,7 +131,6 @@ def preview(stop: "Stop", request: JobArguments, images: int) -> None:
     """
     from imagekiln.steps.local import preview as preview_job
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.plan_text import print_plan
 
     job = request.resolve()
     with open_progress() as progress:
@@ -158,8 +153,9 @@ def estimate(request: JobArguments, price: float | None) -> None:
 
     Reads and validates the prompts as planning does, and writes nothing.
     """
+    from imagekiln.steps.job.user_checks import find_untried_entries
     from imagekiln.steps.plan.estimate import estimate as estimate_job
-    from imagekiln.workflows.cli import plan_text
+    from imagekiln.steps.runtime.sanitize import sanitize_line
     from imagekiln.workflows.profiles.loader import load_profile
 
     job = request.resolve()
@@ -175,15 +171,9 @@ def estimate(request: JobArguments, price: float | None) -> None:
         gpu=profile.gpu_name,
         gpu_memory=profile.gpu.memory,
     )
-    print_result(result, plan_text.format_estimate)
-    plan_text.print_untried_entries(job)
-    for note in plan_text.describe_job(job, result.stored_size):
-        print_note(note)
-    if result.hours is not None and result.hours > profile.days * 24:
-        print_note(
-            f"On a cluster, profile {profile.name} stops a workflow after {profile.days:g} days. "
-            "Set more `days` in a profile of your own, or a larger cluster.parallelism."
-        )
+    print_result(result, text.format_estimate)
+    for sentence in find_untried_entries(job):
+        print_note(sanitize_line(sentence))
 
 
 def _parse_size(
@@ -203,7 +193,7 @@ def _parse_size(
 @cloup.command(
     epilog=examples(
         "imagekiln tune job.yaml",
-        "imagekiln tune job.yaml --size 1024x1024 --size 832x1216 --minutes 5",
+        "imagekiln tune job.yaml --size 1024x1024 --size 832x1216",
     )
 )
 @job_options
@@ -221,19 +211,11 @@ def _parse_size(
     help=f"The tuning file. Default: the job's batch.tuning, else {TUNING_FILE} next to the job.",
 )
 @cloup.option("--again", is_flag=True, help="Measure sizes that the file already has, too.")
-@cloup.option(
-    "--minutes",
-    type=click.FloatRange(min=0),
-    default=15,
-    show_default=True,
-    help="The time limit for each size.",
-)
 @format_option
 def tune(
     request: JobArguments,
     sizes: tuple[tuple[int, int], ...],
     file: str | None,
-    minutes: float,
     *,
     again: bool,
 ) -> None:
@@ -246,32 +228,22 @@ def tune(
     from imagekiln.steps.generate.start import require_libraries
     from imagekiln.steps.runtime.sanitize import sanitize_line
     from imagekiln.steps.runtime.signals import Stopped
-    from imagekiln.workflows.cli.plan_text import format_tuning
 
     job = request.read()
     require_libraries(job)
-    path = file or job.batch.tuning or _default_tuning_file(request.job)
+    folder, slash, _ = request.job.rpartition("/")
+    path = file or job.batch.tuning or f"{folder}{slash}{TUNING_FILE}"
     try:
         # Imported only now: torch takes seconds.
         from imagekiln.steps.generate.tune import tune as tune_job
 
-        result = tune_job(job, path, sizes, minutes=minutes, again=again, report=print_note)
+        result = tune_job(job, path, sizes, again=again, report=print_note)
     except Stopped as stopped:
         raise TryAgain(
             "Stopped. The same command starts again with the first size that is not in "
             f"{sanitize_line(path)}."
         ) from stopped
-    print_result(result, format_tuning)
-
-
-def _default_tuning_file(job: str) -> str:
-    """The tuning file next to a job file; for a bundled job, in the current folder."""
-    from imagekiln.steps.storage.uri import BUNDLED_PREFIX
-
-    if job.startswith(BUNDLED_PREFIX):
-        return TUNING_FILE
-    folder, slash, _ = job.rpartition("/")
-    return f"{folder}{slash}{TUNING_FILE}"
+    print_result(result, text.format_tuning)
 
 
 @cloup.command(epilog=examples("imagekiln schema > job.schema.json"))

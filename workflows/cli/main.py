@@ -11,7 +11,7 @@ from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.runtime.machine import empty_log_context, silence_libraries
 from imagekiln.steps.runtime.sanitize import redact_secrets
 from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
-from imagekiln.workflows.cli import cluster, local, maintain, publish, schedules, steps
+from imagekiln.workflows.cli import cluster, local, maintain, publish, steps
 from imagekiln.workflows.cli.terminal import print_failure
 
 SECTIONS = (
@@ -40,7 +40,7 @@ SECTIONS = (
             cluster.resubmit,
             cluster.apply,
             cluster.render,
-            schedules.schedule,
+            cluster.schedule,
         ),
     ),
     cloup.Section(
@@ -70,15 +70,9 @@ SECTIONS = (
         ),
     ),
 )
-# Left out of the first help: what few people need, and what pods run.
-RARE = {
-    "tune", "schema", "resubmit", "apply", "render", "diff", "gc", "push",
-    "plan", "aggregate",
-}  # fmt: skip
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a bug in Imagekiln; 2 input to correct; 3 incomplete; 75 try again."
 )
-ALL_COMMANDS = "All commands: imagekiln --help --all"
 
 
 class KilnGroup(cloup.Group):
@@ -93,39 +87,15 @@ class KilnGroup(cloup.Group):
             print_failure("Stopped. Run the same command again to resume.", TryAgain.exit_code)
             sys.exit(TryAgain.exit_code)
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line; `--all` counts before and after `--help`."""
-        ctx.meta["all"] = "--all" in args
-        return super().parse_args(ctx, args)
-
-    def list_sections(
-        self, ctx: click.Context, include_default_section: bool = True
-    ) -> list[cloup.Section]:
-        """The commands that a help shows, by purpose: the usual ones, or with `--all` all."""
-        sections = super().list_sections(ctx, include_default_section)
-        if ctx.meta["all"]:
-            return sections
-        return [
-            cloup.Section(
-                section.title,
-                {name: each for name, each in section.commands.items() if name not in RARE},
-            )
-            for section in sections
-        ]
-
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; end with the failure's sentence and exit code."""
         try:
             with empty_log_context():
                 return super().invoke(ctx)
         except KilnError as error:
-            from imagekiln.workflows.pod.outcome import (
-                explain_in_pod,
-                secret_values,
-                write_termination_message,
-            )
+            from imagekiln.workflows.pod.outcome import secret_values, write_termination_message
 
-            message = redact_secrets(explain_in_pod(error), secret_values(os.environ))
+            message = redact_secrets(str(error), secret_values(os.environ))
             print_failure(message, error.exit_code)
             write_termination_message(message)
             ctx.exit(error.exit_code)
@@ -135,15 +105,9 @@ class KilnGroup(cloup.Group):
     cls=KilnGroup,
     sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=f"{EXIT_CODES}\n\n{ALL_COMMANDS}",
+    epilog=EXIT_CODES,
 )
 @cloup.version_option(package_name="imagekiln")
-@cloup.option(
-    "--all",
-    is_flag=True,
-    expose_value=False,
-    help="With --help: show all commands.",
-)
 def main() -> None:
     """Batch image generation: a table of prompts (CSV, Parquet, ...) in, an image dataset out."""
     silence_libraries()

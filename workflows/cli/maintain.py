@@ -14,7 +14,7 @@ from imagekiln.workflows.cli.options import (
     output_argument,
     run_argument,
 )
-from imagekiln.workflows.cli.terminal import print_note, print_result
+from imagekiln.workflows.cli.terminal import print_note, print_plan, print_result
 
 if TYPE_CHECKING:
     from imagekiln.steps.runtime.signals import Stop
@@ -37,8 +37,8 @@ def verify(run: str) -> None:
     """Read a run back and check every image against the plan.
 
     Compares images, input images, shards, manifests and lists with their hashes, each row of the
-    manifests with its part, and counts the images again. Report and card must be whole; what they
-    say is not checked, nor are times, costs and thumbnails.
+    manifests with its part, and counts the images again. Report, card, times and costs are not
+    checked.
 
     Exits with 3 if anything is missing, damaged or different.
     """
@@ -65,7 +65,6 @@ def retry(stop: "Stop", run: str, *, include_permanent: bool) -> None:
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.plan_text import print_plan
 
     with open_progress() as progress:
         result = retry_run(run, progress, stop, print_plan, include_permanent=include_permanent)

@@ -165,11 +165,14 @@ def forget(
     Their bytes are removed from all parts, and their copies from reports. Neither retry nor a later
     job with skip_existing makes them again. Their rows stay, with their prompts.
     """
-    from imagekiln.steps.maintain.forget import ForgetSelection, read_ids
+    from imagekiln.steps.maintain.forget import ForgetSelection
     from imagekiln.steps.maintain.forget import forget as forget_images
+    from imagekiln.steps.storage.failures import translate_errors
 
     if ids_file is not None:
-        ids += read_ids(ids_file)
+        with translate_errors(str(ids_file)):
+            lines = ids_file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+        ids += tuple(filter(None, map(str.strip, lines)))
     selection = ForgetSelection(ids, prompt_parts, prompt_hashes)
     result = forget_images(source, selection, exports, remove=remove)
     print_result(result, text.format_forgotten)

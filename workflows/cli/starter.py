@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,7 @@ import yaml
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.columns import OUR_NAMES, find_spellings
 from imagekiln.steps.plan.input_files import read_source
-from imagekiln.steps.plan.input_formats import convert_sources
-from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
+from imagekiln.steps.plan.source_files import convert_sources, expand_pattern, gather_sources
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.uri import is_remote_uri
@@ -129,20 +127,12 @@ def write_manifests(folder: Path, *, monitoring: bool = False) -> None:
             folder.mkdir(parents=True)
         except FileExistsError as error:
             raise BadInput(f"{folder}: exists. Name another folder.") from error
-        try:
-            _copy_manifests(folder, monitoring=monitoring)
-        except OSError:
-            shutil.rmtree(folder, ignore_errors=True)  # kubectl would apply half of the objects
-            raise
-
-
-def _copy_manifests(folder: Path, *, monitoring: bool) -> None:
-    files = (file for file in CLUSTER_MANIFESTS.rglob("*") if file.is_file())
-    for file in files:
-        copy = folder / file.relative_to(CLUSTER_MANIFESTS)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(file.read_bytes())
-    if monitoring:
-        for overlay in folder.glob("overlays/*/kustomization.yaml"):
-            with overlay.open("a", encoding="utf-8") as stream:
-                stream.write(MONITORING_COMPONENT)
+        for file in CLUSTER_MANIFESTS.rglob("*"):
+            if file.is_file():
+                copy = folder / file.relative_to(CLUSTER_MANIFESTS)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(file.read_bytes())
+        if monitoring:
+            for overlay in folder.glob("overlays/*/kustomization.yaml"):
+                with overlay.open("a", encoding="utf-8") as stream:
+                    stream.write(MONITORING_COMPONENT)

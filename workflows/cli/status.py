@@ -1,7 +1,5 @@
 """A workflow's status as text, and the exit code that it stands for."""
 
-import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,16 +10,22 @@ from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
 from imagekiln.steps.runtime.figures import format_money, format_number
 from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.steps.runtime.signals import Stopped
-from imagekiln.workflows.cli.terminal import is_json, print_failure, print_result, print_text
+from imagekiln.workflows.cli.terminal import (
+    is_json,
+    print_failure,
+    print_note,
+    print_result,
+    print_text,
+)
 from imagekiln.workflows.cli.text import format_images, format_rows
 from imagekiln.workflows.client import client
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import next_command
+from imagekiln.workflows.client.pods import StepFailure
 from imagekiln.workflows.client.schedules import ScheduleStatus
-from imagekiln.workflows.client.status import WorkflowStatus
-from imagekiln.workflows.client.steps import StepFailure
-from imagekiln.workflows.client.waits import STARTING, UNFIT_CAUSES, StepWait
+from imagekiln.workflows.client.status import STARTING, UNFIT_CAUSES, StepWait, WorkflowStatus
 
+REPLACE_LINE = "\x1b[1A\x1b[2K"  # up and clear; click omits it unless on a terminal
 MAX_FAILURES = 10
 MAX_WAITS = 2  # in a line
 FIT_REMEDY = "`imagekiln doctor JOB` says whether any node can"
@@ -29,24 +33,18 @@ MAX_REASON_CHARS = 300  # of what a pod waits for
 
 
 def follow(name: str, namespace: str, argo: ArgoApi, *, quiet: bool = False) -> None:
-    """Print each change of a workflow unless `quiet`, then how it ended. Exit with its code.
-
-    On a terminal, a line that fits takes the place of the one before.
-    """
+    """Print each change of a workflow unless `quiet`, then how it ended. Exit with its code."""
     previous = ""
-    replaceable = ""
     with following(name, namespace):
-        for status in client.watch(name, namespace, argo, report=_print_silence):
+        for status in client.watch(name, namespace, argo, report=print_note):
             line = status_line(status)
             if status.ended:
-                _clear_line(replaceable)
                 print_result(status, status_text)
                 exit_with_status(status)
             elif line != previous and not quiet:
-                _clear_line(replaceable)
-                fits = sys.stdout.isatty() and len(line) < shutil.get_terminal_size().columns
-                replaceable = line if fits else ""
-                print_text(line, err=is_json(), nl=not replaceable)
+                if previous:
+                    click.echo(REPLACE_LINE, nl=False, err=is_json())
+                print_text(line, err=is_json())
                 previous = line
 
 
@@ -59,23 +57,8 @@ def following(name: str, namespace: str) -> Iterator[None]:
         watch = next_command("watch", name, namespace)
         stop = next_command("stop", name, namespace)
         sentence = f"{name} goes on: {watch} shows it, {stop} ends it."
-        print_failure(_below_status(sentence), TryAgain.exit_code)
+        print_failure(sentence, TryAgain.exit_code)
         click.get_current_context().exit(TryAgain.exit_code)
-
-
-def _print_silence(sentence: str) -> None:
-    """Print that the cluster does not answer, below the status on a terminal."""
-    print_text(_below_status(sentence), err=True)
-
-
-def _below_status(sentence: str) -> str:
-    """The sentence on a line of its own: on a terminal, the status may end without a line feed."""
-    return f"\n{sentence}" if sys.stdout.isatty() else sentence
-
-
-def _clear_line(line: str) -> None:
-    if line and not is_json():
-        click.echo("\r" + " " * len(line) + "\r", nl=False)  # ours: back to the start of the line
 
 
 def exit_with_status(status: WorkflowStatus) -> None:
@@ -83,12 +66,13 @@ def exit_with_status(status: WorkflowStatus) -> None:
 
     While the workflow runs, with 75.
     """
+    exit_code = Incomplete.exit_code
     if status.phase == "Succeeded":
-        click.get_current_context().exit(0)
-    if not status.ended:
-        click.get_current_context().exit(TryAgain.exit_code)
-    is_rejected = any(failure.exit_code == BadInput.exit_code for failure in status.failures)
-    exit_code = BadInput.exit_code if is_rejected else Incomplete.exit_code
+        exit_code = 0
+    elif not status.ended:
+        exit_code = TryAgain.exit_code
+    elif any(failure.exit_code == BadInput.exit_code for failure in status.failures):
+        exit_code = BadInput.exit_code
     click.get_current_context().exit(exit_code)
 
 

@@ -102,12 +102,10 @@ def plan(
     from imagekiln.steps.plan.step import make_plan
     from imagekiln.steps.rewrite.step import prompt_rewriter
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli import plan_text
     from imagekiln.workflows.pod.outputs import write_plan_outputs
 
     gpus = job.job.cluster.parallelism * workers
-    is_retry = retry or job.retry
-    if is_retry:
+    if retry or job.retry:
         result = plan_retry(job.job)
     else:
         with open_progress() as progress:
@@ -116,9 +114,7 @@ def plan(
     add_log_context("plan", result.uri)
     if outputs:
         write_plan_outputs(outputs, result, job.job, workers)
-    format_plan = partial(plan_text.format_plan, cluster_gpus=gpus)
-    print_result(result, plan_text.format_retry_plan if is_retry else format_plan)
-    plan_text.print_plan_warnings(result)
+    print_result(result, partial(text.format_plan, cluster_gpus=gpus))
 
 
 @cloup.command(
@@ -159,11 +155,11 @@ def generate(stop: "Stop", run: str, shard: int, workers: int, *, judge: bool) -
             generate_shards(run, shard, workers, progress, stop)
     else:
         from imagekiln.steps.generate.start import generate as generate_shard
-        from imagekiln.steps.runs.start_times import StartClock
+        from imagekiln.steps.runtime.machine import process_age
 
-        clock = StartClock.of_process()
+        age = process_age()
         with open_progress() as progress:
-            stats = generate_shard(run, shard, progress, stop, process_clock=clock, helps=True)
+            stats = generate_shard(run, shard, progress, stop, age=age, helps=True)
         print_result(stats, text.format_shard)
     if judge:
         from imagekiln.steps.aggregate.preview import judge_first_shard
@@ -205,8 +201,7 @@ def aggregate(
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.steps.errors import Incomplete
-    from imagekiln.workflows.pod.outputs import write_aggregate_outputs
-    from imagekiln.workflows.pod.run_metrics import read_spending, write_figures
+    from imagekiln.workflows.pod.outputs import read_spending, write_figures, write_parameters
 
     add_log_context("aggregate", run)
     spent_before = read_spending(run) if outputs else None
@@ -221,7 +216,7 @@ def aggregate(
         if outputs:
             write_figures(outputs, run, spent_before, is_counted=is_counted)
     if outputs:
-        write_aggregate_outputs(outputs, summary)
+        write_parameters(outputs, {"ok": str(summary.ok)})
     print_result(summary, text.format_summary)
 
 
@@ -283,8 +278,7 @@ def outcome(outputs: Path | None, **facts: str) -> None:
     """
     from imagekiln.steps.errors import KilnError
     from imagekiln.workflows.pod.outcome import describe_outcome, read_outcome
-    from imagekiln.workflows.pod.outputs import write_parameters
-    from imagekiln.workflows.pod.run_metrics import EndedWorkflow, run_metric_values
+    from imagekiln.workflows.pod.outputs import EndedWorkflow, run_metric_values, write_parameters
     from imagekiln.workflows.pod.webhook import post_outcome
 
     workflow = EndedWorkflow(**facts)

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from imagekiln.steps.runtime.machine import format_log_event, is_log_structured
 from imagekiln.steps.runtime.sanitize import sanitize_json, sanitize_lines
+
+if TYPE_CHECKING:
+    from imagekiln.steps.plan.step import PlanResult
 
 T = TypeVar("T")
 FORMAT = "imagekiln.format"  # of results, in the context of a command
@@ -54,6 +57,13 @@ def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
 def print_note(text: str) -> None:
     """Print a sentence about the work in progress, next to the result and not in it."""
     print_text(text, err=True)
+
+
+def print_plan(result: "PlanResult", gpus: int = 1) -> None:
+    """Print a plan that is about to be carried out, next to the command's result."""
+    from imagekiln.workflows.cli.text import format_plan
+
+    print_note(format_plan(result, gpus))
 
 
 def print_failure(text: str, exit_code: int) -> None:

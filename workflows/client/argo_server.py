@@ -2,16 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain, first_line
-from imagekiln.workflows.client.access import SERVER_VARIABLE, server_variable
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows.client.api import (
     ARGO_KINDS,
     DELETION_QUERIES,
-    naming_place,
     object_path,
-    pod_event_selector,
 )
 from imagekiln.workflows.client.http import FOLLOW_TIMEOUT, LOG_TIMEOUT, ApiConnection
 from imagekiln.workflows.objects import (
@@ -24,7 +20,6 @@ from imagekiln.workflows.objects import (
 )
 
 NOT_FOUND = 404
-EVENT_SILENCE = 5  # seconds until a stream of events is taken for complete
 
 
 class ArgoServer:
@@ -42,11 +37,7 @@ class ArgoServer:
         return self.connection.request("POST", _path(kind, namespace), body=body)
 
     def apply(self, manifest: Json) -> Json:
-        """Create an object, or replace the one of its name. Raises TryAgain if others change it.
-
-        Argo's own state stays, as with Kubernetes: without the last time of a schedule, Argo would
-        make up for no run that it missed.
-        """
+        """Create an object, or replace the one of its name. Raises TryAgain if others change it."""
         kind, namespace, name = object_identity(manifest)
         try:
             current = self.get(kind, namespace, name)
@@ -57,8 +48,7 @@ class ArgoServer:
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """Return an object by its name."""
-        with naming_place(kind, namespace):
-            return self.connection.request("GET", _path(kind, namespace, name))
+        return self.connection.request("GET", _path(kind, namespace, name))
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """Return the objects that a label selector matches."""
@@ -80,21 +70,11 @@ class ArgoServer:
         """Suspend or resume a schedule."""
         path = _path("CronWorkflow", namespace, name)
         verb = "suspend" if suspended else "resume"
-        with naming_place("CronWorkflow", namespace):
-            self.connection.request("PUT", f"{path}/{verb}", body={})
+        self.connection.request("PUT", f"{path}/{verb}", body={})
 
-    def pod_events(self, namespace: str, pod: str) -> list[Json]:
-        """Return Kubernetes' events of a pod, of a second: Argo's server has only a stream."""
-        path = f"api/v1/stream/events/{object_path(namespace)}"
-        query = {
-            "listOptions.fieldSelector": pod_event_selector(pod),
-            "listOptions.timeoutSeconds": "1",
-        }
-        events: list[Json] = []
-        with suppress(TryAgain):  # the stream fell silent, or broke
-            lines = self.connection.stream_lines(path, query, EVENT_SILENCE)
-            events.extend(get_mapping(_parse_record(line), "result") for line in lines)
-        return list(filter(None, events))
+    def pod_events(self, namespace: str, pod: str) -> list[Json]:  # noqa: ARG002
+        """Return nothing: Argo's server has only a stream of events."""
+        return []
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
         """Yield the pod's log lines; from the log archive once the pod is gone."""
@@ -107,39 +87,28 @@ class ArgoServer:
         max_silence = FOLLOW_TIMEOUT if follow else LOG_TIMEOUT
         for line in self.connection.stream_lines(path, query, max_silence):
             if line.strip():
-                yield _log_line(_parse_record(line))
+                yield _log_line(json.loads(line))
 
 
 def _path(kind: str, namespace: str, *name: str) -> str:
-    path = ARGO_KINDS[kind].path
-    if not path:
-        raise BadInput(
-            f"Argo's server has no endpoint for a {kind}. "
-            f"Use the Kubernetes API instead: unset {server_variable() or SERVER_VARIABLE}."
-        )
-    return f"api/v1/{object_path(path, namespace, *name)}"
+    return f"api/v1/{object_path(ARGO_KINDS[kind].path, namespace, *name)}"
 
 
 def _replacement(current: Json, manifest: Json) -> Json:
-    """Return a manifest with Argo's state in the object that it replaces."""
-    metadata = object_metadata(manifest)
-    merged: Json = {
+    """Return a manifest with what Kubernetes would keep of the object that it replaces.
+
+    Without the last time of a schedule, Argo would make up for no run that it missed.
+    """
+    metadata: Json = {
         key: get_texts(current, "metadata", key) | get_texts(manifest, "metadata", key)
         for key in ("labels", "annotations")
     }
-    version = object_metadata(current).get("resourceVersion")
+    metadata["resourceVersion"] = object_metadata(current).get("resourceVersion")
+    spec = get_mapping(manifest, "spec")
+    if get_mapping(current, "spec").get("suspend"):
+        spec = {**spec, "suspend": True}
     state = {"status": current["status"]} if "status" in current else {}
-    return manifest | state | {"metadata": metadata | merged | {"resourceVersion": version}}
-
-
-def _parse_record(line: str) -> object:
-    """Return a record of a stream, a line of JSON; None if the line is empty."""
-    try:
-        return json.loads(line or "null")
-    except ValueError as error:
-        raise BadInput(
-            f"Argo's server sent {first_line(line)!r}, which is not JSON. Run again."
-        ) from error
+    return {**manifest, **state, "metadata": object_metadata(manifest) | metadata, "spec": spec}
 
 
 def _log_line(record: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.dates import parse_moment, parse_time_zone, require_date
@@ -16,33 +16,38 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptList
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect, next_command
-from imagekiln.workflows.client.failures import AlreadyExists
+from imagekiln.workflows.client.http import AlreadyExists
+from imagekiln.workflows.client.pods import FAILED_PHASES
 from imagekiln.workflows.client.resubmission import (
     find_running_twin,
-    require_no_running_twin,
+    is_stopping,
+    require_not_stopping,
     resubmit_workflow,
+    running_children,
     start_retry,
 )
 from imagekiln.workflows.client.status import (
-    FAILED_PHASES,
+    UNSAID,
     WorkflowStatus,
+    explain_wait,
     has_ended,
+    has_succeeded,
     read_available_status,
     read_status,
 )
-from imagekiln.workflows.client.stopping import require_not_stopping
-from imagekiln.workflows.client.waits import explain_wait, needs_events
-from imagekiln.workflows.objects import Json, object_identity
+from imagekiln.workflows.objects import Json, object_identity, object_name
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
+from imagekiln.workflows.templates.dag import PARENT_LABEL
 from imagekiln.workflows.templates.workflow import build_workflow, require_reachable_paths
 from imagekiln.workflows.templates.workflow_template import build_job_template, template_digest
 
 POLL_SECONDS = 5.0
 MAX_SILENCE_SECONDS = 600.0  # of an API that does not answer any more
+SILENCE = "No answer from the cluster; the workflow continues. Retrying for up to 10 minutes."
 OWN_LABEL = "app.kubernetes.io/part-of=imagekiln"
 TEMPLATE_PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds
 Started = TypeVar("Started")
+Stopping = Literal["stopping", "terminated", "ended", "succeeded"]
 
 
 def apply(job: Job, argo: ArgoApi | None = None) -> str:
@@ -50,8 +55,7 @@ def apply(job: Job, argo: ArgoApi | None = None) -> str:
     argo = argo or connect()
     template = _job_template(job)
     argo.apply(template)
-    _, _, name = object_identity(template)
-    return name
+    return object_name(template)
 
 
 def submit(
@@ -87,14 +91,18 @@ def submit(
 
     workflow = build()
     is_new = register_template(job, argo)
-    if not retry:
-        twin = find_running_twin(workflow, argo)
-        if twin is not None:
-            return read_available_status(twin)
-        return await_template(partial(_start, workflow, argo), is_new)
-
-    require_no_running_twin(workflow, argo)
-    return await_template(partial(start_retry, build, argo), is_new)
+    twin = find_running_twin(workflow, argo)
+    if twin is None:
+        start = partial(start_retry, build, argo) if retry else partial(_start, workflow, argo)
+        return await_template(start, is_new)
+    status = read_available_status(twin)
+    if retry:
+        stop_command = next_command("stop", status.name, status.namespace)
+        raise BadInput(
+            f"{status.name}: is still running. Wait for it, or stop it, before you retry: "
+            f"{stop_command}."
+        )
+    return status
 
 
 def register_template(job: Job, argo: ArgoApi) -> bool:
@@ -141,19 +149,16 @@ def get_status(name: str, namespace: str, argo: ArgoApi | None = None) -> Workfl
     argo = argo or connect()
     workflow = argo.get("Workflow", namespace, name)
     children = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
-    return _with_events(read_status(workflow, children), argo)
-
-
-def _with_events(status: WorkflowStatus, argo: ArgoApi) -> WorkflowStatus:
-    unexplained = next(filter(needs_events, status.waits), None)
-    if unexplained is None or unexplained.pod is None:
+    status = read_status(workflow, children)
+    unexplained = next((wait for wait in status.waits if wait.message in UNSAID and wait.pod), None)
+    if unexplained is None:
         return status
-    events: list[Json] = []
+    explained = unexplained
     with suppress(KilnError):  # without the right to read events, the wait stays unexplained
-        events = argo.pod_events(status.namespace, unexplained.pod)
-    explained = explain_wait(unexplained, events)
-    waits = tuple(explained if wait is unexplained else wait for wait in status.waits)
-    return replace(status, waits=waits)
+        events = argo.pod_events(namespace, str(unexplained.pod))
+        explained = explain_wait(unexplained, events)
+    waits = (explained if wait is unexplained else wait for wait in status.waits)
+    return replace(status, waits=tuple(waits))
 
 
 def watch(
@@ -162,15 +167,13 @@ def watch(
     argo: ArgoApi | None = None,
     every: float = POLL_SECONDS,
     *,
-    max_silence: float = MAX_SILENCE_SECONDS,
     report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[WorkflowStatus]:
-    """A workflow's status now, and every few seconds until it has ended.
+    """Yield a workflow's status now, and every few seconds until it has ended.
 
     The last one says how it ended, `next(watch(...))` how it stands. Raises Missing if there is no
-    such workflow, and TryAgain if the API does not answer the first question, or later for
-    `max_silence` seconds. Until then, the next status is just later: `report` is called with a
-    sentence when the API stops answering.
+    such workflow, and TryAgain if the API does not answer the first question, or later for ten
+    minutes. `report` is called with a sentence when the API stops answering.
     """
     argo = argo or connect()
     status = get_status(name, namespace, argo)
@@ -183,21 +186,15 @@ def watch(
         try:
             status = get_status(name, namespace, argo)
         except TryAgain:
-            if time.monotonic() - answered_at >= max_silence:
+            if time.monotonic() - answered_at >= MAX_SILENCE_SECONDS:
                 raise
             if not is_silent:
-                report(_silence_notice(max_silence))
+                report(SILENCE)
             is_silent = True
-            continue
-        answered_at = time.monotonic()
-        is_silent = False
-        yield status
-
-
-def _silence_notice(max_silence: float) -> str:
-    minutes = round(max_silence / 60)
-    limit = f"{minutes} minutes" if minutes > 1 else f"{max_silence:.0f} seconds"
-    return f"No answer from the cluster; the workflow continues. Retrying for up to {limit}."
+        else:
+            answered_at = time.monotonic()
+            is_silent = False
+            yield status
 
 
 def workflows(namespace: str, argo: ArgoApi | None = None) -> list[WorkflowStatus]:
@@ -219,6 +216,27 @@ def resubmit(name: str, namespace: str, argo: ArgoApi | None = None) -> Workflow
             f"{next_command('stop', name, namespace)}."
         )
     return resubmit_workflow(workflow, argo)
+
+
+def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> Stopping:
+    """Stop a workflow and its child workflows: pods finish their part; a resubmission resumes.
+
+    What is stopping already, all of it, is terminated: its exit handler, whose pods may find no
+    node, does not run. Returns which of both was done; "ended" or "succeeded" if nothing was to be
+    done.
+    """
+    argo = argo or connect()
+    workflow = argo.get("Workflow", namespace, name)
+    # The parent first, since it would create more children. Argo's server refuses to stop what
+    # has ended, and does not stop children with their parent.
+    running = [] if has_ended(workflow) else [workflow]
+    running += running_children(name, namespace, argo)
+    if not running:
+        return "succeeded" if has_succeeded(workflow) else "ended"
+    left = [member for member in running if not is_stopping(member)]
+    for member in left or running:
+        argo.stop(namespace, object_name(member), at_once=not left)
+    return "stopping" if left else "terminated"
 
 
 def require_readable_date(job: Job, date: str, timezone: str) -> None:

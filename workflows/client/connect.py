@@ -1,38 +1,100 @@
-"""The cluster that commands talk to, and the next commands that messages name."""
+"""The cluster that commands talk to: its address, and the login from environment or kubeconfig."""
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from imagekiln.steps.errors import BadInput
+
 if TYPE_CHECKING:  # all commands read this module, and start fast
+    from kubernetes.client import Configuration
+
     from imagekiln.workflows.client.api import ArgoApi
 
 DEFAULT_NAMESPACE = "imagekiln"
 NAMESPACE_VARIABLE = "IMAGEKILN_NAMESPACE"
+SERVER_VARIABLE = "ARGO_SERVER"  # the variables are those that the argo CLI reads
+AUTHORITIES_VARIABLE = "REQUESTS_CA_BUNDLE"
+LOOPBACK = "localhost,127.0.0.1,::1"  # never reached through a proxy, as with kubectl
 
 
 def connect(server: str | None = None, context: str | None = None) -> "ArgoApi":
-    """The Argo server that the caller or ARGO_SERVER names, or else the Kubernetes API.
+    """Return the Argo server that the caller or ARGO_SERVER names, or else the Kubernetes API.
 
     A context of kubeconfig means the Kubernetes API, whatever ARGO_SERVER says. Raises BadInput.
     """
-    from imagekiln.workflows.client.access import (
-        argo_server_access,
-        kubernetes_access,
-        server_from_environment,
-    )
+    from imagekiln.workflows.client.api import KubernetesApi
     from imagekiln.workflows.client.argo_server import ArgoServer
     from imagekiln.workflows.client.http import ApiConnection
-    from imagekiln.workflows.client.kubernetes import KubernetesApi
 
-    if not server and not context:
-        server = server_from_environment()
-    if server:
-        return ArgoServer(ApiConnection(argo_server_access(server)))
+    url = find_server(server, context)
+    if url:
+        return ArgoServer(ApiConnection(argo_server_access(url)))
     return KubernetesApi(ApiConnection(kubernetes_access(context)))
 
 
+def find_server(server: str | None = None, context: str | None = None) -> str | None:
+    """Return the Argo server to use, if any: that of the caller, else that of the environment."""
+    if server or context:
+        return server
+    return os.environ.get(SERVER_VARIABLE) or None
+
+
+def argo_server_access(url: str, environment: Mapping[str, str] = os.environ) -> "Configuration":
+    """Return access to an Argo server by its URL, or by host:port as the argo CLI writes it.
+
+    Raises BadInput.
+    """
+    configuration = _new_configuration()
+    try:
+        configuration.host = url if "://" in url else f"https://{url}"
+    except ValueError:
+        raise BadInput(f"{url}: is not a valid URL. Write https://host:port.") from None
+    configuration.ssl_ca_cert = environment.get(AUTHORITIES_VARIABLE)
+    token = environment.get("ARGO_TOKEN", "").strip()
+    if token:
+        configuration.api_key["authorization"] = token if " " in token else f"Bearer {token}"
+    if environment.get("ARGO_INSECURE_SKIP_VERIFY", "").lower() in ("true", "1"):
+        configuration.verify_ssl = False
+    return configuration
+
+
+def kubernetes_access(context: str | None = None) -> "Configuration":
+    """Return access to the Kubernetes API by a context of kubeconfig, by default the current one.
+
+    In a pod, by its service account. Raises BadInput.
+    """
+    from kubernetes import config
+
+    configuration = _new_configuration()
+    try:
+        if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+            config.load_incluster_config(client_configuration=configuration)
+        else:
+            config.load_kube_config(context=context, client_configuration=configuration)
+    except Exception as error:  # the library hardly checks the file: errors are of many kinds
+        text, *_ = str(error).partition("{")  # then an entry of the file, with its token or key
+        reason = " ".join(text.split()).rstrip(".") or "it is not a kubeconfig"
+        raise BadInput(
+            f"kubeconfig: names no cluster ({reason}). Set KUBECONFIG; for commands other than "
+            f"doctor, --server or {SERVER_VARIABLE} will do."
+        ) from error
+    if not configuration.ssl_ca_cert:
+        configuration.ssl_ca_cert = os.environ.get(AUTHORITIES_VARIABLE)
+    return configuration
+
+
+def _new_configuration() -> "Configuration":
+    """Return a configuration that uses the environment's proxy, though not for this machine."""
+    from kubernetes.client import Configuration
+
+    configuration = Configuration()
+    configuration.no_proxy = ",".join(filter(None, (configuration.no_proxy, LOOPBACK)))
+    return configuration
+
+
 def next_command(verb: str, name: str, namespace: str) -> str:
-    """A command to type as it is; it has the namespace unless it would take that one anyway."""
+    """Return a command to type as it is, with the namespace unless it is the default one."""
     assumed = os.environ.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE
     option = "" if namespace == assumed else f" -n {namespace}"
     return f"`imagekiln {verb} {name}{option}`"

@@ -7,21 +7,17 @@ used: they set no time-out, and reach no Argo server.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import urlencode
 
 from urllib3 import BaseHTTPResponse, HTTPResponse, PoolManager, Retry, Timeout, disable_warnings
-from urllib3.exceptions import HTTPError, InsecureRequestWarning
+from urllib3.exceptions import HTTPError, InsecureRequestWarning, SSLError
 
-from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.workflows.client.failures import (
-    TRANSIENT_STATUSES,
-    connection_error,
-    response_error,
-    root_cause_message,
-)
-from imagekiln.workflows.objects import Json, get_mapping, get_mappings
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.storage.failures import error_reason
+from imagekiln.workflows.objects import Json, get_mapping, get_mappings, get_texts
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -33,6 +29,37 @@ FOLLOW_TIMEOUT = 3600  # a log that is followed may stay silent for so long
 MAX_RETRIES = 4  # of one HTTP request; pods are retried by templates/pod_retries.py
 URL_CREDENTIALS = re.compile(r"//[^/@]*@")  # stripped from URLs in messages
 JSON_TYPE = "application/json"
+RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
+TRANSIENT_STATUSES = (410, *RETRIED_STATUSES)  # 410: of a list in pages that has taken too long
+PLAINTEXT_ERROR = "WRONG_VERSION_NUMBER"  # OpenSSL's name for an answer that is not TLS
+CONFLICT_MESSAGE = "the object has been modified"  # Argo's server may have 500 for it
+ANONYMOUS_USER = '"system:anonymous"'
+# By the start of Kubernetes' message: what to do about an object that does not exist.
+MISSING_ADVICE = {
+    "the server could not find the requested resource": (
+        "Check that Argo is installed: `imagekiln doctor JOB`."
+    ),
+    'namespaces "': (
+        "Set it up with `imagekiln manifests cluster` and `kubectl apply -k`, as docs/cluster.md "
+        "says, or set cluster.namespace."
+    ),
+    'workflows.argoproj.io "': "`imagekiln workflows -n NAMESPACE` lists those of a namespace.",
+    'cronworkflows.argoproj.io "': (
+        "`imagekiln schedule list -n NAMESPACE` lists those of a namespace."
+    ),
+}
+
+
+class AlreadyExists(BadInput):
+    """An object of this name exists."""
+
+
+class LoginRefused(BadInput):
+    """The API does not know the user."""
+
+
+class Forbidden(BadInput):
+    """The user is authenticated and lacks the right."""
 
 
 class ApiConnection:
@@ -60,10 +87,9 @@ class ApiConnection:
     ) -> Json:
         """Return the JSON answer to one request."""
         response = self._send(method, path, query, body, content_type=content_type)
-        try:
-            answer: object = json.loads(response.data)
-        except ValueError:
-            answer = None
+        answer: object = None
+        with suppress(ValueError):
+            answer = json.loads(response.data)
         if not isinstance(answer, dict):
             raise BadInput(
                 f"{self.url}: the answer is not a JSON object. "
@@ -73,15 +99,11 @@ class ApiConnection:
 
     def list_items(self, path: str, query: Mapping[str, str]) -> Iterator[Json]:
         """Yield the items of a Kubernetes list, requested in pages of the query's `limit`."""
-        page_query = dict(query)
-        while True:
-            page = self.request("GET", path, page_query)
+        continuation: object = ""
+        while continuation is not None:
+            page = self.request("GET", path, {**query, "continue": str(continuation)})
             yield from get_mappings(page, "items")
-
-            continuation = get_mapping(page, "metadata").get("continue")
-            if not continuation:
-                return
-            page_query["continue"] = str(continuation)
+            continuation = get_mapping(page, "metadata").get("continue") or None
 
     def stream_lines(
         self,
@@ -97,7 +119,7 @@ class ApiConnection:
                     yield line.removesuffix("\n")
             except (HTTPError, OSError) as error:
                 raise TryAgain(
-                    f"{self.url}: the connection broke ({root_cause_message(error)}). Run again."
+                    f"{self.url}: the connection broke ({_root_cause(error)}). Run again."
                 ) from error
 
     def _send(
@@ -112,30 +134,28 @@ class ApiConnection:
     ) -> BaseHTTPResponse:
         """Send one request, whose answer is accepted and yet to be read."""
         try:
+            # kubeconfig renews a login that is about to expire.
+            login = self._configuration.auth_settings().get("BearerToken")
+            authorization = {"Authorization": login["value"]} if login else {}
             response = self._pool.request(
                 method,
                 f"{self._base}/{path}?{urlencode(query or {})}".rstrip("?"),
                 body=None if body is None else json.dumps(body),
-                headers={"Content-Type": content_type, "Accept": "*/*", **self._login()},
+                headers={"Content-Type": content_type, "Accept": "*/*", **authorization},
                 timeout=Timeout(connect=CONNECT_TIMEOUT, read=silence),
                 redirect=False,
                 preload_content=False,
             )
             if not 200 <= response.status < 300:
-                raise response_error(response.status, response.reason, response.data, self.url)
+                raise _response_error(response, self.url)
         except ValueError:  # its message may quote a password or the token
             raise BadInput(
                 f"{self.url}: the address, its proxy's or the token is not valid. "
                 "Write https://host:port, or set the token again."
             ) from None
         except (HTTPError, OSError) as error:
-            raise connection_error(error, self.url) from error
+            raise _connection_error(error, self.url) from error
         return response
-
-    def _login(self) -> dict[str, str]:
-        """Return the header of the login, which kubeconfig renews when it is about to expire."""
-        login = self._configuration.auth_settings().get("BearerToken")
-        return {"Authorization": login["value"]} if login else {}
 
 
 def _open_pool(configuration: "Configuration") -> PoolManager:
@@ -147,9 +167,57 @@ def _open_pool(configuration: "Configuration") -> PoolManager:
     configuration.retries = Retry(
         MAX_RETRIES,
         backoff_factor=0.5,
-        status_forcelist=TRANSIENT_STATUSES,
+        status_forcelist=RETRIED_STATUSES,
         allowed_methods=None,
         raise_on_status=False,
         respect_retry_after_header=False,  # which may demand an hour
     )
     return cast("PoolManager", RESTClientObject(configuration).pool_manager)
+
+
+def _response_error(response: BaseHTTPResponse, url: str) -> KilnError:
+    """Return the error that a response with a failure status stands for."""
+    status = response.status
+    message = response.reason or "no reason"
+    with suppress(ValueError):  # Kubernetes and Argo explain themselves in JSON, proxies in HTML
+        text = get_texts(json.loads(response.data)).get("message", "")
+        message = " ".join(text[:500].split()).rstrip(".") or message
+    if status == 401 or (status == 403 and ANONYMOUS_USER in message):
+        return LoginRefused(f"{url}: did not accept the login ({message}). Log in again.")
+    if status in TRANSIENT_STATUSES or CONFLICT_MESSAGE in message:
+        return TryAgain(f"{url}: failed ({status}: {message}). Run again.")
+    if status == 403:
+        return Forbidden(f"{url}: access denied ({message}). Ask for the Role imagekiln-submitter.")
+    if status == 404:
+        advice = [advice for start, advice in MISSING_ADVICE.items() if message.startswith(start)]
+        return Missing(" ".join([f"{url}: {message}.", *advice]))
+    if status == 409:
+        return AlreadyExists(f"{url}: {message}.")
+    return BadInput(
+        f"{url}: rejected the request ({status}: {message}). "
+        "If this is not the API, write its own address."
+    )
+
+
+def _connection_error(error: Exception, url: str) -> KilnError:
+    """Return the error that a request without a response stands for."""
+    cause = _root_cause(error)
+    if not isinstance(getattr(error, "reason", error), SSLError):
+        return TryAgain(
+            f"{url}: did not answer ({cause}). Check the address and the network, then run again."
+        )
+    if PLAINTEXT_ERROR in cause:
+        return BadInput(f"{url}: does not use TLS. Write http:// before its address.")
+    return BadInput(
+        f"{url}: TLS failed ({cause}). For a certificate that is not trusted, set "
+        "REQUESTS_CA_BUNDLE to the file of its authority; ARGO_INSECURE_SKIP_VERIFY=true turns "
+        "the check of an Argo server off. For your own certificate, log in again."
+    )
+
+
+def _root_cause(error: BaseException) -> str:
+    """Return the message of the innermost cause, which explains a connection error."""
+    for cause in (getattr(error, "reason", None), *error.args):
+        if isinstance(cause, Exception):
+            return _root_cause(cause)
+    return error_reason(error)

@@ -6,22 +6,21 @@ missing. Retries of a single pod are Argo's, by `templates/pod_retries.py`.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import moment_in_utc
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import next_command
-from imagekiln.workflows.client.failures import AlreadyExists
+from imagekiln.workflows.client.http import AlreadyExists
+from imagekiln.workflows.client.pods import FAILED_PHASES
 from imagekiln.workflows.client.status import (
-    FAILED_PHASES,
     WorkflowStatus,
     has_ended,
     read_available_status,
     read_status,
 )
-from imagekiln.workflows.client.stopping import require_not_stopping, running_children
 from imagekiln.workflows.objects import (
     Json,
     get_mapping,
@@ -29,23 +28,22 @@ from imagekiln.workflows.objects import (
     get_texts,
     object_identity,
     object_metadata,
+    object_name,
+    object_namespace,
 )
-from imagekiln.workflows.templates.child_workflows import MAX_NAME_CHARS
+from imagekiln.workflows.templates.dag import MAX_NAME_CHARS, PARENT_LABEL
 from imagekiln.workflows.templates.workflow import API_VERSION, JOB_LABEL
 
 RESUBMIT_INFIX = "-again-"
 LONGEST_SUFFIX = f"{RESUBMIT_INFIX}999"
 ARGO_PREFIX = "workflows.argoproj.io/"
 NOT_COMPLETED = f"{ARGO_PREFIX}completed!=true"  # what has ended is large, and much of it
-CRON_LABEL = f"{ARGO_PREFIX}cron-workflow"  # on a workflow of a schedule: the schedule's name
 # A workflow that a CronWorkflow made has its date in this annotation.
 SCHEDULED_TIME_ANNOTATION = f"{ARGO_PREFIX}scheduled-time"
-# The other labels and annotations of Argo's hold the state of the workflow that has ended.
-COPIED_ARGO_KEYS = {
-    f"{ARGO_PREFIX}title",
-    f"{ARGO_PREFIX}description",
-    CRON_LABEL,
-    SCHEDULED_TIME_ANNOTATION,
+# The labels in which Argo keeps a workflow's state; Argo's own resubmission omits the same.
+STATE_LABELS = {
+    f"{ARGO_PREFIX}{name}"
+    for name in ("creator", "phase", "completed", "workflow-archiving-status")
 }
 
 
@@ -55,15 +53,11 @@ def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
     If an earlier resubmission runs or has succeeded, give that one instead. Raises BadInput while
     a child workflow still runs.
     """
-    metadata = object_metadata(workflow)
-    name = str(metadata["name"])
-    namespace = str(metadata["namespace"])
-    running = running_children(name, namespace, argo)
-    if running:
-        require_not_stopping(running[0])
-        child = object_metadata(running[0])["name"]
+    name, namespace = object_name(workflow), object_namespace(workflow)
+    for child in running_children(name, namespace, argo):
+        require_not_stopping(child)
         raise BadInput(
-            f"{child}: is still running, as a child of {name}. "
+            f"{object_name(child)}: is still running, as a child of {name}. "
             f"Wait for it, or stop both: {next_command('stop', name, namespace)}."
         )
 
@@ -74,6 +68,28 @@ def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
         argo,
         lambda existing: existing.phase not in FAILED_PHASES,
     )
+
+
+def running_children(name: str, namespace: str, argo: ArgoApi) -> list[Json]:
+    """Return the child workflows that have not ended: Argo does not stop them with their parent."""
+    children = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
+    return [child for child in children if not has_ended(child)]
+
+
+def is_stopping(workflow: Json) -> bool:
+    """Return whether somebody has stopped the workflow, which has not ended yet."""
+    return bool(get_mapping(workflow, "spec").get("shutdown")) and not has_ended(workflow)
+
+
+def require_not_stopping(workflow: Json) -> None:
+    """Raise BadInput while a workflow that was stopped has not ended."""
+    if is_stopping(workflow):
+        name = object_name(workflow)
+        raise BadInput(
+            f"{name}: is stopping. Wait for its end; if its last pods do not start, "
+            f"{next_command('stop', name, object_namespace(workflow))} terminates it, which "
+            "loses no image. Then run this again."
+        )
 
 
 def find_running_twin(workflow: Json, argo: ArgoApi) -> Json | None:
@@ -93,18 +109,6 @@ def find_running_twin(workflow: Json, argo: ArgoApi) -> Json | None:
     return None
 
 
-def require_no_running_twin(workflow: Json, argo: ArgoApi) -> None:
-    """Raise BadInput while another workflow does the same work."""
-    twin = find_running_twin(workflow, argo)
-    if twin is not None:
-        _, namespace, _ = object_identity(workflow)
-        name = str(object_metadata(twin)["name"])
-        raise BadInput(
-            f"{name}: is still running. Wait for it, or stop it, before you retry: "
-            f"{next_command('stop', name, namespace)}."
-        )
-
-
 def start_retry(build_retry: Callable[[int], Json], argo: ArgoApi) -> WorkflowStatus:
     """Start the job's next retry; give the latest one instead while that one still runs."""
     return _create_first_free(build_retry, 1, argo, lambda existing: not existing.ended)
@@ -120,23 +124,22 @@ def _create_first_free(
 
     Names are tried by number, so two clients at once end up with the same workflow.
     """
-    number = first
-    while True:
-        workflow = build(number)
-        try:
-            return read_status(argo.create(workflow))
-        except AlreadyExists:
-            existing = argo.get(*object_identity(workflow))
-            require_not_stopping(existing)
-            status = read_available_status(existing)
-            if is_acceptable(status):
-                return status
-        number += 1
+    workflow = build(first)
+    try:
+        return read_status(argo.create(workflow))
+    except AlreadyExists:
+        existing = argo.get(*object_identity(workflow))
+    require_not_stopping(existing)
+    status = read_available_status(existing)
+    if is_acceptable(status):
+        return status
+    return _create_first_free(build, first + 1, argo, is_acceptable)
 
 
 def _copy_workflow(workflow: Json, name: str) -> Json:
     """The same work under another name, without the state of the workflow that has ended."""
     metadata = object_metadata(workflow)
+    labels = get_texts(metadata, "labels")
     spec = dict(get_mapping(workflow, "spec"))
     spec.pop("shutdown", None)
     # Argo's server answers without apiVersion and kind.
@@ -145,8 +148,8 @@ def _copy_workflow(workflow: Json, name: str) -> Json:
         "kind": "Workflow",
         "metadata": {
             "namespace": metadata["namespace"],
-            "labels": _without_argo_state(get_texts(metadata, "labels")),
-            "annotations": _without_argo_state(get_texts(metadata, "annotations")),
+            "labels": {key: labels[key] for key in labels.keys() - STATE_LABELS},
+            "annotations": get_texts(metadata, "annotations"),
             "name": name,
             "ownerReferences": _schedules(metadata),
         },
@@ -165,15 +168,6 @@ def _schedules(metadata: Json) -> list[Json]:
         for owner in get_mappings(metadata, "ownerReferences")
         if owner.get("kind") == "CronWorkflow"
     ]
-
-
-def _without_argo_state(values: Mapping[str, str]) -> dict[str, str]:
-    """Labels or annotations without those in which Argo keeps a workflow's state."""
-    return {
-        key: value
-        for key, value in values.items()
-        if key in COPIED_ARGO_KEYS or not key.startswith(ARGO_PREFIX)
-    }
 
 
 def _shorten_name(name: str) -> str:

@@ -1,17 +1,15 @@
 """A job on a schedule: create, list, pause, resume and delete it, backfill past days."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
-from heapq import merge
-from itertools import islice, takewhile
+from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.dates import parse_moment, parse_time_zone
+from imagekiln.steps.job.dates import parse_time_zone
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runtime.figures import format_time
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import (
     OWN_LABEL,
@@ -20,7 +18,8 @@ from imagekiln.workflows.client.client import (
     submit,
 )
 from imagekiln.workflows.client.connect import connect
-from imagekiln.workflows.client.status import FAILED_PHASES, WorkflowStatus, read_available_status
+from imagekiln.workflows.client.pods import FAILED_PHASES
+from imagekiln.workflows.client.status import WorkflowStatus, read_available_status
 from imagekiln.workflows.objects import (
     Json,
     get_list,
@@ -45,17 +44,11 @@ CHANGED_ANNOTATION = "imagekiln.dev/times-changed"
 
 
 def create(
-    job: Job,
-    crons: tuple[str, ...],
-    timezone: str = "UTC",
-    argo: ArgoApi | None = None,
-    *,
-    report: Callable[[str], None] = lambda _: None,
+    job: Job, crons: tuple[str, ...], timezone: str = "UTC", argo: ArgoApi | None = None
 ) -> str:
-    """Run the job on a schedule of lines such as `30 1 * * *`; give the schedule's name.
+    """Run the job on a schedule of lines such as `30 1 * * *`; return the schedule's name.
 
-    A second call changes the schedule, which stays paused if it is. `report` is called with the
-    times that it had, if they change.
+    A second call changes the schedule, which stays paused if it is.
     """
     argo = argo or connect()
     timezone = parse_time_zone(timezone).key  # Argo takes what surrounds a name for a part of it
@@ -63,51 +56,26 @@ def create(
     cron_workflow = build_cron_workflow(job, profile, crons, timezone)
 
     is_new = register_template(job, argo)
-    await_template(partial(_apply_schedule, cron_workflow, argo, report), is_new)
-    _, _, name = object_identity(cron_workflow)
-    return name
+    await_template(partial(_apply_schedule, cron_workflow, argo), is_new)
+    return object_name(cron_workflow)
 
 
-def _apply_schedule(cron_workflow: Json, argo: ArgoApi, report: Callable[[str], None]) -> None:
-    """Create a schedule, or update the one of its name."""
-    try:
-        current = argo.get(*object_identity(cron_workflow))
-    except Missing:
-        argo.apply(cron_workflow)
-        return
-    argo.apply(_with_state(cron_workflow, current))
-    crons, timezone = _read_times(current)
-    if _read_times(cron_workflow) != (crons, timezone):
-        times = f"{', '.join(crons)} {timezone}"
-        report(f"{object_name(cron_workflow)}: its times were {times}. They name its runs.")
+def _apply_schedule(cron_workflow: Json, argo: ArgoApi) -> None:
+    """Create a schedule, or update the one of its name.
 
-
-def _with_state(cron_workflow: Json, current: Json) -> Json:
-    """A schedule with what the manifest of the current one does not say.
-
-    Whether it is suspended is the operator's decision. The times name its runs, so that those from
-    before a change have other names than a backfill would give them.
+    Its times name its runs, so it says since when it has them: a backfill would give runs from
+    before a change other names.
     """
-    changed_at = _read_change(current)
-    if _read_times(current) != _read_times(cron_workflow):
-        changed_at = datetime.now(UTC)
-    spec = get_mapping(cron_workflow, "spec")
-    metadata = object_metadata(cron_workflow)
-    if get_mapping(current, "spec").get("suspend"):
-        spec = spec | {"suspend": True}
-    if changed_at is not None:
-        annotations = get_texts(metadata, "annotations")
-        annotations[CHANGED_ANNOTATION] = changed_at.isoformat(timespec="seconds")
-        metadata = metadata | {"annotations": annotations}
-    return cron_workflow | {"metadata": metadata, "spec": spec}
-
-
-def _read_change(cron_workflow: Json) -> datetime | None:
-    """Return when the times of a schedule were changed last; None if they never were."""
-    text = get_texts(cron_workflow, "metadata", "annotations").get(CHANGED_ANNOTATION, "")
-    with suppress(BadInput):
-        return parse_moment(text, parse_time_zone("UTC"))
-    return None
+    with suppress(Missing):
+        current = argo.get(*object_identity(cron_workflow))
+        changed_at = get_texts(current, "metadata", "annotations").get(CHANGED_ANNOTATION)
+        if _read_times(current) != _read_times(cron_workflow):
+            changed_at = datetime.now(UTC).isoformat(timespec="seconds")
+        if changed_at:
+            metadata = object_metadata(cron_workflow)
+            annotations = get_texts(metadata, "annotations") | {CHANGED_ANNOTATION: changed_at}
+            cron_workflow = {**cron_workflow, "metadata": metadata | {"annotations": annotations}}
+    argo.apply(cron_workflow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +106,6 @@ def list_schedules(namespace: str, argo: ArgoApi | None = None) -> list[Schedule
 
 def _read_schedule_status(namespace: str, cron_workflow: Json) -> ScheduleStatus:
     status = get_mapping(cron_workflow, "status")
-    last_started = status.get("lastScheduledTime")
     crons, timezone = _read_times(cron_workflow)
     suspended = bool(get_mapping(cron_workflow, "spec").get("suspend"))
     return ScheduleStatus(
@@ -147,7 +114,7 @@ def _read_schedule_status(namespace: str, cron_workflow: Json) -> ScheduleStatus
         crons=tuple(crons),
         timezone=timezone,
         suspended=suspended,
-        last_started=str(last_started) if last_started else None,
+        last_started=cast("str | None", status.get("lastScheduledTime")),
         running=tuple(str(workflow.get("name", "")) for workflow in get_mappings(status, "active")),
         next_start=None if suspended else find_next_start(crons, timezone),
     )
@@ -175,8 +142,7 @@ def delete(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
     """Delete a schedule. The workflows that it started go on. Raises Missing."""
     argo = argo or connect()
     argo.get("CronWorkflow", namespace, name)  # deleting what is not there succeeds in silence
-    with suppress(Missing):  # an answer was lost, and the request sent again
-        argo.delete("CronWorkflow", namespace, name)
+    argo.delete("CronWorkflow", namespace, name)
 
 
 def pause(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
@@ -210,7 +176,8 @@ def backfill(
     Raises Missing if there is no schedule, and BadInput for no fire times or too many, for times
     from before a change of the schedule, and for runs that would make the same new rows.
     """
-    require_day_order(first, last)
+    if last < first:
+        raise BadInput(f"backfill: the last day, {last}, is before the first, {first}. Swap them.")
     if not retry and shares_new_rows(job):
         raise BadInput(
             f"{job.name}: makes what is new in one table, whichever run it is in. "
@@ -221,8 +188,12 @@ def backfill(
     crons, timezone = _read_times(cron_workflow)
     zone = parse_time_zone(timezone)
     times = _past_fire_times(crons, timezone, first, last)
-    _require_reasonable_number(times, cron_workflow_name(job), f"from {first} to {last}")
-    _require_unchanged(cron_workflow, times[0], cron_workflow_name(job))
+    name = cron_workflow_name(job)
+    if not times:
+        raise BadInput(f"{name}: has no past run time from {first} to {last}. Choose earlier days.")
+    if len(times) > MAX_FIRE_TIMES:
+        raise BadInput(f"{name}: has more than {MAX_FIRE_TIMES} run times. Choose fewer days.")
+    _require_unchanged(cron_workflow, times[0], name)
 
     runs = []
     for fire_time in times:
@@ -233,20 +204,12 @@ def backfill(
     return runs
 
 
-def require_day_order(first: date, last: date) -> None:
-    """Raise BadInput if the last day of a backfill is before the first."""
-    if last < first:
-        raise BadInput(f"backfill: the last day, {last}, is before the first, {first}. Swap them.")
-
-
 def _read_schedule(job: Job, argo: ArgoApi) -> Json:
     """The job's schedule. Raises Missing."""
     name = cron_workflow_name(job)
     try:
         return argo.get("CronWorkflow", job.cluster.namespace, name)
     except Missing as error:
-        if name not in str(error):  # the kind itself is not served
-            raise
         raise Missing(
             f"{job.name}: has no schedule in namespace {job.cluster.namespace}, whose past runs "
             "could be submitted. Create one: `imagekiln schedule create JOB --cron CRON`; or "
@@ -255,36 +218,24 @@ def _read_schedule(job: Job, argo: ArgoApi) -> Json:
         ) from error
 
 
-def _past_fire_times(crons: list[str], timezone: str, first: date, last: date) -> list[datetime]:
-    """The fire times of all cron lines, in order and each once; one too many where there are more.
+def _past_fire_times(
+    crons: Sequence[str], timezone: str, first: date, last: date
+) -> list[datetime]:
+    """Return the fire times of all cron lines, in order and each once.
 
     None that is still to come: planned early, a run would freeze prompts not yet written.
     """
     now = datetime.now(UTC)
-    times_by_cron = [fire_times(cron, timezone, first, last) for cron in crons]
-    all_times = merge(*times_by_cron)
-    past = takewhile(lambda fire_time: fire_time <= now, all_times)
-    bounded = islice(past, MAX_FIRE_TIMES * len(crons) + 1)  # the lines may share fire times
-    unique = dict.fromkeys(bounded)
-    first_ones = islice(unique, MAX_FIRE_TIMES + 1)
-    return list(first_ones)
-
-
-def _require_reasonable_number(times: list[datetime], name: str, days: str) -> None:
-    if not times:
-        raise BadInput(f"{name}: has no past run time {days}. Choose earlier days.")
-    if len(times) > MAX_FIRE_TIMES:
-        raise BadInput(
-            f"{name}: has more than {MAX_FIRE_TIMES} run times {days}. Choose fewer days."
-        )
+    times = {time for cron in crons for time in fire_times(cron, timezone, first, last)}
+    return sorted(time for time in times if time <= now)
 
 
 def _require_unchanged(cron_workflow: Json, first: datetime, name: str) -> None:
     """Raise BadInput for a fire time from before the schedule had its times of now."""
-    changed_at = _read_change(cron_workflow)
-    if changed_at is not None and first < changed_at:
+    changed_at = get_texts(cron_workflow, "metadata", "annotations").get(CHANGED_ANNOTATION)
+    if changed_at and first < datetime.fromisoformat(changed_at):
         raise BadInput(
-            f"{name}: has these times only since {format_time(changed_at.timestamp())}. Runs from "
+            f"{name}: has these times only since {changed_at}. Runs from "
             "before are named by the times of then, and would be made a second time. Choose later "
             "days, or submit each by its own time: "
             "`imagekiln submit JOB --date 2026-11-20T01:30 --timezone ZONE`."

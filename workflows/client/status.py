@@ -1,40 +1,62 @@
 """The status of a workflow: what a person looks at, and what a program waits for."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.client.connect import next_command
-from imagekiln.workflows.client.nodes import (
+from imagekiln.workflows.client.pods import (
     ENDED_PHASES,
-    PodAttempt,
-    aggregate_figures,
-    pending_groups,
-    plan_outputs,
-    pod_attempts,
-)
-from imagekiln.workflows.client.steps import (
+    FAILED_PHASES,
+    STAGES,
     STOPPED,
+    Attempts,
+    PodAttempt,
     Stage,
     StepFailure,
-    current_stage,
     failure_cause,
     is_finish_step,
+    parse_figures,
+    pending_groups,
+    pod_attempts,
+    step_order,
+    step_outputs,
 )
-from imagekiln.workflows.client.waits import STARTING, StepWait, find_cause, find_waits
-from imagekiln.workflows.objects import Json, get_mapping, object_metadata
+from imagekiln.workflows.objects import Json, get_mapping, object_name, object_namespace
 from imagekiln.workflows.templates.metrics import COST, GPU_USES, IMAGE_STATUSES
 
 SHUTDOWN_STATUS = "Stopped with strategy"  # of a workflow that was stopped or terminated
-FAILED_PHASES = ("Failed", "Error")
-PLAIN_KEYS = ("phase", "message", "startedAt", "finishedAt")  # of a status, beside its nodes
 PICKUP_TIME = timedelta(seconds=30)  # a controller that runs starts a workflow within seconds
-
-Attempts = Sequence[PodAttempt]  # at one pod, the latest last
+# By a pattern of Argo's or Kubernetes' message: the cause in words. The first that matches counts.
+CAUSES = (
+    (r"Waiting for .+ lock", "other batches hold the semaphore or mutex"),
+    (r"exceeded quota", "the quota is used up"),
+    (r"TriggeredScaleUp|Nominated", "a node is being added"),
+    (r"Insufficient [\w.-]+/|cannot allocate all claims", "no GPU is free"),
+    (r"Insufficient \w", "no node has room"),
+    (
+        r"FailedMount|FailedAttachVolume|[Pp]ersistent[Vv]olume|volume node affinity",
+        "a volume is not ready",
+    ),
+    (r"didn't match Pod's|untolerated taint", "no node fits the profile"),
+    (
+        r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull|ImageInspect|"
+        r"Failed to pull image",
+        "the image cannot be pulled",
+    ),
+    (r"Pulling", "the image is being pulled"),
+    (r"CreateContainerConfigError", "a Secret or ConfigMap is missing"),
+    (r"FailedCreatePodSandBox|FailedScheduling", "Kubernetes cannot start it"),
+)
+# Causes that may pass, or never will: Kubernetes' message does not tell them apart.
+UNFIT_CAUSES = ("no GPU is free", "no node has room", "no node fits the profile")
+UNSAID = ("", "ContainerCreating", "PodInitializing")  # messages that explain nothing
+STARTING = "it is being started"
+RETRY_PAUSE = "the next attempt comes after a pause"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +70,27 @@ class PodCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class StepWait:
+    """Pods of one step that wait for the same. `message` is Argo's or Kubernetes' own, of one."""
+
+    step: str
+    pods: int
+    cause: str
+    message: str
+    pod: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkflowStatus:
     """A workflow at one moment.
 
-    `run` and `images` are None until planning has finished; `rate` (images per second while
-    generating) and `seconds_left` until the first images are made. `stage` is None before the
-    workflow has started and once it has ended. `waits` says what pods wait for, and `cause` in one
-    line why the workflow failed. `warnings` are failures that changed nothing about its end: those
-    of the exit handler. `device_seconds`, by use, and `cost` are what the run took since it was
-    aggregated before, in this workflow and in any that was stopped; empty and None until they are
-    known, `cost` also where there is no price. `statuses` counts the images of the run by status,
-    once it was aggregated.
+    `run` and `images` are None until planning has finished; `rate` (images per second) and
+    `seconds_left` unless pods are generating. `stage` is None before the workflow has started and
+    once it has ended. `waits` says what pods wait for, and `cause` in one line why the workflow
+    failed. `warnings` are failures that changed nothing about its end: those of the exit handler.
+    `device_seconds`, by use, and `cost` are what the run took since it was aggregated before;
+    `statuses` counts its images by status. They are empty and None until it was aggregated, `cost`
+    also without a price.
     """
 
     name: str
@@ -89,70 +121,55 @@ class WorkflowStatus:
 
 
 def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus:
-    """The status of a workflow, its child workflows counted in.
+    """Return the status of a workflow, its child workflows counted in.
 
     Raises BadInput if Argo keeps the nodes in its database.
     """
-    metadata = object_metadata(workflow)
-    state = cast("Json", workflow.get("status") or {})
+    state = get_mapping(workflow, "status")
     phase = _phase(workflow)
-    message = str(state.get("message") or "")
-    finished = _text_or_none(state.get("finishedAt"))
+    members = (workflow, *children)
+    pods = [attempts for member in members for attempts in pod_attempts(member)]
+    failures = _failures(pods)
+    fatal = tuple(failure for failure in failures if not is_finish_step(failure.step))
 
-    pods: list[Attempts] = []
-    for member in (workflow, *children):
-        pods += pod_attempts(member)
-    shards = _generate_pods(pods)
-    failures, warnings = _failures(pods)
-
-    outputs = plan_outputs(workflow)
+    outputs = step_outputs(pods, "plan")
+    shards = _shards(pods)
+    counts = _count_pods(shards)
     images = int(outputs["images"]) if "images" in outputs else None
-    images_done = _count_images(shards, outputs)
-    stage = _stage(pods, phase, planned=images is not None)
-    # The pause in which a canary is judged says nothing of the pods after it.
-    has_canary = outputs.get("canary") == "1"
-    rest = [attempts for attempts in shards if attempts[-1].shard != 0] if has_canary else shards
-    rate = _image_rate(_count_images(rest, outputs), rest, _generation_end(rest, stage, finished))
-    figures = aggregate_figures(workflow)
-    seconds_left = None
-    if rate and images is not None:
-        seconds_left = (images - images_done) / rate
+    made = _count_images(shards, images or 0, int(outputs.get("pods", "1")))
+    rate = None if phase in ENDED_PHASES else _image_rate(shards, made, counts.running)
+    figures = parse_figures(step_outputs(pods, "aggregate").get("figures", ""))
     return WorkflowStatus(
-        name=str(metadata["name"]),
-        namespace=str(metadata["namespace"]),
+        name=object_name(workflow),
+        namespace=object_namespace(workflow),
         phase=phase,
-        message=message,
+        message=str(state.get("message") or ""),
         run=outputs.get("run"),
         images=images,
-        made=images_done,
-        pods=_count_pods(shards),
+        made=made,
+        pods=counts,
         rate=rate,
-        seconds_left=seconds_left,
-        started=_text_or_none(state.get("startedAt")),
-        finished=finished,
-        failures=failures,
-        warnings=warnings,
-        cause=_cause(failures, workflow) if phase in FAILED_PHASES else None,
-        stage=stage,
-        waits=() if phase in ENDED_PHASES else _waits([workflow, *children], pods),
+        seconds_left=(images - made) / rate if rate and images is not None else None,
+        started=cast("str | None", state.get("startedAt")),
+        finished=cast("str | None", state.get("finishedAt")),
+        failures=fatal,
+        warnings=tuple(failure for failure in failures if failure not in fatal),
+        cause=_cause(fatal, workflow) if phase in FAILED_PHASES else None,
+        stage=_stage(pods, phase, planned=images is not None),
+        waits=() if phase in ENDED_PHASES else _waits(members, pods),
         device_seconds={use: figures[use] for use in GPU_USES if use in figures},
         cost=figures.get(COST) or None,
         statuses={name: int(figures[name]) for name in IMAGE_STATUSES if figures.get(name)},
     )
 
 
-def _text_or_none(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
 def read_available_status(workflow: Json) -> WorkflowStatus:
-    """The status of a workflow, without counts if its nodes are in Argo's database."""
+    """Return the status of a workflow, without counts if its nodes are in Argo's database."""
     try:
         return read_status(workflow)
     except BadInput:
-        state = get_mapping(workflow, "status")
-        plain = {key: state[key] for key in state if key in PLAIN_KEYS}
-        return read_status(workflow | {"status": plain})
+        state = get_mapping(workflow, "status") | {"offloadNodeStatusVersion": ""}
+        return read_status(workflow | {"status": state})
 
 
 def has_ended(workflow: Json) -> bool:
@@ -169,7 +186,7 @@ def _phase(workflow: Json) -> str:
     return str(get_mapping(workflow, "status").get("phase") or "Pending")
 
 
-def _generate_pods(pods: Sequence[Attempts]) -> list[Attempts]:
+def _shards(pods: Iterable[Attempts]) -> list[Attempts]:
     """Return the attempts at each shard.
 
     A child workflow has a pod for the canary's shard too, which finds its images made.
@@ -181,63 +198,38 @@ def _generate_pods(pods: Sequence[Attempts]) -> list[Attempts]:
     return list(shards.values())
 
 
-def _count_images(shards: Sequence[Attempts], outputs: Mapping[str, str]) -> int:
-    """Return how many images pods have made, by the progress that Argo has read.
+def _count_images(shards: Iterable[Attempts], images: int, pods: int) -> int:
+    """Return how many of the images are made, by the progress that Argo has read.
 
-    A pod that is done, and of which it has read none, has made its share of what the others leave.
+    A pod that is done, and of which it has read none, counts for its share.
     """
-    images = int(outputs.get("images", "0"))
-    pods = int(outputs.get("pods", "1"))
     if not pods:  # the run had finished before this workflow planned it
         return images
-    sizes = list(filter(None, map(_pod_images, shards)))
-    share = max(0, images - sum(sizes)) / max(1, pods - len(sizes))
-    made = sum(_images_done(attempts, share) for attempts in shards)
+    made = 0.0
+    for attempts in shards:
+        progress = sum(attempt.images_done for attempt in attempts)
+        is_unread = attempts[-1].phase == "Succeeded" and not progress
+        made += images / pods if is_unread else progress
     return min(images, round(made))
 
 
-def _images_done(attempts: Attempts, share: float) -> float:
-    """Return how many images a pod has made: its progress, or all images once it is done."""
-    if attempts[-1].phase == "Succeeded":
-        return _pod_images(attempts) or share
-    return _progress(attempts)
+def _image_rate(shards: Iterable[Attempts], made: int, running: int) -> float | None:
+    """Return images per second of the pods that run, as fast as all pods were so far."""
+    now = datetime.now(UTC)
+    seconds = 0.0
+    for attempts in shards:
+        for attempt in attempts:
+            if attempt.started:
+                end = datetime.fromisoformat(attempt.finished) if attempt.finished else now
+                seconds += (end - datetime.fromisoformat(attempt.started)).total_seconds()
+    return made / seconds * running if made and running and seconds > 0 else None
 
 
-def _pod_images(attempts: Attempts) -> int:
-    """Count the images of a pod. A later attempt leaves out those that existed before it."""
-    earlier = accumulate((attempt.images_done for attempt in attempts), initial=0)
-    return max(done + attempt.images for done, attempt in zip(earlier, attempts, strict=False))
-
-
-def _progress(attempts: Attempts) -> int:
-    return sum(attempt.images_done for attempt in attempts)
-
-
-def _image_rate(images: int, shards: Sequence[Attempts], end: str | None) -> float | None:
-    """Images per second since the first pod of generate started."""
-    starts = [attempts[0].started for attempts in shards if attempts[0].started]
-    if not images or not starts:
-        return None
-    start = datetime.fromisoformat(min(starts))
-    last = datetime.fromisoformat(end) if end else datetime.now(UTC)
-    return images / max(1.0, (last - start).total_seconds())
-
-
-def _generation_end(
-    shards: Sequence[Attempts], stage: Stage | None, finished: str | None
-) -> str | None:
-    """Return when generating was over; None while it is not."""
-    if stage in ("rewrite", "plan", "fetch", "generate"):
-        return None
-    ends = [attempts[-1].finished for attempts in shards if attempts[-1].finished]
-    return max(ends, default=finished)
-
-
-def _count_pods(shards: Sequence[Attempts]) -> PodCounts:
-    waiting = sum(attempts[-1].is_waiting for attempts in shards)
-    phases = Counter(attempts[-1].phase for attempts in shards if not attempts[-1].is_waiting)
+def _count_pods(shards: Iterable[Attempts]) -> PodCounts:
+    latest = [attempts[-1] for attempts in shards]
+    phases = Counter("waiting" if pod.is_waiting else pod.phase for pod in latest)
     return PodCounts(
-        waiting=waiting,
+        waiting=phases["waiting"],
         running=phases["Running"],
         done=phases["Succeeded"],
         failed=sum(phases[phase] for phase in FAILED_PHASES),
@@ -245,79 +237,97 @@ def _count_pods(shards: Sequence[Attempts]) -> PodCounts:
 
 
 def _stage(pods: Sequence[Attempts], phase: str, *, planned: bool) -> Stage | None:
-    """The stage that a workflow is in; None before it has started, and once it has ended."""
+    """Return the furthest stage that has begun; between two pods, the one that comes next."""
     if phase in ENDED_PHASES or (phase == "Pending" and not pods):
         return None
-    return current_stage({attempts[-1].step for attempts in pods}, planned=planned)
+    begun = {attempts[-1].step for attempts in pods} & STAGES.keys()
+    stage = STAGES[max(begun, key=step_order)] if begun else "plan"
+    return "generate" if stage == "plan" and planned else stage
 
 
-def _failures(
-    pods: Sequence[Attempts],
-) -> tuple[tuple[StepFailure, ...], tuple[StepFailure, ...]]:
-    """The steps that failed for good: those that fail the workflow, and those that do not."""
-    failures: list[StepFailure] = []
-    warnings: list[StepFailure] = []
-    for attempts in pods:
-        last = attempts[-1]
-        if last.phase not in FAILED_PHASES or last.is_waiting:
-            continue
-        kind = warnings if is_finish_step(last.step) else failures
-        kind.append(StepFailure(last.step, last.shard, len(attempts), last.message))
-    return tuple(failures), tuple(warnings)
+def _failures(pods: Iterable[Attempts]) -> tuple[StepFailure, ...]:
+    """Return the steps that failed for good."""
+    return tuple(
+        StepFailure(last.step, last.shard, len(earlier) + 1, last.message)
+        for *earlier, last in pods
+        if last.phase in FAILED_PHASES and not last.is_waiting
+    )
 
 
 def _cause(failures: Sequence[StepFailure], workflow: Json) -> str | None:
     """Explain why a workflow failed; if it was stopped, with the command to resume it."""
-    state = cast("Json", workflow.get("status") or {})
-    cause = failure_cause(failures) or str(state.get("message") or "")
+    message = str(get_mapping(workflow, "status").get("message") or "")
+    cause = failure_cause(failures) or message
     if cause.endswith(STOPPED) or SHUTDOWN_STATUS in cause:
-        metadata = object_metadata(workflow)
-        resume = next_command("resubmit", str(metadata["name"]), str(metadata["namespace"]))
+        resume = next_command("resubmit", object_name(workflow), object_namespace(workflow))
         return f"{STOPPED}; {resume} resumes it"
     return cause or None
 
 
-def _waits(workflows: Sequence[Json], pods: Sequence[Attempts]) -> tuple[StepWait, ...]:
-    """Return the waits of the pods, and of the workflow as a whole."""
-    latest = [attempts[-1] for attempts in pods]
+def _waits(workflows: Sequence[Json], pods: Iterable[Attempts]) -> tuple[StepWait, ...]:
+    """Return what the workflow as a whole waits for, then its pods, the commonest wait first."""
+    attempts = [attempts[-1] for attempts in pods]
     for workflow in workflows:
-        latest += pending_groups(workflow)
-    waits = find_waits(latest)
-    whole = _workflow_wait(workflows[0]) or _last_pods_wait(workflows[0], waits)
-    return (whole, *waits) if whole else waits
+        attempts += pending_groups(workflow)
+    groups: dict[tuple[str, str], StepWait] = {}
+    for attempt in attempts:
+        if attempt.is_waiting:
+            wait = _to_wait(attempt)
+            group = groups.setdefault((wait.step, wait.cause), wait)
+            groups[wait.step, wait.cause] = replace(group, pods=group.pods + 1)
+    waits = sorted(groups.values(), key=lambda wait: -wait.pods)
+    return (*_workflow_wait(workflows[0]), *waits)
 
 
-def _last_pods_wait(workflow: Json, waits: Sequence[StepWait]) -> StepWait | None:
-    """Return the wait of a stopped workflow for pods that may never start, if it has one.
-
-    They are those of its exit handler.
-    """
-    spec = cast("Json", workflow.get("spec") or {})
-    if spec.get("shutdown") != "Stop" or all(wait.cause == STARTING for wait in waits):
-        return None
-    metadata = object_metadata(workflow)
-    again = next_command("stop", str(metadata["name"]), str(metadata["namespace"]))
-    return StepWait("workflow", 0, f"it is stopping; {again} again terminates it", "")
+def _to_wait(attempt: PodAttempt) -> StepWait:
+    """Return what a pod waits for, as a group that has no pod yet."""
+    if attempt.next_attempt is None:
+        cause = find_cause(attempt.message)
+        return StepWait(attempt.step, 0, cause, attempt.message, attempt.pod)
+    parts = filter(None, (attempt.next_attempt, f"the last one ended with {attempt.message}"))
+    return StepWait(attempt.step, 0, RETRY_PAUSE, "; ".join(parts))
 
 
-def _workflow_wait(workflow: Json) -> StepWait | None:
-    """Return the wait of a workflow as a whole, before any of its pods."""
-    spec = cast("Json", workflow.get("spec") or {})
-    state = cast("Json", workflow.get("status") or {})
-    if spec.get("suspend"):
-        return StepWait("workflow", 0, "it is suspended until its queue or somebody resumes it", "")
-    if not state.get("phase"):
-        cause = "Argo's controller has not started it"
-        return StepWait("workflow", 0, cause, "") if _age(workflow) > PICKUP_TIME else None
+def _workflow_wait(workflow: Json) -> list[StepWait]:
+    """Return what a workflow as a whole waits for, before any of its pods."""
+    state = get_mapping(workflow, "status")
     message = str(state.get("message") or "")
-    if state["phase"] == "Pending" and message:
-        return StepWait("workflow", 0, find_cause(message), message)
-    return None
+    created = get_mapping(workflow, "metadata").get("creationTimestamp")
+    if get_mapping(workflow, "spec").get("suspend"):
+        cause, message = "it is suspended until its queue or somebody resumes it", ""
+    elif state.get("phase") == "Pending" and message:
+        cause = find_cause(message)
+    elif not state.get("phase") and created and _is_old(str(created)):
+        cause = "Argo's controller has not started it"
+    else:
+        return []
+    return [StepWait("workflow", 0, cause, message)]
 
 
-def _age(workflow: Json) -> timedelta:
-    """Return the age of a workflow; zero if it is not known."""
-    created = object_metadata(workflow).get("creationTimestamp")
-    if not created:
-        return timedelta()
-    return datetime.now(UTC) - datetime.fromisoformat(str(created))
+def _is_old(created: str) -> bool:
+    return datetime.now(UTC) - datetime.fromisoformat(created) > PICKUP_TIME
+
+
+def find_cause(message: str) -> str:
+    """Return a message of Argo or Kubernetes in words; the message itself if none match."""
+    if message in UNSAID:
+        return STARTING
+    causes = (cause for pattern, cause in CAUSES if re.search(pattern, message))
+    return next(causes, message)
+
+
+def explain_wait(wait: StepWait, events: Sequence[Json]) -> StepWait:
+    """Return a wait with the latest event of its pod in place of no message."""
+    if not events:
+        return wait
+    latest = max(events, key=_event_time)
+    message = f"{latest.get('reason', '')}: {latest.get('message', '')}"
+    cause = find_cause(message)
+    if cause == message and latest.get("type") != "Warning":
+        cause = STARTING  # one of the steps of a normal start
+    return replace(wait, cause=cause, message=message)
+
+
+def _event_time(event: Json) -> str:
+    last = get_mapping(event, "series").get("lastObservedTime")
+    return str(last or event.get("lastTimestamp") or event.get("eventTime") or "")

@@ -4,10 +4,10 @@
 
 1. Write a function in the `check_*.py` of its subject, with `@doctor_check("its-name")`. It reads
    objects from the `ClusterView`, never writes to the cluster, and returns `ok(...)`, `wrong(...)`
-   or `unknown(...)`: a sentence that names the object, and the command or setting that helps. What
-   runs but may surprise is `ok`, with a second sentence that starts with "But". A read without the
-   right to it raises Unreadable, which the decorator turns into `unknown`.
-2. Yield it in `diagnosis.py`, in the order in which users fix things.
+   or `unknown(...)`: a sentence that names the object, and the command or setting that helps; None
+   if the job needs nothing of the kind. A read without the right to it raises Unreadable, which the
+   decorator turns into `unknown`.
+2. List it in `diagnosis.py`, in the order in which users fix things.
 3. Test it against the stand-in cluster of `tests/kube.py`. Add its name to EVERY_CHECK in
    `tests/workflows/doctor/test_diagnosis.py` if every job with the profile `gpu` gets it.
 4. Allow a kind that no other check reads in `cluster/overlays/whole-cluster/doctor.yaml` or, if it

@@ -1,14 +1,20 @@
-"""The result of a check, and the decorator that makes a function a check."""
+"""The result of a check, what checks read, and the decorator that makes a function a check."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Literal, ParamSpec
+from typing import Literal, ParamSpec, TypeVar, cast
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import KilnError
+from imagekiln.steps.job.job import Job
+from imagekiln.workflows.client.http import ApiConnection
+from imagekiln.workflows.doctor.cluster_view import ClusterView, Unreadable
+from imagekiln.workflows.profiles.profile import Profile
 
 P = ParamSpec("P")
+Found = TypeVar("Found", bound="DoctorCheck | None")
 CheckVerdict = Literal["ok", "wrong", "unknown"]
+Weights = int | KilnError | None  # of the models, in bytes; the error of reading them
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +27,23 @@ class DoctorCheck:
     remedy: str | None = None
 
 
-class Unreadable(BadInput):
-    """The user has no right to read something. `remedy` says which right to ask for."""
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """A job with its profile, and the cluster that is checked for what they need.
 
-    def __init__(self, says: str, remedy: str) -> None:
-        """Take both as sentences."""
-        super().__init__(f"{says} {remedy}")
-        self.says = says
-        self.remedy = remedy
+    `server` is Argo's server, if the job would be submitted to one.
+    """
+
+    job: Job
+    profile: Profile
+    view: ClusterView
+    server: ApiConnection | None = None
+    weights: Weights = None
 
 
-def ok(says: str, remedy: str | None = None) -> DoctorCheck:
+def ok(says: str) -> DoctorCheck:
     """The prerequisite is met."""
-    return DoctorCheck("", "ok", says, remedy)
+    return DoctorCheck("", "ok", says)
 
 
 def wrong(says: str, remedy: str) -> DoctorCheck:
@@ -46,17 +56,27 @@ def unknown(says: str, remedy: str) -> DoctorCheck:
     return DoctorCheck("", "unknown", says, remedy)
 
 
-def doctor_check(name: str) -> Callable[[Callable[P, DoctorCheck]], Callable[P, DoctorCheck]]:
-    """Name the results of a check function. What the user may not read is unknown, never wrong."""
+def doctor_check(name: str) -> Callable[[Callable[P, Found]], Callable[P, Found]]:
+    """Name the result of a check function, which is None if there is nothing to check.
 
-    def decorate(find: Callable[P, DoctorCheck]) -> Callable[P, DoctorCheck]:
+    What the user may not read is unknown, never wrong.
+    """
+
+    def decorate(find: Callable[P, Found]) -> Callable[P, Found]:
         @wraps(find)
-        def check(*args: P.args, **kwargs: P.kwargs) -> DoctorCheck:
+        def check(*args: P.args, **kwargs: P.kwargs) -> Found:
             try:
-                return replace(find(*args, **kwargs), name=name)
+                finding = find(*args, **kwargs)
             except Unreadable as error:
-                return DoctorCheck(name, "unknown", error.says, error.remedy)
+                return cast("Found", DoctorCheck(name, "unknown", error.says, error.remedy))
+            return finding if finding is None else cast("Found", replace(finding, name=name))
 
         return check
 
     return decorate
+
+
+def split_remedy(error: KilnError) -> tuple[str, str]:
+    """Split an error into what is wrong and what to do about it; the latter may be empty."""
+    says, separator, remedy = str(error).rpartition(". ")
+    return (f"{says}.", remedy) if separator else (str(error), "")

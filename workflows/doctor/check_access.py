@@ -1,20 +1,18 @@
 """The namespace, and what the user and the pods may do in it."""
 
-from contextlib import suppress
-
+from imagekiln.steps.models.hub import is_hub_id
 from imagekiln.workflows.doctor.check import (
     DoctorCheck,
-    Unreadable,
+    Needs,
     doctor_check,
     ok,
     unknown,
     wrong,
 )
-from imagekiln.workflows.doctor.check_nodes import NODES
+from imagekiln.workflows.doctor.check_profile import CONFIG_MAPS
 from imagekiln.workflows.doctor.cluster_view import AccessRight, ClusterView, ResourceKind
 from imagekiln.workflows.objects import get_mapping, get_texts
-from imagekiln.workflows.profiles.profile import Profile
-from imagekiln.workflows.templates.pod import MODEL_SECRETS, STORAGE_SECRETS
+from imagekiln.workflows.templates.pod import DEFAULTS_CONFIG_MAP, MODEL_SECRETS, STORAGE_SECRETS
 
 ARGO_GROUP = "argoproj.io"
 SUBMITTER_RIGHTS = (
@@ -54,40 +52,40 @@ APPLY_MANIFESTS = (
 
 
 @doctor_check("namespace")
-def check_namespace_exists(view: ClusterView, profile: Profile) -> DoctorCheck:
+def check_namespace_exists(needs: Needs) -> DoctorCheck:
     """The namespace exists, and its Pod Security admits the profile's pods."""
-    namespace = view.get(NAMESPACES, view.namespace)
+    name = needs.view.namespace
+    namespace = needs.view.get(NAMESPACES, name)
     if namespace is None:
         return wrong(
-            f"Namespace {view.namespace} does not exist.",
-            f"{APPLY_MANIFESTS} Or set cluster.namespace.",
+            f"Namespace {name} does not exist.", f"{APPLY_MANIFESTS} Or set cluster.namespace."
         )
     level = get_texts(namespace, "metadata", "labels").get(POD_SECURITY_LABEL)
-    mounts_host_path = profile.cache is not None and profile.cache.host_path
-    if level in ("restricted", "baseline") and mounts_host_path:
+    cache = needs.profile.cache
+    if level in ("restricted", "baseline") and cache and cache.host_path:
         return wrong(
-            f"Namespace {view.namespace} enforces Pod Security {level!r}, which rejects the "
-            "profile's cache.host_path.",
+            f"Namespace {name} enforces Pod Security {level!r}, which rejects the profile's "
+            "cache.host_path.",
             "Keep models in cache.claim or cache.image, or run `kubectl label --overwrite "
-            f"namespace {view.namespace} {POD_SECURITY_LABEL}=privileged`.",
+            f"namespace {name} {POD_SECURITY_LABEL}=privileged`.",
         )
-    admission = f"Pod Security {level!r} admits the pods" if level else "Pod Security is not set"
-    return ok(f"Namespace {view.namespace} exists; {admission}.")
+    return ok(f"Namespace {name} exists, with Pod Security {level or 'privileged'!r}.")
 
 
 @doctor_check("your-rights")
-def check_user_rights(view: ClusterView, *, by_server: bool = False) -> DoctorCheck:
+def check_user_rights(needs: Needs) -> DoctorCheck:
     """The user may submit, watch, stop, schedule and read logs.
 
     With an Argo server, the rights of its token count, which cannot be asked from here.
     """
+    view = needs.view
     missing = [str(right) for right in SUBMITTER_RIGHTS if not view.is_allowed(right)]
     if not missing:
         return ok(
             f"You can submit, watch, stop, schedule and read logs in namespace {view.namespace}."
         )
     says = f"You cannot {', '.join(missing)} in namespace {view.namespace}"
-    if by_server:
+    if needs.server is not None:
         return unknown(
             f"{says} by kubeconfig. Jobs go to the Argo server, which uses the rights of "
             "ARGO_TOKEN.",
@@ -97,21 +95,22 @@ def check_user_rights(view: ClusterView, *, by_server: bool = False) -> DoctorCh
 
 
 @doctor_check("service-accounts")
-def check_service_accounts(view: ClusterView) -> DoctorCheck:
+def check_service_accounts(needs: Needs) -> DoctorCheck:
     """The ServiceAccounts of the pods exist."""
+    view = needs.view
     missing = [account for account in ACCOUNT_RIGHTS if view.get(SERVICE_ACCOUNTS, account) is None]
     if missing:
-        place = f"namespace {view.namespace}"
-        sentences = [f"ServiceAccount {account} does not exist in {place}." for account in missing]
-        return wrong(" ".join(sentences), APPLY_MANIFESTS)
+        names = " and ".join(missing)
+        return wrong(f"No ServiceAccount {names} in namespace {view.namespace}.", APPLY_MANIFESTS)
     return ok(f"ServiceAccounts {' and '.join(ACCOUNT_RIGHTS)} exist.")
 
 
 @doctor_check("pod-rights")
-def check_pod_rights(view: ClusterView) -> DoctorCheck:
+def check_pod_rights(needs: Needs) -> DoctorCheck:
     """Pods may report results to Argo's controller; those of large runs may create workflows."""
+    view = needs.view
     for account, rights in ACCOUNT_RIGHTS.items():
-        missing = [str(right) for right in rights if not view.is_account_allowed(account, right)]
+        missing = [str(right) for right in rights if not view.is_allowed(right, account)]
         if missing:
             return wrong(
                 f"ServiceAccount {account} cannot {', '.join(missing)} in namespace "
@@ -122,41 +121,22 @@ def check_pod_rights(view: ClusterView) -> DoctorCheck:
 
 
 @doctor_check("store-credentials")
-def check_store_credentials(view: ClusterView, output: str) -> DoctorCheck:
+def check_store_credentials(needs: Needs) -> DoctorCheck:
     """Pods have a key to the object store, or a cloud identity. No value of a key is read."""
-    identity = account_identity(view)
+    view = needs.view
+    annotations = get_texts(view.get(SERVICE_ACCOUNTS, POD_ACCOUNT), "metadata", "annotations")
+    identity = next((key for key in IDENTITY_ANNOTATIONS if annotations.get(key)), None)
     if identity is not None:
         return ok(f"ServiceAccount {POD_ACCOUNT} has a cloud identity: {identity}.")
-    if not output.startswith(("s3://", "s3a://")):
-        return unknown(
-            f"ServiceAccount {POD_ACCOUNT} has no annotation of a cloud identity for {output}.",
-            "Add the one that your cloud documents: "
-            f"`kubectl annotate serviceaccount {POD_ACCOUNT} -n {view.namespace} KEY=VALUE`. "
-            "Nothing is to be done if your cloud binds the identity in another way.",
-        )
-    return _find_s3_keys(view)
-
-
-@doctor_check("hub-token")
-def check_hub_token(view: ClusterView) -> DoctorCheck:
-    """Pods have a token of the hub, as this machine has."""
-    name, key = MODEL_SECRETS["HF_TOKEN"]
-    if not view.is_allowed(READ_SECRETS):
-        return ok(f"For a gated model, Secret {name} needs {key}. You cannot read Secrets.")
-    if get_mapping(view.get(SECRETS, name), "data").get(key):
-        return ok(f"Secret {name} has {key}.")
-    return ok(
-        f"Secret {name} has no {key}: pods read public models. But this machine has a token, and "
-        "reads gated ones too. For such a model, put the token there, as "
-        "cluster/base/secrets.example.yaml of `imagekiln manifests cluster` shows."
+    if needs.job.output.startswith(("s3://", "s3a://")):
+        return _find_s3_keys(view)
+    return unknown(
+        f"ServiceAccount {POD_ACCOUNT} has no annotation of a cloud identity for "
+        f"{needs.job.output}.",
+        "Add the one that your cloud documents: "
+        f"`kubectl annotate serviceaccount {POD_ACCOUNT} -n {view.namespace} KEY=VALUE`. "
+        "Nothing is to be done if your cloud binds the identity in another way.",
     )
-
-
-def account_identity(view: ClusterView) -> str | None:
-    """Return the annotation that gives the pods' ServiceAccount a cloud identity, if any."""
-    account = view.get(SERVICE_ACCOUNTS, POD_ACCOUNT)
-    annotations = get_texts(account, "metadata", "annotations")
-    return next((key for key in IDENTITY_ANNOTATIONS if annotations.get(key)), None)
 
 
 def _find_s3_keys(view: ClusterView) -> DoctorCheck:
@@ -167,36 +147,42 @@ def _find_s3_keys(view: ClusterView) -> DoctorCheck:
         return unknown(
             "You cannot read Secrets, which is as it should be.",
             f"Ask somebody who can: Secret {name} needs {' and '.join(keys)}, unless "
-            f"ServiceAccount {POD_ACCOUNT} has a cloud identity. "
-            f"`kubectl describe secret {name} -n {view.namespace}` shows no values.",
+            f"ServiceAccount {POD_ACCOUNT} has a cloud identity.",
         )
     # Not `kubectl create secret --from-literal`, which leaves the key in the shell's history.
     remedy = (
         "`imagekiln manifests cluster` writes cluster/base/secrets.example.yaml. Fill in a copy "
-        f"for namespace {view.namespace}, and apply it: `kubectl apply -f COPY`. "
-        f"Or give ServiceAccount {POD_ACCOUNT} a cloud identity."
+        f"for namespace {view.namespace}, and apply it: `kubectl apply -f COPY`."
     )
     secret = view.get(SECRETS, name)
-    if secret is None and _runs_on_aws(view):
-        return unknown(
-            f"Secret {name} does not exist, and ServiceAccount {POD_ACCOUNT} has no annotation of "
-            "a cloud identity.",
-            "With EKS Pod Identity or a node's IAM role, which doctor cannot see, nothing is to be "
-            f"done. Without either: {remedy}",
-        )
     if secret is None:
-        return wrong(f"Secret {name} does not exist in namespace {view.namespace}.", remedy)
+        defaults = get_texts(view.get(CONFIG_MAPS, DEFAULTS_CONFIG_MAP), "data")
+        says = f"Secret {name} does not exist in namespace {view.namespace}."
+        if defaults.get("AWS_ENDPOINT_URL"):  # then no role of AWS gives a right to the store
+            return wrong(says, remedy)
+        return unknown(
+            says, f"{remedy} With EKS Pod Identity or a node's IAM role, nothing is to be done."
+        )
     missing = [key for key in keys if not get_mapping(secret, "data").get(key)]
     if missing:
         return wrong(f"Secret {name} does not have {' and '.join(missing)}.", remedy)
     return ok(f"Secret {name} has {' and '.join(keys)}.")
 
 
-def _runs_on_aws(view: ClusterView) -> bool:
-    """Return whether nodes are AWS's, which may give pods rights that no object here shows."""
-    with suppress(Unreadable):
-        providers = [
-            get_mapping(node, "spec").get("providerID") for node in view.list_objects(NODES)
-        ]
-        return any(str(provider).startswith("aws:") for provider in providers)
-    return False
+@doctor_check("hub-token")
+def check_hub_token(needs: Needs) -> DoctorCheck | None:
+    """Pods have a token of the hub, as this machine has."""
+    from huggingface_hub import get_token
+
+    if not is_hub_id(needs.job.model.id) or not get_token():
+        return None
+    name, key = MODEL_SECRETS["HF_TOKEN"]
+    if not needs.view.is_allowed(READ_SECRETS):
+        return None
+    if get_mapping(needs.view.get(SECRETS, name), "data").get(key):
+        return ok(f"Secret {name} has {key}.")
+    return ok(
+        f"Secret {name} has no {key}: pods read public models. But this machine has a token, and "
+        "reads gated ones too. For such a model, put the token there, as "
+        "cluster/base/secrets.example.yaml of `imagekiln manifests cluster` shows."
+    )

@@ -1,22 +1,20 @@
 """Kubernetes and Argo: whether they answer, are installed, run, and are new enough."""
 
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 
 from imagekiln.steps.errors import KilnError
-from imagekiln.workflows.client.api import ARGO_KINDS
+from imagekiln.workflows.client.api import ARGO_API_PATH, ARGO_KINDS
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
 from imagekiln.workflows.doctor.check import (
     DoctorCheck,
-    Unreadable,
+    Needs,
     doctor_check,
     ok,
     unknown,
     wrong,
 )
-from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
+from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind, Unreadable
 from imagekiln.workflows.objects import (
     Json,
     get_list,
@@ -27,13 +25,12 @@ from imagekiln.workflows.objects import (
 )
 
 MIN_ARGO_VERSION = (3, 6)
-DEPLOYMENTS = ResourceKind("apis/apps/v1", "deployments", namespaced=True)
+DEPLOYMENTS = ResourceKind("apis/apps/v1", "deployments")  # of all namespaces
 # The controller's Deployment by Argo's own manifests, and by its Helm chart.
 CONTROLLERS = ("workflow-controller", "argo-workflows-workflow-controller")
 # Arguments of the controller.
 NAMESPACED_FLAG = "--namespaced"
 MANAGED_NAMESPACE_FLAG = "--managed-namespace"
-WATCH_ADVICE = "Start Argo's workflow-controller with this namespace among those it watches."
 INSTALL_ARGO = (
     "Install Argo Workflows 3.6 or later: "
     "https://argo-workflows.readthedocs.io/en/stable/installation/"
@@ -41,35 +38,37 @@ INSTALL_ARGO = (
 
 
 @doctor_check("kubernetes")
-def check_kubernetes(view: ClusterView) -> DoctorCheck:
+def check_kubernetes(needs: Needs) -> DoctorCheck:
     """The Kubernetes API answers. Raises TryAgain if it does not."""
-    return ok(f"Kubernetes {view.version()} answers at {view.url}.")
+    return ok(f"Kubernetes {needs.view.version()} answers at {needs.view.url}.")
 
 
 @doctor_check("argo-crds")
-def check_crds(view: ClusterView) -> DoctorCheck:
+def check_crds(needs: Needs) -> DoctorCheck:
     """The API serves Argo's kinds."""
     kinds = {kind.plural for kind in ARGO_KINDS.values()}
-    missing = sorted(kinds - view.resource_names(ARGO_API_PATH))
+    missing = sorted(kinds - needs.view.resource_names(ARGO_API_PATH))
     if missing:
         return wrong(f"The cluster does not serve Argo's {', '.join(missing)}.", INSTALL_ARGO)
     return ok("Argo's CustomResourceDefinitions are installed.")
 
 
 @doctor_check("argo-controller")
-def check_controller(view: ClusterView) -> DoctorCheck:
+def check_controller(needs: Needs) -> DoctorCheck:
     """A controller runs that watches the namespace, by its Deployment."""
-    controllers = _list_controllers(view)
-    watching = [each for each in controllers if _watches_namespace(each, view.namespace)]
-    if watching:
-        return _find_ready_controller(watching)
-    if controllers:
-        return wrong(f"{_describe(controllers[0])} watches other namespaces only.", WATCH_ADVICE)
-    return unknown(
-        "No Deployment that you can read shows whether a controller runs.",
-        "Submit one: `imagekiln submit JOB`. If it stays pending, no controller runs for this "
-        "namespace.",
-    )
+    watching = _watching_controllers(needs.view)
+    if not watching:
+        return unknown(
+            "No Deployment that you can read is a controller that watches this namespace.",
+            "Submit a job: if it stays pending, start Argo's workflow-controller with this "
+            "namespace among those it watches.",
+        )
+    ready = [each for each in watching if get_mapping(each, "status").get("readyReplicas")]
+    controller = (ready or watching)[0]
+    place = f"deployment {object_name(controller)} -n {object_namespace(controller)}"
+    if ready:
+        return ok(f"Argo's controller runs: {place}.")
+    return wrong(f"No pod is ready: {place}.", f"See why: `kubectl describe {place}`.")
 
 
 @doctor_check("argo-server")
@@ -79,62 +78,47 @@ def check_server(server: ApiConnection) -> DoctorCheck:
         server.request("GET", "api/v1/version")
     except KilnError as error:
         return wrong(
-            str(error),
-            "Correct ARGO_SERVER and ARGO_TOKEN, or unset both to use kubeconfig.",
+            str(error), "Correct ARGO_SERVER and ARGO_TOKEN, or unset both to use kubeconfig."
         )
     return ok(f"Argo's server answers at {server.url}.")
 
 
 @doctor_check("argo-version")
-def check_argo_version(view: ClusterView, server: ApiConnection | None) -> DoctorCheck:
+def check_argo_version(needs: Needs) -> DoctorCheck:
     """Argo is new enough for the templates, by its controller's image or its server."""
-    sources = {"its controller's image": _controller_version(view)}
-    if server is not None:
+    versions = [_image_tag(controller) for controller in _watching_controllers(needs.view)]
+    if needs.server is not None:
         with suppress(KilnError):  # which argo-server reports
-            answer = server.request("GET", "api/v1/version")
-            sources["its server"] = str(answer.get("version", ""))
-    for source, version in sources.items():
-        match = re.match(r"v?(\d+)\.(\d+)", version)
-        if match is None:
-            continue
-        if (int(match[1]), int(match[2])) < MIN_ARGO_VERSION:
-            minimum = ".".join(map(str, MIN_ARGO_VERSION))
-            return wrong(
-                f"Argo is {version}, according to {source}; the templates need {minimum} or later.",
-                INSTALL_ARGO,
-            )
-        return ok(f"Argo is {version}, according to {source}.")
+            versions.append(str(needs.server.request("GET", "api/v1/version").get("version")))
+    for version in versions:
+        if match := re.match(r"v?(\d+)\.(\d+)", version):
+            if (int(match[1]), int(match[2])) < MIN_ARGO_VERSION:
+                return wrong(f"Argo is {version}; the templates need 3.6 or later.", INSTALL_ARGO)
+            return ok(f"Argo is {version}.")
     return unknown(
         "Nothing that you can read shows Argo's version.",
         "Set ARGO_SERVER, whose server reports it; 3.6 or later is needed.",
     )
 
 
-def _controller_version(view: ClusterView) -> str:
-    """Return the tag of the image of the controller that watches the namespace, if any."""
-    for controller in _list_controllers(view):
-        if _watches_namespace(controller, view.namespace):
-            for container in _controller_containers(controller):
-                return str(container.get("image", "")).partition("@")[0].rpartition(":")[2]
-    return ""
+def _image_tag(controller: Json) -> str:
+    """Return the tag of the controller's image, which is its version."""
+    image = str(_containers(controller)[0].get("image", ""))
+    return image.partition("@")[0].rpartition(":")[2]
 
 
-def _list_controllers(view: ClusterView) -> list[Json]:
-    """Return every controller, or none if the user may not read Deployments."""
+def _watching_controllers(view: ClusterView) -> list[Json]:
+    """Return the controllers that watch the namespace; none if the user may not read them."""
     controllers: list[Json] = []
-    try:
+    with suppress(Unreadable):
         for name in CONTROLLERS:
-            query = f"fieldSelector=metadata.name={name}"
-            controllers += view.list_objects(DEPLOYMENTS, query, everywhere=True)
-    except Unreadable:
-        return []
-    return controllers
+            controllers += view.list_objects(DEPLOYMENTS, f"fieldSelector=metadata.name={name}")
+    return [each for each in controllers if _watches_namespace(each, view.namespace)]
 
 
 def _watches_namespace(controller: Json, namespace: str) -> bool:
     """Return whether a controller, by its arguments, runs the workflows of a namespace."""
-    containers = _controller_containers(controller)
-    arguments = [str(item) for container in containers for item in get_list(container, "args")]
+    arguments = [str(item) for each in _containers(controller) for item in get_list(each, "args")]
     words = " ".join(arguments).replace("=", " ").split()
     if NAMESPACED_FLAG not in words:
         return True
@@ -144,21 +128,5 @@ def _watches_namespace(controller: Json, namespace: str) -> bool:
     return object_namespace(controller) == namespace
 
 
-def _find_ready_controller(controllers: Sequence[Json]) -> DoctorCheck:
-    for controller in controllers:
-        if get_mapping(controller, "status").get("readyReplicas"):
-            return ok(f"{_describe(controller)} runs.")
-    name = object_name(controllers[0])
-    namespace = object_namespace(controllers[0])
-    return wrong(
-        f"{_describe(controllers[0])} has no ready pod.",
-        f"See why: `kubectl describe deployment {name} -n {namespace}`.",
-    )
-
-
-def _describe(controller: Json) -> str:
-    return f"Deployment {object_name(controller)} in namespace {object_namespace(controller)}"
-
-
-def _controller_containers(controller: Json) -> list[Json]:
+def _containers(controller: Json) -> list[Json]:
     return get_mappings(controller, "spec", "template", "spec", "containers")

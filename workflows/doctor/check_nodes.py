@@ -3,35 +3,36 @@
 Taints and free room are left to the scheduler, whose message `watch` prints.
 """
 
-from collections import Counter
-
-from imagekiln.steps.errors import BadInput, KilnError
-from imagekiln.steps.job.job import Job
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.models.performance import GIB, require_room
 from imagekiln.steps.runtime.figures import pluralize
-from imagekiln.workflows.doctor.check import DoctorCheck, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.check_storage import split_remedy
+from imagekiln.workflows.doctor.check import (
+    DoctorCheck,
+    Needs,
+    doctor_check,
+    ok,
+    split_remedy,
+    unknown,
+    wrong,
+)
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.objects import Json, get_mapping, get_mappings, get_texts, object_name
-from imagekiln.workflows.profiles.profile import GPU_LABEL, NodeLabel, PodSettings, Profile
+from imagekiln.workflows.profiles.profile import GPU_LABEL, NodeLabel, PodSettings
 
 NODES = ResourceKind("api/v1", "nodes")
 # Autoscalers read these; the nodes for a profile that has one may not exist yet.
-AUTOSCALER_ANNOTATIONS = (
+AUTOSCALER_ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict",
     "karpenter.sh/do-not-disrupt",
-)
+}
 LABEL_ADVICE = (
     "See `kubectl get nodes --show-labels`, and label a node: `kubectl label node NODE KEY=VALUE`. "
     "Or ask for other labels in a profile of your own."
 )
-GPU_OPERATOR_ADVICE = (
-    "Install the NVIDIA GPU Operator, or NVIDIA's device plugin, and add nodes with GPUs: "
-    "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html"
-)
-MIG_ADVICE = (
-    'Partition GPUs by MIG with the strategy "mixed": run the commands at the top of '
-    "cluster/gpus/mig.yaml, which `imagekiln manifests cluster` writes."
+PLUGIN_ADVICE = (
+    "Install the device plugin that advertises it, such as the NVIDIA GPU Operator, and add nodes "
+    "with GPUs. For MIG, run the commands at the top of cluster/gpus/mig.yaml, which `imagekiln "
+    "manifests cluster` writes."
 )
 MIN_DRIVER = 580  # CUDA 13 needs it, which PyPI's wheels of torch 2.15 are built for
 DRIVER_TABLE = "docs/gpus.md#drivers-and-gpu-models"
@@ -46,29 +47,27 @@ MIB_PER_GIB = 1024
 
 
 @doctor_check("gpu-nodes")
-def check_gpu_nodes(view: ClusterView, profile: Profile) -> DoctorCheck:
+def check_gpu_nodes(needs: Needs) -> DoctorCheck:
     """A node with the profile's labels advertises as many GPUs as a pod asks for."""
-    gpu, pod = profile.gpu, profile.generate
-    labeled = _labeled_nodes(view, pod)
-    nodes = _gpu_nodes(view, profile)
-    if not labeled:
+    gpu, pod = needs.profile.gpu, needs.profile.generate
+    nodes = _gpu_nodes(needs)
+    if not _labeled_nodes(needs.view, pod):
         return _no_node(f"No node has labels {_label_selector(pod)}.", LABEL_ADVICE, pod)
     if not nodes:
         amount = f"{gpu.count} {gpu.resource}" if gpu.count > 1 else gpu.resource
-        return _no_node(f"No node advertises {amount}.", _install_advice(gpu.resource), pod)
+        return _no_node(f"No node advertises {amount}.", PLUGIN_ADVICE, pod)
     if gpu.claim:
         return ok(f"{pluralize(len(nodes), 'node')} for pods that claim a GPU.")
     total = sum(_gpu_count(node, gpu.resource) for node in nodes)
-    products = sorted({_labels(node)[GPU_LABEL] for node in nodes if GPU_LABEL in _labels(node)})
-    names = f" ({', '.join(products)})" if products else ""
-    return ok(f"{pluralize(len(nodes), 'node')} with {total} {gpu.resource}{names}.")
+    products = ", ".join(sorted({_labels(node).get(GPU_LABEL, "unnamed") for node in nodes}))
+    return ok(f"{pluralize(len(nodes), 'node')} with {total} {gpu.resource} ({products}).")
 
 
 @doctor_check("cpu-nodes")
-def check_cpu_nodes(view: ClusterView, profile: Profile) -> DoctorCheck:
+def check_cpu_nodes(needs: Needs) -> DoctorCheck:
     """A node has the labels that plan and aggregate ask for."""
-    pod = profile.steps
-    nodes = _labeled_nodes(view, pod)
+    pod = needs.profile.steps
+    nodes = _labeled_nodes(needs.view, pod)
     if nodes:
         return ok(f"{pluralize(len(nodes), 'node')} for plan and aggregate.")
     advice = f"{LABEL_ADVICE} If every node has GPUs, set steps: {{labels: []}} there."
@@ -76,8 +75,12 @@ def check_cpu_nodes(view: ClusterView, profile: Profile) -> DoctorCheck:
 
 
 @doctor_check("gpu-claim")
-def check_gpu_claim(view: ClusterView, name: str) -> DoctorCheck:
+def check_gpu_claim(needs: Needs) -> DoctorCheck | None:
     """The claim template and its device classes exist, and a driver publishes devices."""
+    name = needs.profile.gpu.claim
+    if name is None:
+        return None
+    view = needs.view
     template = view.get(CLAIM_TEMPLATES, name)
     if template is None:
         return wrong(
@@ -85,41 +88,40 @@ def check_gpu_claim(view: ClusterView, name: str) -> DoctorCheck:
             f"Create one: `imagekiln manifests cluster`, then `kubectl apply -n {view.namespace} "
             "-f cluster/gpus/resource-claim-template.yaml`.",
         )
-    classes = _device_classes(template)
-    missing = [each for each in classes if view.get(DEVICE_CLASSES, each) is None]
-    if missing:
-        return wrong(
-            f"ResourceClaimTemplate {name} asks for DeviceClass {', '.join(missing)}, which does "
-            "not exist.",
-            INSTALL_DRA_DRIVER,
-        )
-    devices: Counter[str] = Counter()
-    for resource_slice in view.list_objects(RESOURCE_SLICES):
-        driver = str(get_mapping(resource_slice, "spec").get("driver"))
-        devices[driver] += len(get_mappings(resource_slice, "spec", "devices"))
-    if not devices.total():
+    for request in get_mappings(template, "spec", "spec", "devices", "requests"):
+        device_class = str(get_mapping(request, "exactly").get("deviceClassName", ""))
+        if device_class and view.get(DEVICE_CLASSES, device_class) is None:
+            return wrong(
+                f"ResourceClaimTemplate {name} asks for DeviceClass {device_class}, which does "
+                "not exist.",
+                INSTALL_DRA_DRIVER,
+            )
+    slices = view.list_objects(RESOURCE_SLICES)
+    devices = sum(len(get_mappings(each, "spec", "devices")) for each in slices)
+    if not devices:
         return wrong("No driver publishes a device: no ResourceSlice has one.", INSTALL_DRA_DRIVER)
-    counts = [f"{pluralize(devices[driver], 'device')} of {driver}" for driver in sorted(devices)]
-    return ok(f"{name} asks for {', '.join(classes)}; the cluster has {', '.join(counts)}.")
+    return ok(f"{name} can be claimed; the cluster has {pluralize(devices, 'device')}.")
 
 
 @doctor_check("driver")
-def check_driver(view: ClusterView, profile: Profile, image: str) -> DoctorCheck:
+def check_driver(needs: Needs) -> DoctorCheck | None:
     """The GPUs' driver runs the CUDA of our image; another image may need another one."""
-    versions = {object_name(node): _driver_version(node) for node in _gpu_nodes(view, profile)}
-    versions = {name: version for name, version in versions.items() if version}
+    if needs.profile.gpu.device != "cuda":
+        return None
+    versions = [(_driver_version(node), object_name(node)) for node in _gpu_nodes(needs)]
+    versions = [(version, name) for version, name in versions if version]
     if not versions:
         return unknown(
             "No node with GPUs has a label with its driver's version.",
             "Install GPU feature discovery, or run nvidia-smi on a node: "
             f"{MIN_DRIVER} or later is needed.",
         )
-    oldest = min(versions, key=lambda name: _major(versions[name]))
-    if _major(versions[oldest]) >= MIN_DRIVER:
-        distinct = ", ".join(sorted(set(versions.values())))
-        return ok(f"Driver {distinct}; CUDA 13 needs {MIN_DRIVER} or later.")
-    says = f"CUDA 13 needs driver {MIN_DRIVER} or later, and {oldest} has {versions[oldest]}."
-    if image.rpartition("/")[2].partition("@")[0].partition(":")[0] != GPU_IMAGE_NAME:
+    oldest, node = min(versions)
+    if oldest >= MIN_DRIVER:
+        return ok(f"Driver {oldest} or later; CUDA 13 needs {MIN_DRIVER} or later.")
+    says = f"CUDA 13 needs driver {MIN_DRIVER} or later, and {node} has {oldest}."
+    image = needs.job.cluster.gpu_image or needs.profile.generate.image
+    if GPU_IMAGE_NAME not in image:
         return unknown(
             says, f"{image} is not Imagekiln's own: check which CUDA it has ({DRIVER_TABLE})."
         )
@@ -131,15 +133,13 @@ def check_driver(view: ClusterView, profile: Profile, image: str) -> DoctorCheck
 
 
 @doctor_check("gpu-memory")
-def check_gpu_memory(
-    view: ClusterView, job: Job, profile: Profile, weights: int | KilnError | None
-) -> DoctorCheck:
+def check_gpu_memory(needs: Needs) -> DoctorCheck:
     """The weights of the job's models fit in the memory of every GPU that a pod may get."""
     # Of GPU feature discovery, for a GPU or slice of the node.
-    label = f"{profile.gpu.resource.removesuffix(SHARED_SUFFIX)}.memory"
-    nodes = _gpu_nodes(view, profile)
-    labels = [(_labels(node).get(label, ""), object_name(node)) for node in nodes]
+    label = f"{needs.profile.gpu.resource.removesuffix(SHARED_SUFFIX)}.memory"
+    labels = [(_labels(node).get(label, ""), object_name(node)) for node in _gpu_nodes(needs)]
     sizes = [(int(mib) / MIB_PER_GIB, name) for mib, name in labels if mib.isdecimal()]
+    weights = needs.weights
     if not sizes or not isinstance(weights, int):
         return unknown(
             "The size of the weights, or of the GPUs' memory, is not known.",
@@ -147,23 +147,21 @@ def check_gpu_memory(
         )
     gib, name = min(sizes)
     try:
-        require_room(job, weights, gib, f"a GPU of node {name}")
+        require_room(needs.job, weights, gib, f"a GPU of node {name}")
     except BadInput as error:
         return wrong(*split_remedy(error))
     return ok(f"The weights take {weights / GIB:.1f} GiB, and the smallest GPU has {gib:.1f} GiB.")
 
 
 def _labeled_nodes(view: ClusterView, pod: PodSettings) -> list[Json]:
-    selector = _label_selector(pod)
-    return view.list_objects(NODES, f"labelSelector={selector}" if selector else "")
+    return view.list_objects(NODES, f"labelSelector={_label_selector(pod)}")
 
 
-def _gpu_nodes(view: ClusterView, profile: Profile) -> list[Json]:
+def _gpu_nodes(needs: Needs) -> list[Json]:
     """Return the nodes for generate: by a claim, only the driver knows which have devices."""
-    nodes = _labeled_nodes(view, profile.generate)
-    if profile.gpu.claim:
-        return nodes
-    return [node for node in nodes if _gpu_count(node, profile.gpu.resource) >= profile.gpu.count]
+    gpu = needs.profile.gpu
+    nodes = _labeled_nodes(needs.view, needs.profile.generate)
+    return [node for node in nodes if gpu.claim or _gpu_count(node, gpu.resource) >= gpu.count]
 
 
 def _label_selector(pod: PodSettings) -> str:
@@ -184,20 +182,12 @@ def _label_term(label: NodeLabel) -> str:
 
 def _no_node(reason: str, remedy: str, pod: PodSettings) -> DoctorCheck:
     """Report no node as wrong, or as unknown if an autoscaler may add one."""
-    if any(annotation in pod.annotations for annotation in AUTOSCALER_ANNOTATIONS):
-        return unknown(
-            f"{reason} The autoscaler may add a node once a pod waits for it.",
-            f"If it adds none: {remedy}",
-        )
-    return wrong(reason, remedy)
-
-
-def _install_advice(resource: str) -> str:
-    if "/mig-" in resource:
-        return MIG_ADVICE
-    if resource.startswith("nvidia.com/"):
-        return GPU_OPERATOR_ADVICE
-    return f"Install the device plugin that advertises {resource}."
+    if AUTOSCALER_ANNOTATIONS.isdisjoint(pod.annotations):
+        return wrong(reason, remedy)
+    return unknown(
+        f"{reason} The autoscaler may add a node once a pod waits for it.",
+        f"If it adds none: {remedy}",
+    )
 
 
 def _labels(node: Json) -> dict[str, str]:
@@ -208,19 +198,7 @@ def _gpu_count(node: Json, resource: str) -> int:
     return int(get_texts(node, "status", "allocatable").get(resource, 0))
 
 
-def _device_classes(template: Json) -> list[str]:
-    """Return the device classes that a claim template names: a request has one, or alternatives."""
-    classes: set[str] = set()
-    for request in get_mappings(template, "spec", "spec", "devices", "requests"):
-        choices = (get_mapping(request, "exactly"), *get_mappings(request, "firstAvailable"))
-        classes |= {str(choice["deviceClassName"]) for choice in choices if choice}
-    return sorted(classes)
-
-
-def _driver_version(node: Json) -> str:
-    versions = (_labels(node).get(label, "") for label in DRIVER_LABELS)
-    return next((each for each in versions if each.partition(".")[0].isdecimal()), "")
-
-
-def _major(version: str) -> int:
-    return int(version.partition(".")[0])
+def _driver_version(node: Json) -> int:
+    """Return the major version of a node's driver; 0 if it is not known."""
+    majors = [_labels(node).get(label, "").partition(".")[0] for label in DRIVER_LABELS]
+    return next((int(major) for major in majors if major.isdecimal()), 0)

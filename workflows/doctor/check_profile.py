@@ -1,13 +1,34 @@
-"""Objects that a profile and a job name: template, classes, claims, queue and semaphore."""
+"""Objects that a profile and a job name: template, quota, classes, claims, queue, semaphore."""
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from decimal import Decimal
+from typing import cast
 
-from imagekiln.steps.job.job import Job
-from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
-from imagekiln.workflows.doctor.check import DoctorCheck, doctor_check, ok, unknown, wrong
+from imagekiln.steps.job.settings_file import YAML_ERRORS, load_yaml
+from imagekiln.steps.runtime.figures import pluralize
+from imagekiln.workflows.client.api import ARGO_API_PATH
+from imagekiln.workflows.doctor.check import (
+    DoctorCheck,
+    Needs,
+    doctor_check,
+    ok,
+    unknown,
+    wrong,
+)
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
-from imagekiln.workflows.objects import get_list, get_mapping, get_mappings, get_texts
-from imagekiln.workflows.profiles.profile import Profile
+from imagekiln.workflows.objects import (
+    Json,
+    get_list,
+    get_mapping,
+    get_mappings,
+    get_texts,
+    object_name,
+)
+from imagekiln.workflows.profiles.profile import Gpu, PodSettings, Profile
+from imagekiln.workflows.templates.pod import POD_OVERHEAD_GIB
+from imagekiln.workflows.templates.security import ARGO_RESOURCES
 from imagekiln.workflows.templates.workflow_template import (
     build_job_template,
     job_template_name,
@@ -16,6 +37,7 @@ from imagekiln.workflows.templates.workflow_template import (
 
 WORKFLOW_TEMPLATES = ResourceKind(ARGO_API_PATH, "workflowtemplates", namespaced=True)
 CONFIG_MAPS = ResourceKind("api/v1", "configmaps", namespaced=True)
+QUOTAS = ResourceKind("api/v1", "resourcequotas", namespaced=True)
 VOLUME_CLAIMS = ResourceKind("api/v1", "persistentvolumeclaims", namespaced=True)
 LOCAL_QUEUES = ResourceKind("apis/kueue.x-k8s.io/v1beta2", "localqueues", namespaced=True)
 RUNTIME_CLASSES = ResourceKind("apis/node.k8s.io/v1", "runtimeclasses")
@@ -24,16 +46,24 @@ SEMAPHORE_CONFIG_MAP = "imagekiln-gpus"
 IMAGE_VOLUMES_SINCE = (1, 33)  # behind the feature gate ImageVolume
 IMAGE_VOLUMES_BY_DEFAULT = (1, 35)
 SHARED_ACCESS_MODES = {"ReadWriteMany", "ReadOnlyMany"}
+# The scopes of a quota that pods with a deadline and requests are in.
+POD_SCOPES = {"Terminating", "NotBestEffort"}
+# A quota means the requests of these if it does not say more.
+COMPUTE_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+MIB = 2**20
+REPOSITORIES_CONFIG_MAP = "artifact-repositories"
+DEFAULT_REPOSITORY_ANNOTATION = "workflows.argoproj.io/default-artifact-repository"
 
 
 @doctor_check("template")
-def check_template(view: ClusterView, job: Job, profile: Profile) -> DoctorCheck:
+def check_template(needs: Needs) -> DoctorCheck:
     """The job's WorkflowTemplate, if registered, is that of this version and profile."""
-    name = job_template_name(job, profile)
-    registered = view.get(WORKFLOW_TEMPLATES, name)
+    name = job_template_name(needs.job, needs.profile)
+    registered = needs.view.get(WORKFLOW_TEMPLATES, name)
     if registered is None:
         return ok(f"WorkflowTemplate {name} is not registered yet; `imagekiln submit` does that.")
-    if template_digest(registered) != template_digest(build_job_template(job, profile)):
+    current = build_job_template(needs.job, needs.profile)
+    if template_digest(registered) != template_digest(current):
         return wrong(
             f"WorkflowTemplate {name} differs from what this version of Imagekiln registers.",
             "Run `imagekiln apply JOB`.",
@@ -41,66 +71,155 @@ def check_template(view: ClusterView, job: Job, profile: Profile) -> DoctorCheck
     return ok(f"WorkflowTemplate {name} is registered and up to date.")
 
 
+@doctor_check("quota")
+def check_resource_quota(needs: Needs) -> DoctorCheck:
+    """The quotas have room for each pod. Room for fewer than `parallelism` at once is enough."""
+    view, parallelism = needs.view, needs.job.cluster.parallelism
+    quotas = [quota for quota in view.list_objects(QUOTAS) if _counts_pods(quota)]
+    rooms = [room for quota in quotas for room in _rooms(quota, needs.profile)]
+    for step, resource, pods, name in rooms:
+        if pods == 0:
+            return wrong(
+                f"Quota {name} never admits a pod of {step}: it asks for more {resource} than the "
+                "whole quota.",
+                f"Raise it: `kubectl edit resourcequota {name} -n {view.namespace}`. "
+                "Or ask for less in a profile of your own.",
+            )
+    limits = [(pods, resource) for step, resource, pods, _ in rooms if step == "generate"]
+    pods, tightest = min(limits, default=(parallelism, ""))
+    if pods >= parallelism:
+        return ok(f"Room for {pluralize(parallelism, 'GPU pod')} at once.")
+    return ok(
+        f"Room for {pluralize(pods, 'GPU pod')} at once, limited by {tightest}; "
+        f"the job's parallelism is {parallelism}."
+    )
+
+
+def _rooms(quota: Json, profile: Profile) -> Iterator[tuple[str, str, int, str]]:
+    """Yield the step, the resource, how many pods of that step it admits, and the quota's name."""
+    hard = get_quantities(quota, "spec", "hard")
+    for step, usage in usage_by_step(profile).items():
+        for resource in hard.keys() & usage.keys():
+            yield step, resource, int(hard[resource] // usage[resource]), object_name(quota)
+
+
+def _counts_pods(quota: Json) -> bool:
+    """Return whether a quota certainly counts our pods: those of a priority class may not."""
+    is_of_pods = POD_SCOPES.issuperset(map(str, get_list(quota, "spec", "scopes")))
+    return is_of_pods and not get_mapping(quota, "spec", "scopeSelector")
+
+
+def usage_by_step(profile: Profile) -> dict[str, dict[str, Decimal]]:
+    """Return what a pod of generate, and one of the CPU steps, counts for by quotas' names."""
+    return {
+        "plan": _pod_usage(profile.steps, None),
+        "generate": _pod_usage(profile.generate, profile.gpu),
+    }
+
+
+def _pod_usage(pod: PodSettings, gpu: Gpu | None) -> dict[str, Decimal]:
+    """Return the resources of a pod with both containers; a GPU by claim is not among them."""
+    limits = {"memory": Decimal(round(pod.memory * 1024) * MIB)}
+    if pod.disk is not None:
+        limits["ephemeral-storage"] = Decimal(round((pod.disk + POD_OVERHEAD_GIB) * 1024) * MIB)
+    if gpu is not None and not gpu.claim:
+        limits[gpu.resource] = Decimal(gpu.count)
+    cpu = {"cpu": Decimal(round(pod.cpu * 1000)) / 1000}
+    requests = _add(limits | cpu, get_quantities(ARGO_RESOURCES, "requests"))
+    limits = _add(limits, get_quantities(ARGO_RESOURCES, "limits"))
+    usage = {"pods": Decimal(1), "count/pods": Decimal(1)}
+    usage |= {name: requests[name] for name in COMPUTE_RESOURCES if name in requests}
+    usage |= {f"requests.{name}": amount for name, amount in requests.items()}
+    return usage | {f"limits.{name}": amount for name, amount in limits.items()}
+
+
+def _add(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, Decimal]:
+    return {name: amount + other.get(name, Decimal(0)) for name, amount in one.items()}
+
+
+def get_quantities(value: object, *keys: str) -> dict[str, Decimal]:
+    """Return the quantities at a path of keys, such as 250m or 4Gi, as numbers."""
+    from kubernetes.utils.quantity import parse_quantity
+
+    mapping = get_mapping(value, *keys)
+    return {key: cast("Decimal", parse_quantity(item)) for key, item in mapping.items()}
+
+
 @doctor_check("runtime-class")
-def check_runtime_class(view: ClusterView, name: str) -> DoctorCheck:
-    """The RuntimeClass that pods name exists."""
-    if view.get(RUNTIME_CLASSES, name) is None:
-        return wrong(
-            f"RuntimeClass {name} does not exist.",
-            "Create it, as the NVIDIA GPU Operator does, or use another profile.",
-        )
-    return ok(f"RuntimeClass {name} exists.")
+def check_runtime_classes(needs: Needs) -> DoctorCheck | None:
+    """The RuntimeClasses that pods name exist."""
+    names = {pod.runtime_class for pod in (needs.profile.generate, needs.profile.steps)}
+    return _find_classes(
+        needs.view,
+        RUNTIME_CLASSES,
+        "RuntimeClass",
+        names,
+        "Create it, as the NVIDIA GPU Operator does, or use another profile.",
+    )
 
 
 @doctor_check("priority-class")
-def check_priority_class(view: ClusterView, name: str) -> DoctorCheck:
-    """The PriorityClass that pods name exists: without it, Kubernetes rejects them."""
-    if view.get(PRIORITY_CLASSES, name) is None:
-        return wrong(
-            f"PriorityClass {name} does not exist.",
-            "Create it, name one that exists in `cluster.priority_class` or in the profile's "
-            "`priority_class`, or apply cluster/base/priority.yaml, which `imagekiln manifests "
-            "cluster` writes, for imagekiln-batch and imagekiln-urgent.",
-        )
-    return ok(f"PriorityClass {name} exists.")
+def check_priority_classes(needs: Needs) -> DoctorCheck | None:
+    """The PriorityClasses that pods name exist: without one, Kubernetes rejects them."""
+    own = needs.job.cluster.priority_class
+    names = {pod.priority_class or own for pod in (needs.profile.generate, needs.profile.steps)}
+    return _find_classes(
+        needs.view,
+        PRIORITY_CLASSES,
+        "PriorityClass",
+        names,
+        "Create it, name one that exists in `cluster.priority_class` or in the profile's "
+        "`priority_class`, or apply cluster/base/priority.yaml, which `imagekiln manifests "
+        "cluster` writes, for imagekiln-batch and imagekiln-urgent.",
+    )
+
+
+def _find_classes(
+    view: ClusterView, kind: ResourceKind, noun: str, names: set[str | None], remedy: str
+) -> DoctorCheck | None:
+    named = sorted(filter(None, names))
+    missing = [name for name in named if view.get(kind, name) is None]
+    if missing:
+        return wrong(f"{noun} {' and '.join(missing)} does not exist.", remedy)
+    return ok(f"{noun} {' and '.join(named)} exists.") if named else None
 
 
 @doctor_check("model-cache")
-def check_model_claim(view: ClusterView, name: str) -> DoctorCheck:
+def check_model_claim(needs: Needs) -> DoctorCheck | None:
     """The claim that holds model files is bound, and many nodes can mount it."""
-    claim = view.get(VOLUME_CLAIMS, name)
+    view, cache = needs.view, needs.profile.cache
+    if cache is None or cache.claim is None:
+        return None
+    name = f"PersistentVolumeClaim {cache.claim}"
+    claim = view.get(VOLUME_CLAIMS, cache.claim)
     if claim is None:
         return wrong(
-            f"PersistentVolumeClaim {name} does not exist in namespace {view.namespace}.",
+            f"{name} does not exist in namespace {view.namespace}.",
             f"Create one: `imagekiln manifests cluster`, then `kubectl apply -n {view.namespace} "
             "-f cluster/gpus/models-claim.yaml`.",
         )
-    phase = get_mapping(claim, "status").get("phase")
-    if phase == "Pending":
-        # Only the claim's events say whether its storage class waits for the first pod.
-        return unknown(
-            f"PersistentVolumeClaim {name} is not bound yet.",
-            "It may wait for its first pod. See its events: "
-            f"`kubectl describe pvc {name} -n {view.namespace}`.",
-        )
-    if phase != "Bound":
+    if SHARED_ACCESS_MODES.isdisjoint(map(str, get_list(claim, "spec", "accessModes"))):
         return wrong(
-            f"PersistentVolumeClaim {name} is {phase}.",
-            f"Delete it, `kubectl delete pvc {name} -n {view.namespace}`, and create it again on "
-            "a volume that exists.",
-        )
-    if SHARED_ACCESS_MODES.isdisjoint(get_list(claim, "spec", "accessModes")):
-        return wrong(
-            f"PersistentVolumeClaim {name} mounts on one node only.",
+            f"{name} mounts on one node only.",
             "Create it with accessModes: [ReadWriteMany], in a storage class that has that.",
         )
-    return ok(f"PersistentVolumeClaim {name} is bound.")
+    phase = get_mapping(claim, "status").get("phase")
+    if phase == "Bound":
+        return ok(f"{name} is bound.")
+    # Only the claim's events say whether its storage class waits for the first pod.
+    return unknown(
+        f"{name} is {phase}.",
+        "Pending, it may wait for its first pod; Lost, create it again. See its events: "
+        f"`kubectl describe pvc {cache.claim} -n {view.namespace}`.",
+    )
 
 
 @doctor_check("model-image")
-def check_image_volume(view: ClusterView) -> DoctorCheck:
+def check_image_volume(needs: Needs) -> DoctorCheck | None:
     """Kubernetes can mount an OCI image, in which the profile keeps model files."""
-    version = view.version()
+    if needs.profile.cache is None or needs.profile.cache.image is None:
+        return None
+    version = needs.view.version()
     match = re.match(r"v?(\d+)\.(\d+)", version)
     number = (int(match[1]), int(match[2])) if match else IMAGE_VOLUMES_SINCE
     if number < IMAGE_VOLUMES_SINCE:
@@ -118,33 +237,36 @@ def check_image_volume(view: ClusterView) -> DoctorCheck:
 
 
 @doctor_check("semaphore")
-def check_semaphore(view: ClusterView, key: str, namespace: str | None = None) -> DoctorCheck:
-    """The semaphore has a limit: how many pods generate at once, over all batches."""
-    if namespace not in (None, view.namespace):
-        return unknown(
-            f"ConfigMap {SEMAPHORE_CONFIG_MAP} is in namespace {namespace}, which doctor does not "
-            "read.",
-            f"Look: `kubectl get configmap {SEMAPHORE_CONFIG_MAP} -n {namespace} -o yaml`.",
-        )
-    config_map = view.get(CONFIG_MAPS, SEMAPHORE_CONFIG_MAP)
+def check_semaphore(needs: Needs) -> DoctorCheck | None:
+    """The semaphore has a limit: how many pods generate at once, over all batches.
+
+    One of another namespace is not read.
+    """
+    key, namespace = needs.profile.sharing.semaphore, needs.view.namespace
+    if key is None or needs.profile.sharing.namespace not in (None, namespace):
+        return None
+    place = f"configmap {SEMAPHORE_CONFIG_MAP} -n {namespace}"
+    config_map = needs.view.get(CONFIG_MAPS, SEMAPHORE_CONFIG_MAP)
     limit = get_texts(config_map, "data").get(key, "").strip()
     if not limit.isdecimal() or int(limit) == 0:
         patch = f'{{"data": {{"{key}": "16"}}}}'
         return wrong(
             f"ConfigMap {SEMAPHORE_CONFIG_MAP} has no number in {key}.",
-            "Set how many pods may run at once, such as 16: `kubectl patch configmap "
-            f"{SEMAPHORE_CONFIG_MAP} -n {view.namespace} -p '{patch}'`.",
+            f"Set how many pods may run at once, such as 16: `kubectl patch {place} -p '{patch}'`.",
         )
     return ok(f"{limit} pods at once, over all batches.")
 
 
 @doctor_check("queue")
-def check_queue(view: ClusterView, name: str) -> DoctorCheck:
+def check_queue(needs: Needs) -> DoctorCheck | None:
     """Kueue has the queue that GPU pods name, and admits pods from it."""
-    queue = view.get(LOCAL_QUEUES, name)
+    if needs.profile.queue is None:
+        return None
+    name, namespace = needs.profile.queue.name, needs.view.namespace
+    queue = needs.view.get(LOCAL_QUEUES, name)
     if queue is None:
         return wrong(
-            f"LocalQueue {name} does not exist in namespace {view.namespace}: Kueue would never "
+            f"LocalQueue {name} does not exist in namespace {namespace}: Kueue would never "
             "admit the GPU pods.",
             "Create it, as in cluster/gpus/kueue.yaml, which `imagekiln manifests cluster` writes. "
             "It needs Kueue 0.16 or newer.",
@@ -153,13 +275,29 @@ def check_queue(view: ClusterView, name: str) -> DoctorCheck:
         if condition.get("type") == "Active" and condition.get("status") != "True":
             return wrong(
                 f"LocalQueue {name} is not active: {condition.get('message')}",
-                f"See `kubectl describe localqueue {name} -n {view.namespace}`.",
+                f"See `kubectl describe localqueue {name} -n {namespace}`.",
             )
     return ok(f"LocalQueue {name} exists.")
 
 
-def job_priority_classes(job: Job, profile: Profile) -> list[str]:
-    """Return the PriorityClasses that the pods of a job name."""
-    pods = (profile.generate, profile.steps)
-    names = {pod.priority_class or job.cluster.priority_class for pod in pods}
-    return sorted(name for name in names if name)
+@doctor_check("artifact-repository")
+def check_artifact_repository(needs: Needs) -> DoctorCheck | None:
+    """Argo has an S3 repository for reports and archived logs."""
+    if not needs.profile.report_artifact and not needs.profile.archive_logs:
+        return None
+    config_map = needs.view.get(CONFIG_MAPS, REPOSITORIES_CONFIG_MAP)
+    annotations = get_texts(config_map, "metadata", "annotations")
+    key = annotations.get(DEFAULT_REPOSITORY_ANNOTATION, "")
+    repository: object = None
+    with suppress(*YAML_ERRORS):
+        repository = load_yaml(get_texts(config_map, "data").get(key, ""))
+    bucket = get_mapping(repository, "s3").get("bucket")
+    if bucket:
+        return ok(f"Argo stores reports in bucket {bucket}.")
+    return wrong(
+        f"ConfigMap {REPOSITORIES_CONFIG_MAP} in namespace {needs.view.namespace} has no S3 bucket "
+        f"under the key that its annotation {DEFAULT_REPOSITORY_ANNOTATION} names.",
+        "`imagekiln manifests cluster` writes cluster/base/artifacts.yaml. Put your bucket into a "
+        "patch of it in your own overlay (docs/cluster.md) and run `kubectl apply -k` on that, or "
+        "set report_artifact: false in a profile of your own.",
+    )

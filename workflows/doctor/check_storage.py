@@ -1,38 +1,47 @@
 """The job's storage and model, as far as this machine can tell with its own credentials."""
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
+from typing import cast
 from uuid import uuid4
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
+from imagekiln.steps.errors import KilnError, Missing, StorageRefused, TryAgain
 from imagekiln.steps.job.dates import DATE_PLACEHOLDER
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptList, PromptTemplate
 from imagekiln.steps.job.tuning_file import read_tuning_file
 from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.source_files import expand_pattern
-from imagekiln.steps.plan.template_recipes import load_recipes
-from imagekiln.steps.runtime.figures import pluralize
+from imagekiln.steps.plan.templates import load_recipes
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.filesystem import open_object
 from imagekiln.steps.storage.store import Store, require_conditional_writes
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
-from imagekiln.workflows.client.failures import PLAINTEXT_ERROR
-from imagekiln.workflows.doctor.check import DoctorCheck, doctor_check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check import (
+    DoctorCheck,
+    Found,
+    Weights,
+    doctor_check,
+    ok,
+    split_remedy,
+    unknown,
+    wrong,
+)
 from imagekiln.workflows.templates.workflow import require_reachable_paths
 
 PROBE = b"imagekiln doctor writes this, and removes it\n"
 LOGIN_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
 # Doctor reads no value of a Secret, so it cannot try the key that pods have.
 WHOSE_CREDENTIALS = "with this machine's credentials"
-PLAINTEXT_ADVICE = "The store does not use TLS: write http:// in AWS_ENDPOINT_URL."
 LOCAL_ADVICE = (
     "Pods may reach it, even if this machine does not. To check from here, set AWS_ACCESS_KEY_ID, "
     "AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, and run doctor again."
 )
 
 
-def read_weights(job: Job) -> int | KilnError | None:
+def read_weights(job: Job) -> Weights:
     """Return the bytes of the models' weights; None if unknown, or the error of reading them."""
     try:
         return resolve_model(job).weights_bytes
@@ -40,8 +49,31 @@ def read_weights(job: Job) -> int | KilnError | None:
         return error
 
 
+def explain_store(check: Callable[[Job], Found]) -> Callable[[Job], Found]:
+    """Let a check that a store's error ends say so: what rejects this machine is wrong.
+
+    A store out of reach says nothing about pods.
+    """
+
+    @wraps(check)
+    def explained(job: Job) -> Found:
+        try:
+            return check(job)
+        except KilnError as error:
+            return cast("Found", _store_finding(error))
+
+    return explained
+
+
+def _store_finding(error: KilnError) -> DoctorCheck:
+    says, remedy = split_remedy(error)
+    if isinstance(error, TryAgain) or type(error.__cause__).__name__ in LOGIN_ERRORS:
+        return unknown(says, LOCAL_ADVICE)
+    return wrong(says, remedy or "Correct the job, or the rights of the key that you use.")
+
+
 @doctor_check("model")
-def check_model(job: Job, weights: int | KilnError | None) -> DoctorCheck:
+def check_model(job: Job, weights: Weights) -> DoctorCheck:
     """The job's models can be found, and fit each other."""
     if not isinstance(weights, KilnError):
         return ok(f"{job.model.id} can be read.")
@@ -53,17 +85,15 @@ def check_model(job: Job, weights: int | KilnError | None) -> DoctorCheck:
 
 
 @doctor_check("paths")
+@explain_store
 def check_paths(job: Job) -> DoctorCheck:
     """Pods can reach every path that the job names."""
-    try:
-        require_reachable_paths(job)
-    except BadInput as error:
-        says, remedy = split_remedy(error)
-        return wrong(says, remedy or "Pods cannot read this machine's disk: use a bucket.")
+    require_reachable_paths(job)
     return ok("The job names no path on this machine.")
 
 
 @doctor_check("output")
+@explain_store
 def check_output(job: Job) -> DoctorCheck:
     """The store takes an object, refuses to overwrite it, and lets it be removed."""
     if not is_remote_uri(job.output):
@@ -71,28 +101,24 @@ def check_output(job: Job) -> DoctorCheck:
             f"{job.output} is a path on this machine.", "Write a URI, such as s3://bucket/folder."
         )
     careful = job.unconditional_writes == "refuse"
-    try:
-        store = open_store(job.output)
-        leftover = probe_store(store, careful=careful)
-    except KilnError as error:
-        return storage_finding(error)
+    leftover = probe_store(open_store(job.output), careful=careful)
     conditions = ", and refuses to overwrite them" if careful else ""
-    return ok(f"{store.uri} takes new objects{conditions}, {WHOSE_CREDENTIALS}.{leftover}")
+    return ok(f"{job.output} takes new objects{conditions}, {WHOSE_CREDENTIALS}.{leftover}")
 
 
 @doctor_check("export")
-def check_export(uri: str) -> DoctorCheck:
-    """A destination of the job's `export` takes an object, and lets it be removed."""
-    if not is_remote_uri(uri):
-        return unknown(f"{uri} is a path on this machine.", "Write a URI, as paths says.")
-    try:
-        leftover = probe_store(open_store(uri), careful=False)
-    except KilnError as error:
-        return storage_finding(error)
-    return ok(f"{uri} takes new objects, {WHOSE_CREDENTIALS}.{leftover}")
+@explain_store
+def check_export(job: Job) -> DoctorCheck | None:
+    """The destinations of the job's `export` take an object, and let it be removed."""
+    uris = [destination.to for destination in job.export if is_remote_uri(destination.to)]
+    leftovers = [probe_store(open_store(uri), careful=False) for uri in uris]
+    if not uris:
+        return None
+    return ok(f"{', '.join(uris)}: new objects, {WHOSE_CREDENTIALS}.{''.join(leftovers)}")
 
 
 @doctor_check("prompts")
+@explain_store
 def check_prompts(job: Job) -> DoctorCheck:
     """There are prompts, and the first file that each of the job's patterns matches can be read."""
     if any(map(DATE_PLACEHOLDER.search, job.prompt_patterns)):
@@ -102,50 +128,32 @@ def check_prompts(job: Job) -> DoctorCheck:
         )
     if isinstance(job.prompts, PromptList):
         return ok("The prompts stand in the job; `submit` stores them under its output.")
+    patterns = job.prompt_patterns
     if isinstance(job.prompts, PromptTemplate):
-        return _check_templates(job.prompts)
-    try:
-        for pattern in job.prompt_patterns:
-            _read_first_file(pattern)
-    except KilnError as error:
-        return storage_finding(error)
-    return ok(f"{', '.join(job.prompt_patterns)} can be read {WHOSE_CREDENTIALS}.")
+        load_recipes(job.prompts)
+        patterns = job.prompts.table_patterns
+    for pattern in patterns:
+        _read_first_file(pattern)
+    names = ", ".join(patterns) or "The templates"
+    return ok(f"{names} can be read {WHOSE_CREDENTIALS}.")
 
 
 def _read_first_file(pattern: str) -> None:
     uris = expand_pattern(pattern)
     if not uris:
         raise Missing(f"{pattern}: no such file or bucket.")
-    try:
-        with translate_errors(uris[0]), open_object(resolve_path(uris[0]), block_bytes=1) as file:
-            file.read(1)
-    except Missing:
-        with suppress(BadInput):  # a folder may be named like a file, as Spark's are
-            expand_pattern(f"{uris[0]}/")
-            return
-        raise
-
-
-def _check_templates(settings: PromptTemplate) -> DoctorCheck:
-    """The templates and their wildcard files can be read, and there is a table."""
-    try:
-        count = load_recipes(settings).combinations
-        absent = [name for name in settings.table_patterns if not expand_pattern(name)]
-    except KilnError as error:
-        return storage_finding(error)
-    if absent:
-        return wrong(f"{absent[0]}: there is no such file.", "Correct prompts.table.")
-    return ok(f"The templates can be read, and make {pluralize(count, 'prompt')} of a row.")
+    with translate_errors(uris[0]), open_object(resolve_path(uris[0]), block_bytes=1) as file:
+        file.read(1)
 
 
 @doctor_check("tuning")
-def check_tuning(job: Job) -> DoctorCheck:
+@explain_store
+def check_tuning(job: Job) -> DoctorCheck | None:
     """The file that the job takes its batch sizes from can be read."""
-    name = job.batch.tuning or ""
-    try:
-        read_tuning_file(name)
-    except KilnError as error:
-        return storage_finding(error)
+    name = job.batch.tuning
+    if name is None:
+        return None
+    read_tuning_file(name)
     return ok(f"{name} can be read.")
 
 
@@ -176,19 +184,3 @@ def _require_bucket(store: Store, key: str) -> None:
     except StorageRefused as error:
         if not isinstance(error.__cause__, PermissionError):
             raise
-
-
-def storage_finding(error: KilnError) -> DoctorCheck:
-    """A store that rejects this machine is wrong; one out of reach says nothing about pods."""
-    says, remedy = split_remedy(error)
-    if PLAINTEXT_ERROR in says:
-        return wrong(says, PLAINTEXT_ADVICE)
-    if isinstance(error, TryAgain) or type(error.__cause__).__name__ in LOGIN_ERRORS:
-        return unknown(says, LOCAL_ADVICE)
-    return wrong(says, remedy or "Correct the job, or the rights of the key that you use.")
-
-
-def split_remedy(error: KilnError) -> tuple[str, str]:
-    """Split an error into what is wrong and what to do about it; the latter may be empty."""
-    says, separator, remedy = str(error).rpartition(". ")
-    return (f"{says}.", remedy) if separator else (str(error), "")

@@ -2,30 +2,27 @@
 
 import base64
 import json
-import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagekiln.steps.errors import KilnError, StorageRefused
-from imagekiln.steps.runtime.machine import ATTEMPT_VARIABLE
+from imagekiln.steps.errors import KilnError
 from imagekiln.steps.runtime.sanitize import redact_secrets, truncate_text
-from imagekiln.workflows.client.steps import STAGES, StepFailure, failure_cause, is_finish_step
 
-if TYPE_CHECKING:
-    from imagekiln.workflows.pod.run_metrics import EndedWorkflow
+if TYPE_CHECKING:  # every command that fails reads this module
+    from imagekiln.workflows.client.pods import StepFailure
+    from imagekiln.workflows.pod.outputs import EndedWorkflow
 
 TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods only
 MAX_MESSAGE_BYTES = 2000
 MAX_FAILURES = 10  # lines of a message that somebody reads on a phone
 MAX_FAILURES_CHARS = 2000
-KEY_VARIABLE = "AWS_ACCESS_KEY_ID"
-ATTEMPT_PATTERN = re.compile(r"^(.+)\((\d+)\)$")  # `shard(3:3)(0)` is the first of `shard(3:3)`
-SHARD_PATTERN = re.compile(r"\(\d+:(\d+)\)$")
+# `shard(3:13)(0)` is the first attempt at `shard(3:13)`, which makes shard 13.
+ATTEMPT_PATTERN = re.compile(r"^(.+?(?:\(\d+:(\d+)\))?)\((\d+)\)$")
 # How Go quotes what JSON does not escape, or escapes in another way.
 GO_ESCAPE = re.compile(r'\\(?:x([0-9a-f]{2})|U([0-9a-f]{8})|(["\\]))')
 # Variables whose values no message shows.
@@ -38,17 +35,14 @@ SECRET_VARIABLES = (
     "IMAGEKILN_WEBHOOK_AUTHORIZATION",
 )
 
-
-@dataclass(frozen=True, slots=True)
-class FailedNodes:
-    """Argo's list of failed nodes; of one that is cut off, those that are whole."""
-
-    nodes: list[dict[str, object]]
-    is_cut: bool
+Nodes = Sequence[Mapping[str, object]]
 
 
-def read_failed_nodes(failures: str) -> FailedNodes:
-    """Read the list as Argo writes it: JSON, which Go has quoted."""
+def read_failed_nodes(failures: str) -> tuple[Nodes, bool]:
+    """Read Argo's list of failed nodes, JSON that Go has quoted, and whether it is cut off.
+
+    Of one that is cut off, those that are whole.
+    """
     text = failures.strip()
     if text.startswith('"'):
         text = GO_ESCAPE.sub(_unquote, text[1:].removesuffix('"'))
@@ -59,10 +53,10 @@ def read_failed_nodes(failures: str) -> FailedNodes:
         try:
             node, end = decoder.raw_decode(text, place)
         except ValueError:
-            return FailedNodes(nodes, is_cut=True)
+            return nodes, True
         nodes.append(node)
         place = text.find("{", end)
-    return FailedNodes(nodes, is_cut=text.startswith("[") and not text.endswith("]"))
+    return nodes, text.startswith("[") and not text.endswith("]")
 
 
 def _unquote(escape: re.Match[str]) -> str:
@@ -105,30 +99,18 @@ def write_termination_message(message: str) -> None:
             TERMINATION_LOG.write_bytes(message.encode()[:MAX_MESSAGE_BYTES])
 
 
-def explain_in_pod(error: KilnError, environment: Mapping[str, str] = os.environ) -> str:
-    """The message of a failure; where a store refused the pod's key, with the Secret it is from."""
-    is_refused = isinstance(error, StorageRefused) and isinstance(error.__cause__, PermissionError)
-    is_in_pod = ATTEMPT_VARIABLE in environment
-    if not (is_refused and is_in_pod and environment.get(KEY_VARIABLE)):
-        return str(error)
-    from imagekiln.workflows.templates.pod import STORAGE_SECRETS
-
-    secret, _ = STORAGE_SECRETS[KEY_VARIABLE]
-    return f"{error} The pod has its key from Secret {secret}."
-
-
 def secret_values(environment: Mapping[str, str]) -> list[str]:
     """The credentials that a pod has in its environment."""
     return [environment[name].strip() for name in SECRET_VARIABLES if name in environment]
 
 
 def ended_run(environment: Mapping[str, str]) -> str | None:
-    """The run of the ended workflow, also of a retry, without secrets; None if it has no plan."""
+    """Return the run of the ended workflow, also of a retry, without secrets, if it is planned."""
     from imagekiln.steps.runs.run import split_address
-    from imagekiln.workflows.pod.run_metrics import is_variable
+    from imagekiln.workflows.pod.outputs import set_value
 
-    run = environment.get("IMAGEKILN_RUN", "")
-    if not run or is_variable(run):
+    run = set_value(environment.get("IMAGEKILN_RUN", ""))
+    if not run:
         return None
     with suppress(KilnError):  # a retry's address says enough if the store is down
         run, _ = split_address(run)
@@ -137,27 +119,26 @@ def ended_run(environment: Mapping[str, str]) -> str | None:
 
 def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> WorkflowOutcome:
     """Return how a workflow ended, with texts of the environment, without secrets."""
-    from imagekiln.workflows.pod.run_metrics import count_images, is_variable
+    from imagekiln.workflows.client.pods import parse_figures
+    from imagekiln.workflows.pod.outputs import set_value
+    from imagekiln.workflows.templates.metrics import IMAGE_STATUSES
 
     secrets = secret_values(environment)
     failures = base64.b64decode(environment.get("IMAGEKILN_FAILURES", "")).decode(errors="replace")
-    failed_nodes = read_failed_nodes(failures)
-    cause = find_cause(failed_nodes)
+    nodes, is_cut = read_failed_nodes(failures)
+    lines = "\n".join(_failure_lines(nodes, is_cut=is_cut)) if nodes else failures
     run = ended_run(environment)
-    counts = count_images(ended)
-    wanted = sum(counts.values())
-    wanted -= counts.get("outscored", 0)
-    wanted -= counts.get("forgotten", 0)
-    planned = None if is_variable(ended.images) else ended.images or None
+    figures = parse_figures(ended.figures)
+    counts = {name: int(figures[name]) for name in IMAGE_STATUSES if figures.get(name)}
+    uncounted = counts.get("outscored", 0) + counts.get("forgotten", 0)
+    wanted = str(sum(counts.values()) - uncounted) if counts else set_value(ended.images)
     return WorkflowOutcome(
         workflow=ended.workflow,
         status=ended.status,
         run=run,
-        failures=truncate_text(
-            redact_secrets(_list_failures(failures, failed_nodes), secrets), MAX_FAILURES_CHARS
-        ),
-        cause=redact_secrets(cause, secrets) if cause else None,
-        images=str(wanted) if counts else planned,
+        failures=truncate_text(redact_secrets(lines, secrets), MAX_FAILURES_CHARS),
+        cause=redact_secrets(find_cause(nodes, is_cut=is_cut) or "", secrets) or None,
+        images=wanted or None,
         ok=str(counts.get("ok", 0)) if counts else None,
         others={status: images for status, images in counts.items() if status != "ok"},
         links=_read_links(environment, ended.workflow, ended.report_node if run else ""),
@@ -185,21 +166,15 @@ def _fnv1a(text: str) -> int:
     return value
 
 
-def _list_failures(text: str, failed_nodes: FailedNodes) -> str:
-    """Argo's list of failed steps as lines, or as it came where none of them is whole."""
-    if failed_nodes.is_cut and not failed_nodes.nodes:
-        return text
+def _failure_lines(nodes: Nodes, *, is_cut: bool) -> list[str]:
+    """Return Argo's list of failed steps as lines."""
     lines = [
         f"{node.get('displayName', '?')}: {node.get('message') or 'no message'}"
-        for node in failed_nodes.nodes
+        for node in nodes[:MAX_FAILURES]
     ]
-    rest = len(lines) - MAX_FAILURES
-    if rest > 0:
-        at_least = "at least " if failed_nodes.is_cut else ""
-        lines[MAX_FAILURES:] = [f"... and {at_least}{rest} more"]
-    elif failed_nodes.is_cut:
+    if is_cut or len(nodes) > MAX_FAILURES:
         lines.append("... and more")
-    return "\n".join(lines)
+    return lines
 
 
 def describe_outcome(outcome: WorkflowOutcome) -> str:
@@ -221,59 +196,46 @@ def describe_outcome(outcome: WorkflowOutcome) -> str:
     return text
 
 
-def find_cause(failed_nodes: FailedNodes) -> str | None:
-    """The cause in one line; None if no step of ours failed for good.
+def find_cause(nodes: Nodes, *, is_cut: bool = False) -> str | None:
+    """Return the cause in one line; None if no step of ours failed for good.
 
     A node that was retried is in the list beside its attempts, whose messages give the reasons.
     An attempt alone was made up for by a later one. A list that is cut off says neither which
     attempts are alone nor how many shards failed: there, the cause is that of the step that failed
     most often.
     """
-    failed = [node for node in failed_nodes.nodes if _is_ours(node)]
-    names = {_name(node) for node in failed}
+    from imagekiln.workflows.client.pods import STAGES, failure_cause, is_finish_step
 
-    last_attempts: dict[str, StepFailure] = {}
-    for node in failed:
-        match = ATTEMPT_PATTERN.match(_name(node))
-        if match is None:
+    names = {str(node.get("displayName")) for node in nodes}
+    latest: dict[str, StepFailure] = {}
+    for node in nodes:
+        step = str(node.get("templateName", ""))
+        match = ATTEMPT_PATTERN.match(str(node.get("displayName")))
+        if match is None or step not in STAGES or is_finish_step(step):
             continue
-        step_name, attempt = match.groups()
-        if not failed_nodes.is_cut and step_name not in names:
-            continue
-        failure = _to_failure(node, step_name, int(attempt) + 1)
-        latest = last_attempts.get(step_name)
-        if latest is None or latest.attempts < failure.attempts:
-            last_attempts[step_name] = failure
-    failures = list(last_attempts.values())
-    if failed_nodes.is_cut:
-        failures = _commonest(failures)
+        if is_cut or match[1] in names:
+            failure = _to_failure(node, step, match)
+            latest[match[1]] = max(latest.get(match[1], failure), failure, key=_attempts)
+    failures = list(latest.values())
+    if is_cut and failures:
+        ((step, _),) = Counter(failure.step for failure in failures).most_common(1)
+        failures = [replace(failure, shard=None) for failure in failures if failure.step == step]
     return failure_cause(failures)
 
 
-def _commonest(failures: list[StepFailure]) -> list[StepFailure]:
-    """The failures of the step that has most of them, without the numbers of shards."""
-    steps = Counter(failure.step for failure in failures)
-    commonest = max(steps, key=lambda step: steps[step], default="")
-    return [replace(failure, shard=None) for failure in failures if failure.step == commonest]
+def _attempts(failure: "StepFailure") -> int:
+    return failure.attempts
 
 
-def _to_failure(node: dict[str, object], step_name: str, attempts: int) -> StepFailure:
-    """Return the failure of the last of so many attempts."""
-    step = str(node["templateName"])
+def _to_failure(node: Mapping[str, object], step: str, name: re.Match[str]) -> "StepFailure":
+    from imagekiln.workflows.client.pods import StepFailure
+
+    _, shard, attempt = name.groups()
     # A pod that rewrites prompts has a number too, and no shard.
-    shard = SHARD_PATTERN.search(step_name) if step == "generate" else None
+    is_of_shard = step == "generate" and shard is not None
     return StepFailure(
         step=step,
-        shard=int(shard[1]) if shard else None,
-        attempts=attempts,
+        shard=int(shard) if is_of_shard else None,
+        attempts=int(attempt) + 1,
         message=str(node.get("message") or ""),
     )
-
-
-def _name(node: dict[str, object]) -> str:
-    return str(node.get("displayName"))
-
-
-def _is_ours(node: dict[str, object]) -> bool:
-    step = str(node.get("templateName", ""))
-    return step in STAGES and not is_finish_step(step)

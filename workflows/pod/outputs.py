@@ -1,28 +1,44 @@
-"""The files that a step leaves for Argo: its output parameters, and the report that it shows."""
+"""The files that a step leaves for Argo: its output parameters, the report, and metrics.
 
-import re
-from collections.abc import Mapping
+`aggregate` leaves what it counted as one parameter, `figures`. The exit handler's pod makes a value
+of every metric from it (`workflows/templates/metrics.py`), also if it is missing.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import REPORT_KEY
-from imagekiln.steps.runs.run import open_run
+from imagekiln.steps.runs.run import open_run, split_address
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import Store
-from imagekiln.workflows.templates.child_workflows import split_pods
+from imagekiln.workflows.client.pods import parse_figures
+from imagekiln.workflows.objects import get_texts
+from imagekiln.workflows.templates.dag import split_pods
+from imagekiln.workflows.templates.metrics import (
+    COST,
+    GPU_USES,
+    IMAGE_STATUSES,
+    JOB_OUTPUT,
+    SPENT_FIGURES,
+    UNKNOWN_JOB,
+)
+from imagekiln.workflows.templates.workflow import JOB_LABEL
 
 COPYING_THREADS = 8
 MAX_LABEL_CHARS = 63
-# The files beside the report that it refers to. User text in it has no quotation marks.
-LINK_PATTERN = re.compile(r'(?:src|href)="([\w-]+(?:/[\w-]+)*\.\w+)"')
 # Argo replaces what stands in double braces, and Kubernetes $(...) in a container's arguments.
 VARIABLE_MARKERS = ("{{", "}}", "$(")
+MISSING = "missing"
+DECIMALS = 3
 
 
 def write_plan_outputs(folder: Path, planned: PlanResult, job: Job, workers: int = 1) -> None:
@@ -55,13 +71,8 @@ def write_plan_outputs(folder: Path, planned: PlanResult, job: Job, workers: int
     write_parameters(folder, parameters)
 
 
-def write_aggregate_outputs(folder: Path, summary: Summary) -> None:
-    """Write aggregate's output parameter: how many images are ok."""
-    write_parameters(folder, {"ok": str(summary.ok)})
-
-
 def leave_report(folder: Path, run: str | None) -> str:
-    """Leave the report of a run in `folder` for Argo, and give a sentence on what was done.
+    """Copy the report of a run to `folder`/report for Argo; return a sentence on what was done.
 
     Raises TryAgain if the dataset's store does not answer.
     """
@@ -71,26 +82,24 @@ def leave_report(folder: Path, run: str | None) -> str:
     if not store.exists(REPORT_KEY):
         return f"{run}: has no report, since it was not aggregated."
 
-    copy_report(folder, store)
+    def copy(key: str) -> None:
+        path = folder / key
+        content = store.read(key)
+        with translate_errors(str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    with ThreadPoolExecutor(COPYING_THREADS) as pool:
+        list(pool.map(copy, _list_files(store, str(PurePosixPath(REPORT_KEY).parent))))
     return f"Argo keeps a copy of {store.uri_of(REPORT_KEY)}."
 
 
-def copy_report(folder: Path, store: Store) -> None:
-    """Copy the report of a run, and the files beside it, to `folder`/report."""
-    links = LINK_PATTERN.findall(store.read(REPORT_KEY).decode())
-    report_folder = PurePosixPath(REPORT_KEY).parent
-    keys = dict.fromkeys([REPORT_KEY, *(f"{report_folder}/{link}" for link in links)])
-
-    def copy(key: str) -> None:
-        with suppress(Missing):  # the page is of use without a thumbnail
-            content = store.read(key)
-            path = folder / key
-            with translate_errors(str(path)):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-
-    with ThreadPoolExecutor(COPYING_THREADS) as pool:
-        list(pool.map(copy, keys))
+def _list_files(store: Store, folder: str) -> Iterator[str]:
+    for entry in store.list_folder(folder):
+        if entry.is_folder:
+            yield from _list_files(store, entry.key)
+        else:
+            yield entry.key
 
 
 def write_parameters(folder: Path, parameters: Mapping[str, str]) -> None:
@@ -113,3 +122,98 @@ def _require_safe_uri(uri: str) -> None:
             f"{uri!r}: Argo cannot pass this URI between steps. "
             "Choose an output without {{, }}, $( and control characters."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class EndedWorkflow:
+    """Facts of a workflow that has ended, as text of the exit handler's template.
+
+    `workflow` is NAMESPACE/NAME. An output that no step has set is Argo's own variable.
+    """
+
+    workflow: str = ""
+    status: str = ""
+    job: str = ""
+    images: str = ""
+    figures: str = ""
+    labels: str = ""
+    created_at: str = ""
+    report_node: str = ""
+
+
+def read_spending(run: str) -> dict[str, float] | None:
+    """GPU seconds by use, and the cost of all, as the run's last aggregation had them.
+
+    Zeros before the first one; None if that is unknown.
+    """
+    with suppress(KilnError):
+        summary = _find_summary(run)
+        return dict.fromkeys(SPENT_FIGURES, 0.0) if summary is None else _spending_of(summary)
+    return None
+
+
+def write_figures(
+    folder: Path, run: str, before: Mapping[str, float] | None, *, is_counted: bool
+) -> None:
+    """Write what one aggregation adds to the metrics of its job; nothing without a summary.
+
+    Images are those of the run, if this aggregation counted them. GPU time and cost are counters,
+    and a summary has those of all attempts so far: they grow by what it has more than `before`.
+    """
+    with suppress(KilnError):  # how the aggregation ended matters more
+        summary = _find_summary(run)
+        if summary is None:
+            return
+        counted = IMAGE_STATUSES if is_counted else ()
+        figures: dict[str, float] = {status: summary.statuses.get(status, 0) for status in counted}
+        if before is not None:
+            spent = _spending_of(summary)
+            figures |= {
+                name: round(max(0.0, spent[name] - before[name]), DECIMALS) for name in spent
+            }
+        write_parameters(folder, {"figures": json.dumps(figures)})
+
+
+def _find_summary(run: str) -> Summary | None:
+    """The summary of a run, or of the run that a retry is of; None if there is none."""
+    with suppress(Missing):
+        root, _ = split_address(run)
+        return load_summary(open_store(root))
+    return None
+
+
+def _spending_of(summary: Summary) -> dict[str, float]:
+    gpu_seconds = summary.spending.gpu_seconds
+    by_use = {use: getattr(gpu_seconds, use) for use in GPU_USES}
+    return {**by_use, COST: summary.cost or 0.0}
+
+
+def run_metric_values(ended: EndedWorkflow, now: float) -> dict[str, str]:
+    """Return the value of every metric of a run that has ended, by output parameter.
+
+    A run that was not aggregated has no image that is known to be there: all are missing.
+    """
+    created_at = float(set_value(ended.created_at) or now)
+    values = {
+        "seconds": max(0.0, now - created_at),
+        "ended_at": now,
+        **dict.fromkeys((*IMAGE_STATUSES, *SPENT_FIGURES), 0.0),
+        MISSING: float(set_value(ended.images) or 0),
+        **parse_figures(ended.figures),
+    }
+    texts = {name: f"{value:.15g}" for name, value in values.items()}
+    return {JOB_OUTPUT: _job_name(ended), **texts}
+
+
+def _job_name(ended: EndedWorkflow) -> str:
+    """Return the job's name, by its plan, else by the label of the workflow."""
+    name = set_value(ended.job)
+    if name and name != UNKNOWN_JOB:
+        return name
+    labels = json.loads(set_value(ended.labels) or "{}")
+    return get_texts(labels).get(JOB_LABEL) or UNKNOWN_JOB
+
+
+def set_value(text: str) -> str:
+    """Return the value of an output; empty if no step has set it: then Argo leaves its variable."""
+    return "" if text.startswith("{{") else text

@@ -4,10 +4,10 @@ In a pod, the workflow's parameters say so; the template puts them into the envi
 """
 
 import base64
-import binascii
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from pydantic import TypeAdapter
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import fill_date, require_date
@@ -83,29 +83,26 @@ def _with_device(job: Job, device: str | None) -> Job:
 def _with_setting(job: Job, name: str, value: str, source: str) -> Job:
     values = job.model_dump()
     values[name] = value
-    changed = validate_job(values, source)
-    return changed.with_origin(job.origin)
+    return validate_job(values, source)
 
 
 def _parse_settings(text: str) -> tuple[str, ...]:
-    """KEY=VALUE settings: one per line, or a JSON list, as events have them."""
-    lines: object = text.splitlines()
+    """Return KEY=VALUE settings: one per line, or a JSON list, as events have them."""
+    lines = text.splitlines()
     if text.lstrip().startswith("["):
         try:
-            lines = json.loads(text)
+            lines = TypeAdapter(list[str]).validate_json(text)
         except ValueError as error:
             raise BadInput(
-                f"settings: is not a JSON list ({error}). Write one KEY=VALUE per line."
+                'settings: is not a JSON list of strings. Write ["KEY=VALUE"], or one a line.'
             ) from error
-    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-        raise BadInput('settings: is not a list of strings. Write ["KEY=VALUE"].')
     return tuple(line.strip() for line in lines if line.strip())
 
 
 def _decode_variable(environment: Mapping[str, str], variable: str) -> str:
     try:
         return base64.b64decode(environment.get(variable, ""), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise BadInput(
             f"{variable}: is not base64 text ({error}). "
             "Register the template again: `imagekiln apply JOB`."

@@ -17,7 +17,6 @@ from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 
 DEFAULT_BODY = '{"text": "{text}"}'
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
-PAGES = {"workflow_url": "Workflow", "report_url": "Report"}
 TIMEOUT = 20  # seconds without an answer, in each attempt
 BUSY_STATUSES = (429, 500, 502, 503, 504)
 ATTEMPTS = Retry(
@@ -72,10 +71,9 @@ def _post(url: str, content: object, headers: Mapping[str, str]) -> int:
 
 
 def fill_body(template: str, outcome: WorkflowOutcome) -> object:
-    """The body: JSON in whose texts {text}, {workflow}, {status} and so on are replaced.
+    """Return the body: JSON in whose texts {text}, {workflow}, {status} and so on are replaced.
 
-    An item of a list, such as a button, that leads to an unknown page is omitted. Raises BadInput
-    if the template is not JSON.
+    Raises BadInput if the template is not JSON.
     """
     values = {
         "text": describe_outcome(outcome),
@@ -89,29 +87,13 @@ def fill_body(template: str, outcome: WorkflowOutcome) -> object:
         "severity": "info" if outcome.succeeded else "error",
         "action": "resolve" if outcome.succeeded else "trigger",
         "incident": outcome.run or outcome.workflow,
-        **{name: outcome.links.get(title, "") for name, title in PAGES.items()},
+        "workflow_url": outcome.links.get("Workflow", ""),
+        "report_url": outcome.links.get("Report", ""),
     }
+    # Escaped, so that no message can end the string that it is put into.
+    escaped = {name: json.dumps(value)[1:-1] for name, value in values.items()}
+    filled = PLACEHOLDER.sub(lambda match: escaped.get(match[1], match[0]), template)
     try:
-        body = json.loads(template)
+        return json.loads(filled)
     except ValueError as error:
-        raise BadInput(f"the webhook's body is not JSON ({error}). {ADVICE}") from error
-    return _fill(body, values)
-
-
-def _fill(value: object, values: Mapping[str, str]) -> object:
-    # In parsed JSON: whatever a message holds, it cannot end the string that it is put into.
-    if isinstance(value, str):
-        return PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), value)
-    if isinstance(value, list):
-        return [_fill(item, values) for item in value if not _leads_nowhere(item, values)]
-    if isinstance(value, dict):
-        return {key: _fill(item, values) for key, item in value.items()}
-    return value
-
-
-def _leads_nowhere(item: object, values: Mapping[str, str]) -> bool:
-    """Return whether a text of this object is nothing but the URL of a page that is not known."""
-    if not isinstance(item, dict):
-        return False
-    unknown = {f"{{{name}}}" for name in PAGES if not values[name]}
-    return any(isinstance(text, str) and text in unknown for text in item.values())
+        raise BadInput(f"the webhook's body is not JSON ({error}). {ADVICE}") from None

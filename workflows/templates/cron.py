@@ -13,11 +13,13 @@ from cronsim import CronSim, CronSimError
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import parse_time_zone
 
-CRON_FIELDS = 5
-SUNDAY = 0  # and never 7
 EVERY_DAY = re.compile(r"\*(/0*1)?")
-# No L, W and #, no seconds.
-CRON_ITEM = re.compile(r"(\*|(\d+|[a-z]{3})(-(\d+|[a-z]{3}))?)(/\d+)?", re.IGNORECASE)
+# Five fields without L, W and #; Sunday is 0.
+NUMBER = r"(\d+|[a-z]{3})"
+WEEKDAY = r"([0-6]|[a-z]{3})"
+ITEMS = r"(\*|{0}(-{0})?)(/\d+)?(,(\*|{0}(-{0})?)(/\d+)?)*"
+FIELDS = (*[ITEMS.replace("{0}", NUMBER)] * 4, ITEMS.replace("{0}", WEEKDAY))
+CRON = re.compile(r"\s+".join(FIELDS), re.IGNORECASE)
 
 
 def check_cron(cron: str) -> None:
@@ -26,16 +28,8 @@ def check_cron(cron: str) -> None:
         CronSim(cron, datetime.now(UTC))
     except CronSimError as error:
         raise _cron_error(cron, str(error)) from error
-
-    fields = cron.split()
-    if len(fields) != CRON_FIELDS:
-        raise _cron_error(cron, "it has seconds")
-    for field in fields:
-        for item in field.split(","):
-            if not CRON_ITEM.fullmatch(item):
-                raise _cron_error(cron, f"Argo does not read {item!r}")
-    if "7" in re.split(r"[,-]", re.sub(r"/\d+", "", fields[-1])):
-        raise _cron_error(cron, f"Sunday is {SUNDAY}")
+    if not CRON.fullmatch(cron.strip()):
+        raise _cron_error(cron, "Argo does not read it")
 
 
 def fire_times(cron: str, timezone: str, first: date, last: date) -> Iterator[datetime]:
@@ -78,5 +72,6 @@ def _simulate(cron: str, start: datetime) -> CronSim:
 
 def _cron_error(cron: str, why: str) -> BadInput:
     return BadInput(
-        f"schedule {cron!r}: {why}. Write minute, hour, day, month and weekday: 30 1 * * *."
+        f"schedule {cron!r}: {why}. "
+        "Write minute, hour, day, month, weekday (0: Sunday): 30 1 * * 0."
     )

@@ -5,15 +5,31 @@ without a database.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 
-from hera.workflows import DAG, Container, Parameter, Resource, Task, TaskResult
+from hera.workflows import DAG, Container, Parameter, Resource, Suspend, Task, TaskResult
 from hera.workflows import models as m
 
-from imagekiln.workflows.profiles.profile import GpuSharing
-from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
-from imagekiln.workflows.templates.pod import LABELS, declare_inputs, forward_inputs
+from imagekiln.workflows.profiles.profile import GpuSharing, Profile
+from imagekiln.workflows.templates.pod import (
+    LABELS,
+    declare_inputs,
+    forward_inputs,
+    pod_tolerations,
+)
+from imagekiln.workflows.templates.pod_retries import child_retry_strategy
+from imagekiln.workflows.templates.security import resource_pod_patch
+from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
 
+PARENT_LABEL = "imagekiln.dev/part-of"  # on a child workflow: the name of its parent
+CHILD_TEMPLATE = "further-one"
+NOOP_TEMPLATE = "nothing"
+# What the plan step outputs of the job for each child workflow.
+SCHEDULING_PARAMETERS = ("parallelism", "priority_class")
+MAX_NAME_CHARS = 59  # of a parent's name in that of a child: Argo takes 63
+MAX_PODS = 2000  # in one workflow, which then fits in its object without a database
 GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
 ITEM = "{{item}}"
 # Whether the first shard's images decide about the others.
@@ -29,9 +45,9 @@ ENDED = (
 
 
 def main_dag(
-    before_plan: Sequence[Task],
+    steps_before_plan: Sequence[Container],
     plan_step: Container,
-    fetch_step: Container | None,
+    fetch_steps: Sequence[Container],
     shards: DAG,
     children: DAG,
     aggregate_step: Container,
@@ -41,17 +57,21 @@ def main_dag(
 
         (rewrite) -> plan -> (fetch) -> canary -> generate, generate-further -> aggregate -> export
 
-    `rewrite` is a task of `before_plan`, if prompts are rewritten first. `fetch` is there if one
-    pod fills a cache of models for all. `canary` and `export` are skipped unless the job asks for
-    them. If the canary's images are not as the job asks, the workflow ends with its sentence.
+    `rewrite` is a step before planning, if prompts are rewritten first: a workflow that retries a
+    run has its plan, and rewrites nothing. `fetch` is there if one pod fills a cache of models for
+    all. `canary` and `export` are skipped unless the job asks for them. If the canary's images are
+    not as the job asks, the workflow ends with its sentence.
     """
+    before_plan = [
+        Task(name=str(step.name), template=step, when=IS_NO_RETRY) for step in steps_before_plan
+    ]
     plan = Task(name="plan", template=plan_step)
     for earlier, later in pairwise([*before_plan, plan]):
         earlier.next(later, on=TaskResult.succeeded | TaskResult.skipped)
     run = plan.get_parameter("run")
     before = [plan]
-    if fetch_step is not None:
-        fetch = Task(name="fetch", template=fetch_step, arguments=[run])
+    for step in fetch_steps:
+        fetch = Task(name=str(step.name), template=step, arguments=[run])
         plan >> fetch
         before.append(fetch)
 
@@ -109,15 +129,6 @@ def _fan_out(plan: Task, shards: DAG, children: DAG) -> tuple[Task, Task]:
     return here, further
 
 
-def rewrite_tasks(fetch_step: Container | None, rewrite_step: Container) -> list[Task]:
-    """Return the tasks before planning, in order: `fetch_step` fills a cache, if there is one.
-
-    A workflow that retries a run has its plan, and rewrites nothing.
-    """
-    steps = [rewrite_step] if fetch_step is None else [fetch_step, rewrite_step]
-    return [Task(name=str(step.name), template=step, when=IS_NO_RETRY) for step in steps]
-
-
 def finish_dag(steps: Sequence[Container]) -> DAG:
     """The exit handler, whose steps run one after another.
 
@@ -155,7 +166,7 @@ def shards_dag(group: DAG, sharing: GpuSharing) -> DAG:
         inputs=[*declare_inputs("run", "first", "count", *LABELS), JUDGE_INPUT],
         fail_fast=False,
         tasks=[task],
-        synchronization=gpu_lock(sharing),
+        synchronization=gpu_synchronization(sharing, mutex=True),
     )
 
 
@@ -199,12 +210,22 @@ def children_dag(child: Resource) -> DAG:
     )
 
 
-def gpu_lock(sharing: GpuSharing) -> m.Synchronization | None:
-    """Lock the DAGs of GPU pods: a lock of the workflow would keep its own children waiting."""
-    if sharing.mutex is None:
+def gpu_synchronization(
+    sharing: GpuSharing, *, mutex: bool = False, semaphore: bool = False
+) -> m.Synchronization | None:
+    """The locks of a profile: the mutex on DAGs of GPU pods, the semaphore on each pod.
+
+    A lock of the workflow would keep its own children waiting.
+    """
+    mutexes, semaphores = None, None
+    if mutex and sharing.mutex is not None:
+        mutexes = [m.Mutex(name=sharing.mutex, namespace=sharing.namespace)]
+    if semaphore and sharing.semaphore is not None:
+        source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=sharing.semaphore)
+        semaphores = [m.SemaphoreRef(config_map_key_ref=source, namespace=sharing.namespace)]
+    if mutexes is None and semaphores is None:
         return None
-    mutex = m.Mutex(name=sharing.mutex, namespace=sharing.namespace)
-    return m.Synchronization(mutexes=[mutex])
+    return m.Synchronization(mutexes=mutexes, semaphores=semaphores)
 
 
 def _outputs(task: Task, *names: str) -> Sequence[Parameter]:
@@ -215,3 +236,80 @@ def _sequence(count: str, start: str | None = None) -> m.Sequence:
     # Hera has no class of its own for a sequence.
     first = None if start is None else m.IntOrString(start)
     return m.Sequence(start=first, count=m.IntOrString(count))
+
+
+@dataclass(frozen=True, slots=True)
+class PodSplit:
+    """The pods of a run: those of its own workflow, or else the child workflows that hold them."""
+
+    pods: int
+    pods_here: int
+    child_workflows: int
+
+
+def split_pods(shards: int, workers: int = 1) -> PodSplit:
+    """Split the shards into pods, each of which makes one shard per worker."""
+    pods = ceil(shards / workers)
+    children = 0 if pods <= MAX_PODS else ceil(pods / MAX_PODS)
+    return PodSplit(pods, pods_here=0 if children else pods, child_workflows=children)
+
+
+def noop_template() -> Suspend:
+    """The exit handler of child workflows, which does nothing.
+
+    The parent's reports, and names a run that only the plan step knows.
+    """
+    return Suspend(name=NOOP_TEMPLATE, duration="0")
+
+
+def child_workflow_template(profile: Profile, template: str) -> Resource:
+    """A workflow of this same `template` that generates up to `MAX_PODS` of the shards."""
+    return Resource(
+        name=CHILD_TEMPLATE,
+        inputs=declare_inputs("run", "number", "pods", *SCHEDULING_PARAMETERS, *LABELS),
+        action="apply",  # a pod that is retried finds the workflow that it made
+        set_owner_reference=True,
+        success_condition="status.phase == Succeeded",
+        failure_condition="status.phase in (Failed, Error)",
+        manifest=to_yaml(_workflow(template)),
+        service_account_name="imagekiln-further",
+        # It waits as long as a workflow may run.
+        active_deadline_seconds=round(profile.days * 86400),
+        node_selector=profile.steps.node_selector or None,
+        tolerations=pod_tolerations(profile.steps),
+        priority_class_name=profile.steps.priority_class,
+        retry_strategy=child_retry_strategy(profile.retries.limit),
+        pod_spec_patch=to_yaml(resource_pod_patch()),
+    )
+
+
+def _workflow(template: str) -> dict[str, object]:
+    """The manifest. Argo fills it in as text: users' texts by toJson, which escapes and quotes."""
+    first = f"sprig.mul(inputs.parameters.number, {MAX_PODS})"
+    parameters = {
+        "run": Unquoted("{{=toJson(inputs.parameters.run)}}"),
+        "first": f"{{{{={first}}}}}",
+        "count": f"{{{{=sprig.min({MAX_PODS}, sprig.sub(inputs.parameters.pods, {first}))}}}}",
+        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in LABELS},
+        "gpu-image": Unquoted("{{=toJson(workflow.parameters['gpu-image'])}}"),
+    }
+    # That of a schedule's run ends in what tells it from others: the time.
+    parent = f'{{{{=sprig.trimAll("-.", sprig.trunc(-{MAX_NAME_CHARS}, workflow.name))}}}}'
+    return {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {
+            "name": f"{parent}-{{{{inputs.parameters.number}}}}",
+            "labels": {PARENT_LABEL: "{{workflow.name}}"},
+        },
+        "spec": {
+            "workflowTemplateRef": {"name": template},
+            "entrypoint": "shards",
+            "onExit": NOOP_TEMPLATE,
+            "parallelism": Unquoted("{{inputs.parameters.parallelism}}"),
+            "podPriorityClassName": Unquoted("{{=toJson(inputs.parameters.priority_class)}}"),
+            "arguments": {
+                "parameters": [{"name": name, "value": value} for name, value in parameters.items()]
+            },
+        },
+    }

@@ -1,6 +1,6 @@
 """The metrics of a run and of its pods, which Argo's controller serves after the pods are gone.
 
-Those of a run are computed by the exit handler's pod (`workflows/pod/run_metrics.py`), which leaves
+Those of a run are computed by the exit handler's pod (`workflows/pod/outputs.py`), which leaves
 every value as an output parameter, a number even if the run failed: Argo would mark a workflow
 whose metric has no value. What they mean is in docs/monitoring.md, which a test compares with
 these.
@@ -23,10 +23,10 @@ SPENT_FIGURES = (*GPU_USES, COST)  # GPU seconds by use, and what all of them co
 SHARD_BUCKETS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
 SUCCEEDED = "{{workflow.status}} == Succeeded"
 
-RunMetric = Counter | Gauge
+Metric = Counter | Gauge | Histogram
 
 
-def plan_metrics() -> list[RunMetric]:
+def plan_metrics() -> list[Metric]:
     """Metrics of the plan step, which progress is compared with."""
     return [
         Gauge(
@@ -41,12 +41,7 @@ def plan_metrics() -> list[RunMetric]:
     ]
 
 
-def run_metrics() -> list[RunMetric]:
-    """Metrics of a run."""
-    return [*plan_metrics(), *outcome_metrics()]
-
-
-def outcome_metrics() -> list[RunMetric]:
+def outcome_metrics() -> list[Metric]:
     """Metrics of the exit handler's pod."""
     status = "{{workflow.status}}"
     return [
@@ -84,7 +79,7 @@ def run_outputs() -> tuple[str, ...]:
     return (JOB_OUTPUT, "seconds", "ended_at", *IMAGE_STATUSES, *SPENT_FIGURES)
 
 
-def shard_metrics() -> list[Histogram]:
+def shard_metrics() -> list[Metric]:
     """Metrics of generate."""
     return [
         Histogram(

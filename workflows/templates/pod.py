@@ -5,16 +5,14 @@ to be let in, in its patch (`security`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hera.workflows import (
     Artifact,
-    ConfigMapEnvFrom,
     Container,
     EmptyDirVolume,
     Env,
     Parameter,
-    Resources,
     RetryStrategy,
     SecretEnv,
 )
@@ -28,6 +26,7 @@ from imagekiln.workflows.profiles.profile import (
     Profile,
     Retries,
 )
+from imagekiln.workflows.templates.metrics import Metric
 from imagekiln.workflows.templates.pod_retries import memory_expression, retry_strategy
 from imagekiln.workflows.templates.security import step_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
@@ -42,10 +41,8 @@ GPU_IMAGE_PARAMETER = "gpu-image"
 IMAGE_LINE = "OVERRIDE"  # stands for the line of a patch that Argo fills in
 POD_OVERHEAD_GIB = 1  # of a node's disk, beside /tmp: a pod's log, and the program of Argo's
 # Of a pod that sends a message or copies a report: 180 MiB, and a report of some megabytes.
-FINISH_CPU = 0.1  # cores
-FINISH_MEMORY = 0.5  # GiB
-FINISH_MOST_MEMORY = 2  # GiB, after OOMKilled
-FINISH_DISK = 1  # GiB
+# In cores and GiB; `most_memory` after OOMKilled.
+FINISH_RESOURCES = {"cpu": 0.1, "memory": 0.5, "most_memory": 2, "disk": 1}
 DEFAULTS_CONFIG_MAP = "imagekiln-defaults"
 # What each step has in its environment, unless the profile or its cache of models sets it.
 COMMON_VARIABLES = {"HOME": TMP, "HF_HOME": f"{TMP}/models", LOG_VARIABLE: "json"}
@@ -89,7 +86,10 @@ class StepCommand:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     outputs: Sequence[Parameter | Artifact] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+    metrics: Sequence[Metric] | None = None
     synchronization: m.Synchronization | None = None
+    timeout: str | None = None
     is_retried: bool = True
 
 
@@ -113,13 +113,15 @@ def template_defaults(profile: Profile) -> m.Template:
     replaced = _replaced_variables(profile)
     shared = {name: value for name, value in COMMON_VARIABLES.items() if name not in replaced}
     # Hera's Container cannot be without an image, and each step names its own.
-    container = m.Container(
-        image_pull_policy="IfNotPresent",
-        command=["imagekiln"],
-        env=_plain_env(shared),
-        env_from=[ConfigMapEnvFrom(name=DEFAULTS_CONFIG_MAP, optional=True).build()],
-        resources=m.ResourceRequirements(requests={"cpu": m.Quantity(_cpu(pod))}),
-        volume_mounts=[m.VolumeMount(name="tmp", mount_path=TMP)],
+    container = m.Container.model_validate(
+        {
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["imagekiln"],
+            "env": _plain_env(shared),
+            "envFrom": [{"configMapRef": {"name": DEFAULTS_CONFIG_MAP, "optional": True}}],
+            "resources": {"requests": _cpu_request(pod)},
+            "volumeMounts": [{"name": "tmp", "mountPath": TMP}],
+        }
     )
     return m.Template(
         active_deadline_seconds=m.IntOrString(_deadline(pod)),
@@ -147,17 +149,9 @@ def finish_container(step: StepCommand, profile: Profile) -> Container:
 
     What planning asks of a node may be the very reason why the workflow failed, or was stopped.
     """
-    steps = profile.steps
-    small = steps.model_copy(
-        update={
-            "cpu": min(steps.cpu, FINISH_CPU),
-            "memory": min(steps.memory, FINISH_MEMORY),
-            "most_memory": FINISH_MOST_MEMORY,
-            "disk": None if steps.disk is None else min(steps.disk, FINISH_DISK),
-        }
-    )
+    small = profile.steps.model_copy(update=FINISH_RESOURCES)
     container = cpu_container(step, profile.model_copy(update={"steps": small}))
-    container.resources = m.ResourceRequirements(requests={"cpu": m.Quantity(_cpu(small))})
+    container.resources = m.ResourceRequirements(requests=_cpu_request(small))
     container.pod_spec_patch = _pod_patch(small, CPU_IMAGE_PARAMETER)
     return container
 
@@ -167,9 +161,9 @@ def gpu_container(
 ) -> Container:
     """The template of a pod that runs `step` on the profile's GPU, apart from the CPU steps."""
     pod = profile.generate
+    step = replace(step, labels=_queue_labels(profile.queue) | step.labels)
     environment = [_node_env(), *_environment(step, profile, pod, models)]
     container = _container(step, pod, environment, profile.retries, models)
-    container.labels = (container.labels or {}) | _queue_labels(profile.queue)
     container.resources = _gpu_resources(profile)
     container.pod_spec_patch = _pod_patch(pod, step.image_parameter, profile.gpu.claim)
     container.affinity = node_affinity(pod)
@@ -184,38 +178,25 @@ def node_affinity(pod: PodSettings) -> m.Affinity | None:
     """The labels that a node must have, and those that are preferred."""
     if not pod.labels and not pod.preferred:
         return None
-
-    required = None
+    affinity: dict[str, object] = {}
     if pod.labels:
-        term = m.NodeSelectorTerm(match_expressions=[_requirement(label) for label in pod.labels])
-        required = m.NodeSelector(node_selector_terms=[term])
-
-    preferred = [
-        m.PreferredSchedulingTerm(
-            weight=100, preference=m.NodeSelectorTerm(match_expressions=[_requirement(label)])
-        )
-        for label in pod.preferred
-    ]
-    return m.Affinity(
-        node_affinity=m.NodeAffinity(
-            required_during_scheduling_ignored_during_execution=required,
-            preferred_during_scheduling_ignored_during_execution=preferred or None,
-        )
-    )
+        term = {"matchExpressions": [_match(label) for label in pod.labels]}
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [term]}
+    if pod.preferred:
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [
+            {"weight": 100, "preference": {"matchExpressions": [_match(label)]}}
+            for label in pod.preferred
+        ]
+    return m.Affinity.model_validate({"nodeAffinity": affinity})
 
 
 def pod_tolerations(pod: PodSettings) -> list[m.Toleration] | None:
     """The taints that the pod tolerates."""
-    tolerations = [
-        m.Toleration(key=taint.key, operator=taint.operator, value=taint.value, effect=taint.effect)
-        for taint in pod.tolerations
-    ]
-    return tolerations or None
+    return [m.Toleration(**taint.model_dump()) for taint in pod.tolerations] or None
 
 
-def _requirement(label: NodeLabel) -> m.NodeSelectorRequirement:
-    values = list(label.values) if label.values else None
-    return m.NodeSelectorRequirement(key=label.key, operator=label.operator, values=values)
+def _match(label: NodeLabel) -> dict[str, object]:
+    return label.model_dump() | {"values": [*label.values] or None}
 
 
 def _container(
@@ -227,7 +208,7 @@ def _container(
 ) -> Container:
     return Container(
         name=step.name,
-        labels={"imagekiln.dev/step": step.name},
+        labels={"imagekiln.dev/step": step.name, **step.labels},
         annotations=pod.annotations or None,
         inputs=declare_inputs(*step.inputs),
         outputs=list(step.outputs),
@@ -242,6 +223,8 @@ def _container(
         # Never without one: the patch that sets memory refers to the number of retries.
         retry_strategy=retry_strategy(retries) if step.is_retried else RetryStrategy(limit=0),
         synchronization=step.synchronization,
+        metrics=None if step.metrics is None else [*step.metrics],
+        timeout=step.timeout,
     )
 
 
@@ -294,14 +277,11 @@ def _node_env() -> m.EnvVar:
     return m.EnvVar(name="IMAGEKILN_NODE", value_from=m.EnvVarSource(field_ref=field))
 
 
-def _gpu_resources(profile: Profile) -> m.ResourceRequirements | Resources:
-    cpu = _cpu(profile.generate)
-    gpu = profile.gpu
-    if gpu.claim:
-        return Resources(cpu_request=cpu)
+def _gpu_resources(profile: Profile) -> m.ResourceRequirements:
     # Kubernetes requests what it limits. Hera's `gpus` would write both.
-    limits = {gpu.resource: m.Quantity(str(gpu.count))}
-    return m.ResourceRequirements(requests={"cpu": m.Quantity(cpu)}, limits=limits)
+    gpu = profile.gpu
+    limits = None if gpu.claim else {gpu.resource: m.Quantity(str(gpu.count))}
+    return m.ResourceRequirements(requests=_cpu_request(profile.generate), limits=limits)
 
 
 def _volumes(pod: PodSettings, models: ModelVolume | None) -> list[EmptyDirVolume | m.Volume]:
@@ -352,8 +332,8 @@ def _deadline(pod: PodSettings) -> int:
     return round(pod.hours * 3600)
 
 
-def _cpu(pod: PodSettings) -> str:
-    return f"{round(pod.cpu * 1000)}m"
+def _cpu_request(pod: PodSettings) -> dict[str, m.Quantity]:
+    return {"cpu": m.Quantity(f"{round(pod.cpu * 1000)}m")}
 
 
 def _mib(gib: float) -> int:

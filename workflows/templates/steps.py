@@ -5,12 +5,13 @@ taken for variables. An expression that encodes them is evaluated once and leave
 No parameter passes through a shell.
 """
 
+from collections.abc import Mapping, Sequence
+
 from hera.workflows import Container, NoneArchiveStrategy, Parameter, S3Artifact
 from hera.workflows import models as m
 
-from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
-from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
-from imagekiln.workflows.templates.dag import gpu_lock
+from imagekiln.workflows.profiles.profile import ModelCache, Profile
+from imagekiln.workflows.templates.dag import SCHEDULING_PARAMETERS, gpu_synchronization
 from imagekiln.workflows.templates.metrics import (
     UNKNOWN_JOB,
     outcome_metrics,
@@ -88,23 +89,10 @@ def rewrite_step(profile: Profile) -> Container:
         GPU_IMAGE_PARAMETER,
         env=_job_environment() | _offline_environment(cache),
         secrets=MODEL_SECRETS,
-        synchronization=_lock_and_semaphore(profile.sharing),
+        synchronization=gpu_synchronization(profile.sharing, mutex=True, semaphore=True),
     )
     one_gpu = profile.model_copy(update={"gpu": profile.gpu.model_copy(update={"count": 1})})
     return gpu_container(step, one_gpu, _model_volume(cache, read_only=offline))
-
-
-def fetch_language_model_step(profile: Profile) -> Container:
-    """Fill the model cache before `rewrite`, as `fetch` does before `generate`."""
-    step = StepCommand(
-        "fetch-language-model",
-        ["rewrite", "--argo", "--fetch"],
-        profile.generate.image,
-        GPU_IMAGE_PARAMETER,
-        env=_job_environment(),
-        secrets=MODEL_SECRETS,
-    )
-    return cpu_container(step, profile, _model_volume(profile.cache, read_only=False))
 
 
 def plan_step(profile: Profile) -> Container:
@@ -119,20 +107,40 @@ def plan_step(profile: Profile) -> Container:
         env=_job_environment(),
         outputs=[_output_parameter(name) for name in PLAN_OUTPUTS],
         secrets=MODEL_SECRETS,
+        metrics=plan_metrics(),
     )
-    container = cpu_container(step, profile)
-    container.metrics = plan_metrics()
-    return container
+    return cpu_container(step, profile)
+
+
+def fetch_language_model_step(profile: Profile) -> Container:
+    """Fill the model cache before `rewrite`, as `fetch` does before `generate`."""
+    return _fetch_step(
+        profile,
+        "fetch-language-model",
+        ["rewrite", "--argo", "--fetch"],
+        env=_job_environment(),
+    )
 
 
 def fetch_step(profile: Profile) -> Container:
     """Fill the model cache: the GPU image, which knows a pipeline's files, on a CPU node."""
+    return _fetch_step(profile, "fetch", ["fetch", "--", RUN_INPUT], inputs=("run",))
+
+
+def _fetch_step(
+    profile: Profile,
+    name: str,
+    arguments: Sequence[str],
+    inputs: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> Container:
     step = StepCommand(
-        "fetch",
-        ["fetch", "--", RUN_INPUT],
+        name,
+        arguments,
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
-        inputs=("run",),
+        inputs=inputs,
+        env=env or {},
         secrets=MODEL_SECRETS,
     )
     return cpu_container(step, profile, _model_volume(profile.cache, read_only=False))
@@ -150,20 +158,16 @@ def generate_step(profile: Profile) -> Container:
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
         inputs=("run", "shard", "judge", *LABELS),
-        env=_generate_environment(profile),
+        env=_offline_environment(cache) | _metrics_environment(profile),
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
-        synchronization=_semaphore(profile.sharing),
+        labels=POD_LABELS,
+        metrics=shard_metrics(),
+        synchronization=gpu_synchronization(profile.sharing, semaphore=True),
     )
     container = gpu_container(step, profile, _model_volume(cache, read_only=offline))
-    container.labels = {**(container.labels or {}), **POD_LABELS}
-    container.metrics = shard_metrics()
     if profile.metrics_port:
         container.ports = [m.ContainerPort(name="metrics", container_port=profile.metrics_port)]
     return container
-
-
-def _generate_environment(profile: Profile) -> dict[str, str]:
-    return _offline_environment(profile.cache) | _metrics_environment(profile)
 
 
 def aggregate_step(profile: Profile) -> Container:
@@ -214,11 +218,10 @@ def publish_step(profile: Profile) -> Container:
         env={"IMAGEKILN_RUN": ENDED_RUN},
         outputs=[report],
         secrets=STORAGE_SECRETS,
+        timeout=PUBLISH_TIMEOUT,
         is_retried=False,
     )
-    container = finish_container(step, profile)
-    container.timeout = PUBLISH_TIMEOUT
-    return container
+    return finish_container(step, profile)
 
 
 def report_step(profile: Profile) -> Container:
@@ -247,11 +250,10 @@ def report_step(profile: Profile) -> Container:
         },
         outputs=[_local_parameter(name) for name in run_outputs()],
         secrets=WEBHOOK_SECRETS,
+        metrics=outcome_metrics(),
+        timeout=REPORT_TIMEOUT,  # also of a pod that finds no node
     )
-    container = finish_container(step, profile)
-    container.metrics = outcome_metrics()
-    container.timeout = REPORT_TIMEOUT  # also of a pod that finds no node
-    return container
+    return finish_container(step, profile)
 
 
 def _job_environment() -> dict[str, str]:
@@ -292,22 +294,6 @@ def _workers_option(profile: Profile) -> list[str]:
     return ["--workers", str(profile.gpu.count)] if profile.gpu.count > 1 else []
 
 
-def _semaphore(sharing: GpuSharing) -> m.Synchronization | None:
-    if sharing.semaphore is None:
-        return None
-    source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=sharing.semaphore)
-    semaphore = m.SemaphoreRef(config_map_key_ref=source, namespace=sharing.namespace)
-    return m.Synchronization(semaphores=[semaphore])
-
-
-def _lock_and_semaphore(sharing: GpuSharing) -> m.Synchronization | None:
-    """The synchronization of a GPU pod that no DAG with a lock is around."""
-    semaphore, lock = _semaphore(sharing), gpu_lock(sharing)
-    if semaphore is None or lock is None:
-        return semaphore or lock
-    return m.Synchronization(semaphores=semaphore.semaphores, mutexes=lock.mutexes)
-
-
 def _is_offline(cache: ModelCache | None) -> bool:
     """Return whether GPU pods find all model files in the cache, and never ask the hub."""
     return cache is not None and cache.host_path is None
@@ -321,13 +307,12 @@ def _model_volume(cache: ModelCache | None, *, read_only: bool) -> ModelVolume |
     if cache is None:
         return None
     # Hera's volumes know no image, and would make a claim itself read-only, not only its mount.
-    volume = m.Volume(name="models")
+    source: dict[str, object] = {"image": {"reference": cache.image, "pullPolicy": "IfNotPresent"}}
     if cache.claim:
-        volume.persistent_volume_claim = m.PersistentVolumeClaimVolumeSource(claim_name=cache.claim)
+        source = {"persistentVolumeClaim": {"claimName": cache.claim}}
     elif cache.host_path:
-        volume.host_path = m.HostPathVolumeSource(path=cache.host_path, type="Directory")
-    else:
-        volume.image = m.ImageVolumeSource(reference=cache.image, pull_policy="IfNotPresent")
+        source = {"hostPath": {"path": cache.host_path, "type": "Directory"}}
+    volume = m.Volume.model_validate({"name": "models", **source})
     mount = m.VolumeMount(name="models", mount_path=MODELS_FOLDER, read_only=read_only or None)
     mounts = [mount]
     if cache.claim and read_only:

@@ -1,9 +1,7 @@
-"""A job as Kubernetes objects that run it: once, or on a schedule."""
+"""A job as Kubernetes objects that run it: once, on a schedule, or when it is posted."""
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import suppress
 
 import yaml
 from hera.workflows import CronWorkflow, Workflow
@@ -13,20 +11,21 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import moment_in_utc, needs_date
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptList
-from imagekiln.steps.job.scores import AestheticScore
-from imagekiln.steps.models.hub import is_hub_id
-from imagekiln.steps.models.passes import iter_pass_jobs, pass_references, pass_setting
-from imagekiln.steps.models.resolve import adapter_references
-from imagekiln.steps.models.scorers import score_references
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX, is_remote_uri
+from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.cron import check_cron
 from imagekiln.workflows.templates.pod import CPU_IMAGE_PARAMETER, GPU_IMAGE_PARAMETER
 from imagekiln.workflows.templates.workflow_template import (
     TITLE_ANNOTATION,
+    WORKFLOW_PARAMETERS,
     as_object,
+    build_job_template,
     job_template_name,
+    template_labels,
+    template_name,
 )
+from imagekiln.workflows.templates.yaml import to_yaml_documents
 
 API_VERSION = "argoproj.io/v1alpha1"
 JOB_LABEL = "imagekiln.dev/job"  # on a workflow: the name of its job
@@ -99,10 +98,7 @@ def build_workflow(
 def _work_digest(job: Job, dates: dict[str, str]) -> str:
     """A hash of a job and of the moment that it runs for, however that is written."""
     if dates:
-        with suppress(BadInput):  # a date that cannot be read fails in the workflow itself
-            dates = dates | {
-                "logical-date": moment_in_utc(dates["logical-date"], dates["timezone"])
-            }
+        dates = dates | {"logical-date": moment_in_utc(dates["logical-date"], dates["timezone"])}
     text = json.dumps([job.model_dump(mode="json"), dates])
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -135,7 +131,8 @@ def build_cron_workflow(
         annotations={TITLE_ANNOTATION: f"{job.name}, scheduled"},
         schedules=list(schedules),
         timezone=zone,
-        concurrency_policy=_concurrency_policy(job),
+        # A skipped firing loses nothing: the next one finds what it would have found.
+        concurrency_policy="Forbid" if shares_new_rows(job) else "Allow",
         starting_deadline_seconds=6 * 3600,  # how late a missed firing is caught up with
         successful_jobs_history_limit=7,
         failed_jobs_history_limit=7,
@@ -154,54 +151,69 @@ def _labels(job: Job) -> dict[str, str]:
     return COMMON_LABELS | {JOB_LABEL: job.name}
 
 
-def _concurrency_policy(job: Job) -> str:
-    """Return whether runs may overlap. `parallelism` and quotas share the GPUs."""
-    # Two that look for what is new in the same table would both make it. A skipped firing loses
-    # nothing: the next one finds what it would have found.
-    return "Forbid" if shares_new_rows(job) else "Allow"
-
-
 def shares_new_rows(job: Job) -> bool:
     """Return whether two runs of the job at once would both make what is new in one table."""
     return job.skip_existing and not needs_date(job)
 
 
 def require_reachable_paths(job: Job) -> None:
-    """Raise BadInput if the job names a path of this machine, which no pod can read."""
-    tuning = () if job.batch.tuning is None else (job.batch.tuning,)
-    paths = {"prompts": job.prompt_patterns, "output": (job.output,), "batch.tuning": tuning}
-    paths |= {f"export[{number}].to": (copy.to,) for number, copy in enumerate(job.export)}
-    for setting, names in paths.items():
-        for name in names:
-            if not is_remote_uri(name) and not name.startswith(BUNDLED_PREFIX):
-                raise BadInput(
-                    f"{setting} is {name!r}, a path on this machine. "
-                    "Write a URI, such as s3://bucket/folder."
-                )
-    for setting, place in _model_places(job):
-        if not (is_hub_id(place) or place.startswith((BUNDLED_PREFIX, "/"))):
+    """Raise BadInput if a pod would read or write a path of this machine."""
+    paths = [("prompts", place) for place in job.prompt_patterns]
+    paths += [("output", job.output), ("batch.tuning", job.batch.tuning or BUNDLED_PREFIX)]
+    paths += [("export", copy.to) for copy in job.export]
+    for setting, place in paths:
+        if not is_remote_uri(place) and not place.startswith(BUNDLED_PREFIX):
             raise BadInput(
-                f"{setting} is {place!r}, a path on this machine. Write a hub id, or a path in the "
-                "pods' image or in a volume that they mount."
+                f"{setting} is {place!r}, a path on this machine. "
+                "Write a URI, such as s3://bucket/folder."
             )
 
 
-def _model_places(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the places of the job's models, each with the path of its setting."""
-    pass_models = {
-        pass_setting(name, job.passes[name]): pass_job.model
-        for name, pass_job in iter_pass_jobs(job)
-    }
-    for setting, model in {"model": job.model, **pass_models}.items():
-        yield f"{setting}.id", model.id
-        if model.config is not None:
-            yield f"{setting}.config", model.config
+def render_manifests(
+    job: Job, schedules: tuple[str, ...] = (), zone: str = "UTC", *, event: bool = False
+) -> str:
+    """The template of the job's profile, and what runs the job.
 
-    references = (*adapter_references(job.model), *score_references(job), *pass_references(job))
-    for setting, reference in references:
-        yield f"{setting}.id", reference.id
-    for name, score in job.scores.items():
-        if isinstance(score, AestheticScore):
-            yield f"scores.{name}.head", score.head
-    if job.rewrite is not None:
-        yield "rewrite.model.id", job.rewrite.model.id
+    That is a schedule, with `event` a binding that waits for a job, or both. With neither, it is
+    one workflow. Raises BadInput.
+    """
+    profile = load_profile(job.cluster.profile)
+    manifests = [build_job_template(job, profile)]
+    if schedules:
+        manifests.append(build_cron_workflow(job, profile, schedules, zone))
+    if event:
+        manifests.append(
+            build_event_binding(profile, job.cluster.namespace, job_template_name(job, profile))
+        )
+    if len(manifests) == 1:
+        manifests.append(build_workflow(job, profile))
+    return to_yaml_documents(manifests)
+
+
+def build_event_binding(profile: Profile, namespace: str, template: str = "") -> dict[str, object]:
+    """Build the binding that starts a job posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
+
+    The body is JSON: job (an object, since Argo would hand on a text of several lines as one line)
+    or job-uri, and optionally run-id, logical-date, timezone, settings (a list, for the same
+    reason) and retry. Jobs that rewrite their prompts are posted to the name of their own template.
+    With `request`, an id of the sender's, a body that comes twice starts one workflow.
+    """
+    name = template or template_name(profile)
+    parameters = [
+        {"name": key, "valueFrom": {"event": f'payload["{key}"] ?? ""'}}
+        for key in WORKFLOW_PARAMETERS
+    ]
+    workflow_name = f'payload["request"] == nil ? "" : "{name}-" + payload["request"]'
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "WorkflowEventBinding",
+        "metadata": {"name": name, "namespace": namespace, "labels": template_labels(profile)},
+        "spec": {
+            "event": {"selector": f'discriminator == "{name}"'},
+            "submit": {
+                "arguments": {"parameters": parameters},
+                "metadata": {"name": workflow_name},
+                "workflowTemplateRef": {"name": name},
+            },
+        },
+    }

@@ -3,7 +3,7 @@
 import hashlib
 from typing import cast
 
-from hera.workflows import Parameter, Task, WorkflowTemplate
+from hera.workflows import Container, Parameter, WorkflowTemplate
 from hera.workflows import models as m
 from hera.workflows.protocol import Templatable
 from pydantic import BaseModel
@@ -12,17 +12,13 @@ from imagekiln.steps.job.job import Job
 from imagekiln.workflows.objects import Json, get_texts
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates import steps
-from imagekiln.workflows.templates.child_workflows import (
-    MAX_PODS,
-    child_workflow_template,
-    noop_template,
-)
 from imagekiln.workflows.templates.dag import (
+    child_workflow_template,
     children_dag,
     finish_dag,
     group_dag,
     main_dag,
-    rewrite_tasks,
+    noop_template,
     shards_dag,
 )
 from imagekiln.workflows.templates.pod import (
@@ -82,14 +78,12 @@ def build_workflow_template(
     namespace: str,
     *,
     rewrites: bool = False,
-    max_pods: int = MAX_PODS,
 ) -> dict[str, object]:
     """Build the template as a Kubernetes object. Its digest tells profiles and versions apart.
 
     With `rewrites`, it is the one of jobs whose prompts are rewritten before they are planned.
-    `max_pods` is how many pods a child workflow has. (The plan step decides when there are any.)
     """
-    template = _workflow_template(profile, namespace, max_pods, rewrites=rewrites).build()
+    template = _workflow_template(profile, namespace, rewrites=rewrites).build()
     spec = cast("m.WorkflowSpec", template.spec)
     for part in spec.templates or []:
         if part.dag is not None:
@@ -114,9 +108,7 @@ def as_object(model: BaseModel) -> dict[str, object]:
     )
 
 
-def _workflow_template(
-    profile: Profile, namespace: str, max_pods: int, *, rewrites: bool
-) -> WorkflowTemplate:
+def _workflow_template(profile: Profile, namespace: str, *, rewrites: bool) -> WorkflowTemplate:
     name = template_name(profile, rewrites=rewrites)
     order = f"{'Rewrite, plan' if rewrites else 'Plan'}, generate, aggregate, export"
     return WorkflowTemplate(
@@ -129,7 +121,10 @@ def _workflow_template(
         },
         entrypoint="main",
         on_exit="finish",
-        arguments=_parameters(),
+        arguments=[
+            Parameter(name=parameter, value="", description=text)
+            for parameter, text in (WORKFLOW_PARAMETERS | IMAGE_PARAMETERS).items()
+        ],
         service_account_name="imagekiln",
         affinity=node_affinity(profile.steps),
         security_context=pod_security_context(),
@@ -143,7 +138,7 @@ def _workflow_template(
         ttl_strategy=m.TTLStrategy(seconds_after_completion=TTL_DAYS * DAY_SECONDS),
         archive_logs=profile.archive_logs,
         pod_disruption_budget=_disruption_budget(profile),
-        templates=_templates(profile, name, max_pods, rewrites=rewrites),
+        templates=_templates(profile, name, rewrites=rewrites),
     )
 
 
@@ -154,34 +149,29 @@ def _disruption_budget(profile: Profile) -> m.PodDisruptionBudgetSpec | None:
     return m.PodDisruptionBudgetSpec(min_available=m.IntOrString(9999))
 
 
-def _parameters() -> list[Parameter]:
-    descriptions = WORKFLOW_PARAMETERS | IMAGE_PARAMETERS
-    return [Parameter(name=name, value="", description=text) for name, text in descriptions.items()]
-
-
-def _templates(
-    profile: Profile, name: str, max_pods: int, *, rewrites: bool
-) -> list[m.Template | Templatable]:
+def _templates(profile: Profile, name: str, *, rewrites: bool) -> list[m.Template | Templatable]:
     """The DAGs, the entry point first, and then the steps."""
     plan = steps.plan_step(profile)
     generate = steps.generate_step(profile)
     aggregate = steps.aggregate_step(profile)
-    needs_fetch = profile.cache is not None and profile.cache.claim is not None
-    fetch = steps.fetch_step(profile) if needs_fetch else None
+    export = steps.export_step(profile)
+    has_claim = profile.cache is not None and profile.cache.claim is not None
+    fetch = [steps.fetch_step(profile)] if has_claim else []
+    before_plan: list[Container] = []
+    if rewrites and has_claim:
+        before_plan.append(steps.fetch_language_model_step(profile))
+    if rewrites:
+        before_plan.append(steps.rewrite_step(profile))
+    finish = [steps.report_step(profile)]
+    if profile.report_artifact:
+        finish.append(steps.publish_step(profile))
 
     group = group_dag(generate)
     shards = shards_dag(group, profile.sharing)
-    child = child_workflow_template(profile, name, max_pods)
+    child = child_workflow_template(profile, name)
     children = children_dag(child)
-    before_plan, rewriting = _rewriting(profile, needs_fetch=needs_fetch) if rewrites else ([], [])
-    export = steps.export_step(profile)
-    main = main_dag(before_plan, plan, fetch, shards, children, aggregate, export)
-    finish_steps = [steps.report_step(profile)]
-    if profile.report_artifact:
-        finish_steps.append(steps.publish_step(profile))
-
     return [
-        main,
+        main_dag(before_plan, plan, fetch, shards, children, aggregate, export),
         shards,
         group,
         children,
@@ -191,17 +181,8 @@ def _templates(
         generate,
         aggregate,
         export,
-        finish_dag(finish_steps),
-        *finish_steps,
-        *([fetch] if fetch else []),
-        *rewriting,
+        finish_dag(finish),
+        *finish,
+        *fetch,
+        *reversed(before_plan),
     ]
-
-
-def _rewriting(
-    profile: Profile, *, needs_fetch: bool
-) -> tuple[list[Task], list[m.Template | Templatable]]:
-    """The tasks that rewrite prompts before they are planned, and their templates."""
-    rewrite = steps.rewrite_step(profile)
-    fetch = steps.fetch_language_model_step(profile) if needs_fetch else None
-    return rewrite_tasks(fetch, rewrite), [rewrite, *([fetch] if fetch else [])]

@@ -1,7 +1,9 @@
 """Kubernetes objects as YAML that people review and kubectl takes as it is."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from math import inf
 from typing import Any
 
 import yaml
@@ -17,18 +19,6 @@ FIRST_KEYS = (
     "env", "envFrom", "key", "operator", "value", "valueFrom", "dag", "container", "resource",
     "suspend", "outputs",
 )  # fmt: skip
-TEXT_START = re.compile(r"[-:] \|[0-9]?[-+]?$")
-# By the start of a line: what its reviewer asks. None is in texts such as `podSpecPatch`, since
-# `submit` registers the template that kubectl applied, whose comments are lost.
-COMMENTS = {
-    "imagekiln.dev/digest:": "By this hash, `imagekiln submit` knows the profile and the version.",
-    "onExit:": "The exit handler never fails: Argo would take the workflow for failed.",
-    "archiveLogs:": "If true, Argo fails a pod whose log it cannot store.",
-    "templateDefaults:": "Without a retry strategy, which would run whole DAGs again.",
-    "expression: lastRetry.exitCode": "Exit codes 2 and 3 are final; 75 is retried.",
-    "concurrencyPolicy:": "Forbid if two runs would both make what is new in one table.",
-    "startingDeadlineSeconds:": "A missed run starts up to six hours late, with its own date.",
-}
 LAST_KEYS = ("description", "podSpecPatch", "templateDefaults", "templates", "manifest")
 
 
@@ -85,22 +75,8 @@ def to_yaml(value: Mapping[str, object]) -> str:
 
 
 def to_yaml_documents(objects: Iterable[Mapping[str, object]]) -> str:
-    """Several objects, one document each, with comments for a review."""
-    return "---\n".join("".join(_add_comments(to_yaml(each))) for each in objects)
-
-
-def _add_comments(text: str) -> Iterator[str]:
-    """The lines, with each comment above the first that it is about, but for lines of texts."""
-    remaining = dict(COMMENTS)
-    text_indent: int | None = None  # of the line that a text of several lines belongs to
-    for line in text.splitlines(keepends=True):
-        indent = len(line) - len(line.lstrip())
-        if line.strip() and (text_indent is None or indent <= text_indent):
-            text_indent = indent if TEXT_START.search(line) else None
-            content = line.lstrip(" -")
-            for start in filter(content.startswith, [*remaining]):
-                yield f"{' ' * indent}# {remaining.pop(start)}\n"
-        yield line
+    """Several objects, one document each."""
+    return "---\n".join(map(to_yaml, objects))
 
 
 def _in_reading_order(value: object) -> object:
@@ -121,8 +97,7 @@ def _fold(node: yaml.Node, indent: int, column: int) -> None:
     """Write each group in one line if it fits into the line, of which `column` is used."""
     if not isinstance(node, yaml.CollectionNode):
         return
-    length = _length(node)
-    node.flow_style = length is not None and column + length <= MAX_LINE
+    node.flow_style = column + _length(node) <= MAX_LINE
     if node.flow_style:
         return
 
@@ -134,19 +109,13 @@ def _fold(node: yaml.Node, indent: int, column: int) -> None:
             _fold(item, indent + 2, indent + 2)
 
 
-def _length(node: yaml.Node) -> int | None:
-    """Return about how long the node is in one line; None if it cannot be in one."""
+def _length(node: yaml.Node) -> float:
+    """Return about how long the node is in one line; infinite if it cannot be in one."""
     if isinstance(node, yaml.ScalarNode):
         if node.style in ("|", UNQUOTED):
-            return None
+            return inf
         is_plain = node.style is None and PLAIN_TEXT.fullmatch(node.value)
         return len(node.value) + (0 if is_plain else 2)
-
-    total = 0
-    for item in node.value:
-        for part in item if isinstance(node, yaml.MappingNode) else (item,):
-            length = _length(part)
-            if length is None:
-                return None
-            total += length + 2  # a comma or a colon, and a space
-    return total
+    is_mapping = isinstance(node, yaml.MappingNode)
+    parts = chain.from_iterable(node.value) if is_mapping else node.value
+    return sum(_length(part) + 2 for part in parts)  # a comma or a colon, and a space

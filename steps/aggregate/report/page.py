@@ -1,21 +1,14 @@
 """The report page: HTML without scripts or data URIs, which opens anywhere."""
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from itertools import chain, count
 from math import ceil
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from imagekiln.steps.aggregate.report.contact_sheet import (
-    ContactSheet,
-    Sample,
-    read_sample,
-    render_thumbnail,
-)
-from imagekiln.steps.aggregate.report.sweep_grid import SweepGrid, SweepSheet
+from imagekiln.steps.aggregate.image_table import Row
+from imagekiln.steps.aggregate.report.pictures import Pictures
 from imagekiln.steps.aggregate.report.tables import distribution_tables
 from imagekiln.steps.aggregate.report.time_and_cost import (
     cost_table,
@@ -27,6 +20,7 @@ from imagekiln.steps.aggregate.report.time_and_cost import (
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.aggregate.verdict import GateResult, RunVerdict, gate_results, judge_run
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.imaging.codecs import encode_thumbnail
 from imagekiln.steps.job.gates import (
     BLANK,
     LOW_CONTRAST,
@@ -41,6 +35,8 @@ from imagekiln.steps.job.output import describe_encoding, file_suffix
 from imagekiln.steps.runs.image import describe_setting, find_varied_settings
 from imagekiln.steps.runs.keys import REPORT_KEY, report_image_key, thumbnail_key
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.readback import decode_stored_image, read_image_bytes
+from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_count,
@@ -54,7 +50,7 @@ from imagekiln.steps.runtime.figures import (
 from imagekiln.steps.runtime.sanitize import sanitize_lines, sanitize_page_text
 from imagekiln.steps.storage.store import Store
 
-SAMPLE_WRITERS = 8
+THUMBNAIL_SIDE = 256  # pixels
 MAX_FULL_IMAGE_BYTES = 128_000_000  # of all together, beside the report
 UNFOLDED_FAILURES = 5  # the others are folded away
 UNFOLDED_SAMPLES = 24  # likewise
@@ -81,7 +77,7 @@ class GateSection:
 
     result: GateResult
     criterion: str
-    examples: tuple[tuple[Sample, str], ...]
+    examples: tuple[tuple[Row, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +87,8 @@ class ReportData:
     uri: str
     plan: Plan
     summary: Summary
-    sheet_samples: list[Sample]
-    samples_by_gate: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
+    pictures: Pictures
     verdict: RunVerdict | None = None
-    grid: SweepGrid | None = None
-
-    @property
-    def samples(self) -> list[Sample]:
-        """The images that are shown, each once, in the order in which thumbnails are numbered."""
-        gate_samples = chain.from_iterable(self.samples_by_gate.values())
-        samples = [*gate_samples, *self.sheet_samples]
-        if self.grid is not None:
-            samples += self.grid.samples
-        distinct = {sample.image_id: sample for sample in samples}
-        return list(distinct.values())
 
     @property
     def full_images(self) -> dict[str, str]:
@@ -112,41 +96,25 @@ class ReportData:
         suffix = file_suffix(self.plan.job.encoding)
         keys: dict[str, str] = {}
         free_bytes = MAX_FULL_IMAGE_BYTES
-        for sample in self.samples:
-            if sample.byte_size <= free_bytes:
-                keys[sample.image_id] = report_image_key(sample.image_id, suffix)
-                free_bytes -= sample.byte_size
+        for row in self.pictures.distinct:
+            if row["byte_size"] <= free_bytes:
+                keys[row["image_id"]] = report_image_key(row["image_id"], suffix)
+                free_bytes -= row["byte_size"]
         return keys
 
 
 def write_report(
     store: Store,
-    plan: Plan,
-    summary: Summary,
-    sheet: ContactSheet,
-    *,
+    data: ReportData,
     target: Store | None = None,
-    verdict: RunVerdict | None = None,
-    sweep: SweepSheet | None = None,
     is_current: Callable[[], bool] = lambda: True,
 ) -> None:
     """Write the page and its images into the run, the page last, as long as it is current.
 
-    The page of a part of the run lies in `target` and begins with `verdict`.
+    The page of a part of the run lies in `target`.
     """
-    grid = None if sweep is None else sweep.build(summary.rows)
-    in_grid = set() if grid is None else {sample.image_id for sample in grid.samples}
-    data = ReportData(
-        uri=store.uri,
-        plan=plan,
-        summary=summary,
-        sheet_samples=[sample for sample in sheet.samples if sample.image_id not in in_grid],
-        samples_by_gate=sheet.samples_by_gate,
-        verdict=verdict,
-        grid=grid,
-    )
     target = target or store
-    _write_samples(store, target, data, is_current)
+    _write_images(store, target, data, is_current)
     if is_current():
         target.replace(REPORT_KEY, render_report(data).encode())
 
@@ -169,36 +137,39 @@ def _page_template() -> Template:
     return environment.get_template("report.html.j2")
 
 
-def _write_samples(
+def _write_images(
     store: Store, target: Store, data: ReportData, is_current: Callable[[], bool]
 ) -> None:
     """Write the thumbnails of images in `store`, and the full images that they lead to."""
     full_images = data.full_images
+    rows = data.pictures.distinct
 
-    def write(number: int, sample: Sample) -> None:
+    def write(number: int) -> None:
+        row = rows[number]
         try:
-            content = read_sample(store, sample)
-            thumbnail = render_thumbnail(store, sample, content)
+            content = read_image_bytes(store, row)
+            pixels = decode_stored_image(store, row, content)
         except BadInput:
             if is_current():
                 raise
             return
+        thumbnail = encode_thumbnail(pixels, THUMBNAIL_SIDE)
         if not is_current():  # the image may have been taken down
             return
         target.replace(thumbnail_key(number), thumbnail)
-        if sample.image_id in full_images:
-            target.replace(full_images[sample.image_id], content)
+        if row["image_id"] in full_images:
+            target.replace(full_images[row["image_id"]], content)
 
-    with ThreadPoolExecutor(SAMPLE_WRITERS) as pool:
-        list(pool.map(write, count(), data.samples))
+    for _ in map_ordered(write, len(rows)):
+        pass
 
 
 def _gate_sections(data: ReportData) -> list[GateSection]:
     job = data.plan.job
     sections = []
     for result in gate_results(job, data.summary):
-        samples = data.samples_by_gate.get(result.gate, ())
-        examples = tuple((sample, _mark_reason(result.gate, sample)) for sample in samples)
+        rows = data.pictures.by_gate.get(result.gate, ())
+        examples = tuple((row, _mark_reason(result.gate, row)) for row in rows)
         criterion = _criterion(job, result.gate)
         section = GateSection(result, criterion, examples)
         sections.append(section)
@@ -218,21 +189,21 @@ def _criterion(job: Job, gate: str) -> str:
     return criteria[gate]
 
 
-def _mark_reason(gate: str, sample: Sample) -> str:
+def _mark_reason(gate: str, row: Row) -> str:
     if gate == LOW_CONTRAST:
-        return f"contrast {format_number(sample.contrast or 0)}"
+        return f"contrast {format_number(row['contrast'])}"
     if gate == OVER_SATURATED:
-        return f"{format_percent(sample.saturation or 0)} vivid pixels"
+        return f"{format_percent(row['saturation'])} vivid pixels"
     if gate == NEAR_DUPLICATE:
-        return f"looks like {sample.near_duplicate_of}"
-    return (sample.marks_reason or "").removeprefix(f"{gate}: ")
+        return f"looks like {row['near_duplicate_of']}"
+    return (row["marks_reason"] or "").removeprefix(f"{gate}: ")
 
 
 def _template_context(data: ReportData) -> dict[str, object]:
     job = data.plan.job
     summary = data.summary
-    samples = data.samples
-    settings = [(sample.prompt, sample.settings) for sample in samples]
+    pictures = data.pictures
+    rows = pictures.distinct
     return {
         "uri": data.uri,
         "plan": data.plan,
@@ -245,16 +216,16 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "unfolded_failures": UNFOLDED_FAILURES,
         "gates": _gate_sections(data),
         "slow_shards": slow_shards_table(summary.throughput),
-        "stages": stage_tables(summary.seconds, summary.usage),
-        "cost": cost_table(summary),
+        "stages": stage_tables(summary.seconds, summary.busy_share),
+        "cost": cost_table(summary.spending),
         "cost_sentences": describe_cost(summary),
-        "bottleneck": find_bottleneck(summary.seconds, summary.usage),
+        "bottleneck": find_bottleneck(summary.seconds, summary.busy_share),
         "distributions": distribution_tables(summary),
-        "grid": data.grid,
-        "thumbnails": {sample.image_id: number for number, sample in enumerate(samples)},
-        "samples": data.sheet_samples,
-        "unfolded_step": ceil(len(data.sheet_samples) / UNFOLDED_SAMPLES),
-        "varied": find_varied_settings(settings),
+        "grid": pictures.grid,
+        "thumbnails": {row["image_id"]: number for number, row in enumerate(rows)},
+        "samples": pictures.sample,
+        "unfolded_step": ceil(len(pictures.sample) / UNFOLDED_SAMPLES),
+        "varied": find_varied_settings((row["prompt"], row) for row in rows),
         "full_images": data.full_images,
         "max_full_bytes": MAX_FULL_IMAGE_BYTES,
     }

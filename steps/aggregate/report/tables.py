@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from imagekiln.steps.aggregate.distributions import Histogram, TopValues
+from imagekiln.steps.aggregate.image_counts import Histogram, TopValues
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.runtime.figures import (
     format_bytes,

@@ -1,17 +1,11 @@
 """The report's section on time and cost: stages, slow shards, uses, and what limited the run."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from imagekiln.steps.aggregate.device_time import (
-    SECONDS_PER_HOUR,
-    DevicePrice,
-    DeviceUsage,
-    Throughput,
-)
+from imagekiln.steps.aggregate.device_time import Spending, Throughput
 from imagekiln.steps.aggregate.report.tables import ShareTable, TextTable, share_table
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.runs.stats import Expectation, StageSeconds
+from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.figures import (
     format_count,
     format_device_hours,
@@ -50,7 +44,7 @@ NOT_OK = "of the drawing, images that are not ok"
 
 MIN_LOST_SHARE = 0.1  # of the time: what costs less is not worth a change
 MIN_BUSY_SHARE = 0.8  # of the time: a device that computes for less is not the limit
-# By kind: a stage in which the device draws nothing, a sentence for its share, and a remedy.
+# By kind: a stage in which the device makes no image, a sentence for its share, and a remedy.
 LOSSES = {
     "encoding": (
         "wait",
@@ -95,21 +89,19 @@ class Bottleneck:
     advice: str
 
 
-def break_down_time(seconds: StageSeconds, usage: DeviceUsage) -> dict[str, float]:
+def break_down_time(seconds: StageSeconds, busy: float | None) -> dict[str, float]:
     """The devices' seconds by stage, one after another; the stages do not overlap.
 
     `text` counts the texts that were not encoded during a batch, `wait` the time spent waiting for
     encoding or writing, and `rest` what is left: before the first image, after the last, between.
     """
-    drawing = seconds.denoise + seconds.decode
-    passes = sum(seconds.passes.values())
+    drawing = seconds.denoise + seconds.decode + sum(seconds.passes.values())
+    working = max(0.0, seconds.total - seconds.load)
     text = seconds.text
-    if usage.busy is not None:
-        # The time in which the device computed and did not draw went into encoding texts.
-        computing = usage.busy * (seconds.total - seconds.load)
-        text = min(seconds.text, max(0.0, computing - drawing - passes))
-
-    left = max(0.0, seconds.total - seconds.load - seconds.compile - text - drawing - passes)
+    if busy is not None:
+        # The time in which the device computed and made no image went into encoding texts.
+        text = min(text, max(0.0, busy * working - drawing))
+    left = max(0.0, working - seconds.compile - text - drawing)
     # The device may still be drawing a batch while the one before waits.
     wait = min(seconds.denoise_waits, left)
     return {
@@ -123,37 +115,29 @@ def break_down_time(seconds: StageSeconds, usage: DeviceUsage) -> dict[str, floa
     }
 
 
-def stage_tables(seconds: StageSeconds, usage: DeviceUsage) -> list[ShareTable]:
+def stage_tables(seconds: StageSeconds, busy: float | None) -> list[ShareTable]:
     """The time of shards by stage: stages that add up to all of it, and those beside them."""
-    breakdown = break_down_time(seconds, usage)
+    breakdown = break_down_time(seconds, busy)
     sequential = {label: breakdown[stage] for stage, label in SEQUENTIAL_STAGES.items()}
     sequential |= {f"pass {name}": duration for name, duration in seconds.passes.items()}
     concurrent = {label: getattr(seconds, stage) for stage, label in CONCURRENT_STAGES.items()}
     concurrent["encode texts, on the device"] = seconds.text - breakdown["text"]
-    tables = [
-        _stage_table(
-            "Stages, one after another: together, all of the time",
-            sequential,
-            seconds.total,
-        ),
-        _stage_table("At the same time", concurrent, seconds.total),
-    ]
+    titles = {
+        "Stages, one after another: together, all of the time": sequential,
+        "At the same time": concurrent,
+    }
+    tables = []
+    for title, durations in titles.items():
+        values = [(label, spent, format_duration(spent)) for label, spent in durations.items()]
+        tables.append(share_table(title, ("stage", "time"), values, seconds.total))
     return [table for table in tables if table.rows]
 
 
-def _stage_table(title: str, durations: Mapping[str, float], total: float) -> ShareTable:
-    values = []
-    for label, duration in durations.items():
-        text = format_duration(duration)
-        values.append((label, duration, text))
-    return share_table(title, ("stage", "time"), values, total)
-
-
-def find_bottleneck(seconds: StageSeconds, usage: DeviceUsage) -> Bottleneck | None:
+def find_bottleneck(seconds: StageSeconds, busy: float | None) -> Bottleneck | None:
     """The limit of shards with these times; None if no shard left statistics."""
     if not seconds.total:
         return None
-    breakdown = break_down_time(seconds, usage)
+    breakdown = break_down_time(seconds, busy)
     # The device waits for the slower of the two stages that follow it.
     faster = "encoding" if seconds.write > seconds.encode else "storage"
     lost = {kind: breakdown[stage] for kind, (stage, _, _) in LOSSES.items() if kind != faster}
@@ -163,36 +147,29 @@ def find_bottleneck(seconds: StageSeconds, usage: DeviceUsage) -> Bottleneck | N
         share = format_percent(lost[largest] / seconds.total)
         return Bottleneck(largest, sentence.format(share), advice)
 
-    computed = usage.busy
-    when = "of the time after loading"
-    if computed is None:
-        computed = (seconds.denoise + seconds.decode) / seconds.total
-        when = "of the time"
-    share = f"{format_percent(computed)} {when}"
-    if usage.busy is None or usage.busy >= MIN_BUSY_SHARE:
-        sentence = f"The device was the limit, as it should be: it computed {share}."
+    if busy is None:
+        busy = 1.0 - sum(lost.values()) / seconds.total
+    share = format_percent(busy)
+    if busy >= MIN_BUSY_SHARE:
+        sentence = f"The device was the limit, as it should be: it computed {share} of the time."
         return Bottleneck("device", sentence, "")
     return Bottleneck(
         "launching",
-        f"Nothing held the device up, yet it computed only {share}: it gets too little work at "
-        "once.",
-        "Draw more images in a batch, or let the model be compiled.",
+        f"Nothing held the device up, yet it computed only {share} of the time after loading: it "
+        "gets too little work at once.",
+        "Generate more images in a batch, or let the model be compiled.",
     )
 
 
 def slow_shards_table(throughput: Throughput) -> TextTable | None:
     """The slowest shards, titled by the speed of all; None if no shard has a rate."""
-    rates = [rate for rate in throughput.rates if rate is not None]
-    if not rates:
+    if not throughput.shards:
         return None
-    median = format_number(throughput.median)
-    title = f"One shard made {median} images a second."
-    if len(rates) > 1:
-        title = (
-            f"{pluralize(len(rates), 'shard')} made {format_number(min(rates))} to "
-            f"{format_number(max(rates))} images a second, {median} in the median; "
-            f"{format_count(throughput.slow)} made less than 80 % of it."
-        )
+    title = (
+        f"{pluralize(throughput.shards, 'shard')} made {format_number(throughput.least)} to "
+        f"{format_number(throughput.most)} images a second, {format_number(throughput.median)} in "
+        f"the median; {format_count(throughput.slow)} made less than 80 % of it."
+    )
     rows = [
         (
             format_count(shard.shard),
@@ -207,67 +184,49 @@ def slow_shards_table(throughput: Throughput) -> TextTable | None:
     return TextTable(title, columns, tuple(rows))
 
 
-def cost_table(summary: Summary) -> TextTable | None:
+def cost_table(spending: Spending) -> TextTable | None:
     """The time, share and cost of each use; None if the run took no time, as far as is known."""
-    spending = summary.spending
     total = spending.gpu_seconds.total
     if not total:
         return None
     seconds = {label: getattr(spending.gpu_seconds, use) for use, label in USES.items()}
     seconds[NOT_OK] = spending.not_ok_seconds
-    price = spending.price_per_hour
-    columns = ["use", "time", "share"]
-    if price is not None:
-        columns.append("cost")
+    columns: tuple[str, ...] = ("use", "time", "share", "cost")
+    if spending.cost is None:
+        columns = columns[:-1]
     rows = []
     for label, duration in seconds.items():
-        cells = [label, format_duration(duration), format_percent(duration / total)]
-        if price is not None:
-            cells.append(format_money(duration / SECONDS_PER_HOUR * price))
+        share = duration / total
+        cost = format_money(share * (spending.cost or 0.0))
+        cells = (label, format_duration(duration), format_percent(share), cost)
         if duration:
-            rows.append(tuple(cells))
+            rows.append(cells[: len(columns)])
     title = "Uses of the time of all devices, over all attempts and retries"
-    return TextTable(title, tuple(columns), tuple(rows))
+    return TextTable(title, columns, tuple(rows))
 
 
 def describe_cost(summary: Summary) -> str:
-    """Sentences on the cost of an image, lost attempts, prices and the estimate."""
-    return " ".join(_cost_sentences(summary))
-
-
-def _cost_sentences(summary: Summary) -> Iterator[str]:
+    """Sentences on lost attempts, prices and the estimate."""
     spending = summary.spending
-    if summary.ok:
-        figures = f"{format_duration(spending.gpu_seconds.total / summary.ok)} of a device"
-        if summary.cost is not None:
-            each = format_number(summary.cost / summary.ok)
-            figures += f", {each} in the currency of the price"
-        yield f"An image that is ok took {figures}."
+    sentences = []
     if spending.lost_attempts:
-        yield (
+        sentences.append(
             f"Of {pluralize(spending.attempts, 'attempt')}, each a command or a pod, "
             f"{spending.lost_attempts:,} left no end, as after a kill. What each did after "
             "it last wrote, a minute at most, is not counted."
         )
-    yield from map(_price_sentence, spending.prices)
+    for price in spending.prices:
+        sentence = f"{price.device or 'An unknown device'}: {format_device_hours(price.gpu_hours)}"
+        if price.per_hour is not None:
+            sentence += f" at {format_money(price.per_hour)} an hour ({price.source})"
+        sentences.append(f"{sentence}.")
     if summary.expected is not None:
-        yield _estimate_sentence(summary, summary.expected)
-
-
-def _price_sentence(price: DevicePrice) -> str:
-    device = price.device or "An unknown device"
-    hours = format_device_hours(price.gpu_hours)
-    if price.per_hour is None:
-        return f"{device}: {hours}, without a price."
-    return f"{device}: {hours} at {format_money(price.per_hour)} an hour ({price.source})."
-
-
-def _estimate_sentence(summary: Summary, expected: Expectation) -> str:
-    sentence = f"Planning estimated {format_device_hours(expected.gpu_hours)}"
-    if expected.cost is not None:
-        sentence += f" and a cost of {format_money(expected.cost)}"
-    sentence += f", {expected.source}."
-    if summary.estimate_error is None:
-        return sentence
-    error = format_estimate_error(summary.estimate_error)
-    return f"{sentence} The run took {format_device_hours(summary.device_hours)}, {error}."
+        sentences.append(
+            f"Planning estimated {format_device_hours(summary.expected.gpu_hours)}, "
+            f"{summary.expected.source}."
+        )
+    if summary.estimate_error is not None:
+        hours = format_device_hours(summary.device_hours)
+        error = format_estimate_error(summary.estimate_error)
+        sentences.append(f"The run took {hours}, {error}.")
+    return " ".join(sentences)

@@ -1,10 +1,13 @@
 """ControlNet, IP-Adapter, and the input images that they read."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import diffusers
 import torch
@@ -15,12 +18,6 @@ from PIL import Image as Pillow
 
 from imagekiln.steps.errors import BadInput, KilnError, explained_by
 from imagekiln.steps.generate.diffusion.device import explain_device
-from imagekiln.steps.generate.diffusion.image_prefetch import (
-    ImagePrefetcher,
-    ImageRequest,
-    Preprocessed,
-    image_request,
-)
 from imagekiln.steps.generate.diffusion.loading import (
     load_network,
     require_applied,
@@ -29,18 +26,14 @@ from imagekiln.steps.generate.diffusion.loading import (
 from imagekiln.steps.generate.diffusion.patches import accept_batch_embeds
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
+from imagekiln.steps.imaging.input_images import open_input_image, resize_to_cover
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
-from imagekiln.steps.models.adapters import (
-    controlnet_mismatch,
-    fetch_planned_adapter,
-    require_ip_adapter_files,
-)
+from imagekiln.steps.models.adapters import fetch_planned_adapter
 from imagekiln.steps.models.component_files import require_data_component
-from imagekiln.steps.models.families import ImageEncoderClass, family_of
-from imagekiln.steps.models.hub import loading_from_cache
-from imagekiln.steps.runs.image import ImageRow
+from imagekiln.steps.models.families import family_of
+from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS, ImageRow
+from imagekiln.steps.runs.keys import input_image_key
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runtime.concurrency import SingleFlightCache
 from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
@@ -49,63 +42,132 @@ BLANK_IMAGE = Pillow.new("RGB", (8, 8))
 MAX_CACHED_REFERENCES = 256
 # Of the device's memory: a reference takes 2 KB (FLUX) to 2 MB (SD 3.5).
 MAX_CACHE_BYTES = 256 << 20
-REFERENCE_COLUMN = "reference_image"
+REFERENCE_COLUMN = "reference_image"  # scaled by the image encoder itself
+MASK_COLUMN = "mask_image"
+READER_THREADS = 4
+Preprocessed: TypeAlias = Any  # transformers' processors have no types
 ReferencePair = tuple[torch.Tensor, torch.Tensor]  # an image's embedding, and that of no image
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRequest:
+    """An input image as one row needs it: its size in pixels, or None for an image encoder."""
+
+    sha256: str
+    grayscale: bool
+    size: tuple[int, int] | None
+
+
+class InputImageReader:
+    """The input images of a run, read and prepared in threads. Not for use from two threads."""
+
+    def __init__(
+        self, store: Store, preprocess: Callable[[Pillow.Image], Preprocessed] | None = None
+    ) -> None:
+        """Take the run's folder, and the function that prepares reference images."""
+        self._store = store
+        self._preprocess = preprocess
+        self._pool = ThreadPoolExecutor(READER_THREADS)
+        self._cached: dict[ImageRequest, Future[Preprocessed]] = {}  # the latest is the last
+        self._capacity = 1
+
+    def prefetch(self, rows: Sequence[ImageRow]) -> None:
+        """Begin to read the images of a batch. Those of as large a batch before it are kept."""
+        requests = [
+            image_request(row, column)
+            for row in rows
+            for column in INPUT_IMAGE_COLUMNS
+            if getattr(row.parameters, column)
+        ]
+        self._capacity = max(self._capacity, 2 * len(requests))
+        for request in requests:
+            self._submit(request)
+
+    def get(self, request: ImageRequest) -> Preprocessed:
+        """The image in RGB, or a mask in gray, in its size; else as `preprocess` returns it."""
+        try:
+            return self._submit(request).result()
+        except BaseException:
+            self._cached.pop(request, None)
+            raise
+
+    def close(self) -> None:
+        """End the threads. Images that nobody has begun to read are read by nobody."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _submit(self, request: ImageRequest) -> "Future[Preprocessed]":
+        future = self._cached.pop(request, None) or self._pool.submit(self._read_image, request)
+        self._cached[request] = future
+        if len(self._cached) > self._capacity:
+            del self._cached[next(iter(self._cached))]
+        return future
+
+    def _read_image(self, request: ImageRequest) -> Preprocessed:
+        key = input_image_key(request.sha256)
+        content = self._store.read(key)
+        if hashlib.sha256(content).hexdigest() != request.sha256:
+            raise BadInput(f"{self._store.uri_of(key)}: is not the planned image. Restore it.")
+
+        image = open_input_image(content)
+        if request.size is None:
+            return self._preprocess(image) if self._preprocess else image
+        image = resize_to_cover(image, *request.size)
+        return image.convert("L") if request.grayscale else image
+
+
+def image_request(row: ImageRow, column: str) -> ImageRequest:
+    """The image of a column as a row needs it."""
+    size = None
+    if column != REFERENCE_COLUMN:
+        size = (row.parameters.width, row.parameters.height)
+    return ImageRequest(getattr(row.parameters, column), column == MASK_COLUMN, size)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedAdapters:
     """The input images of a run and the adapters that read them."""
 
-    image_prefetcher: ImagePrefetcher
+    images: InputImageReader
     controlnet: diffusers.ModelMixin | None = None
     controlnet_scale: float = 1.0
-    ip_adapter_scale: float | None = None
+    references: "ReferenceEmbeddings | None" = None
 
 
 def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -> LoadedAdapters:
     """The adapters of the run in `store`. An IP-Adapter becomes a part of `pipe`."""
     control = plan.job.model.controlnet
     reference = plan.job.model.ip_adapter
-    preprocess = partial(preprocess_reference, pipe) if reference else None
-    adapters = LoadedAdapters(ImagePrefetcher(store, preprocess))
+    adapters = LoadedAdapters(
+        InputImageReader(store, partial(preprocess_reference, pipe) if reference else None)
+    )
     if control is not None:
-        folder = fetch_planned_adapter(control, plan.adapters["control_image"])
-        explain = partial(_explain_misfit, "model.controlnet")
-        with (
-            loading_from_cache(control.id, folder),
-            explained_by(explain),
-        ):
-            network = load_controlnet(pipe, control, folder)
-        adapters = replace(
-            adapters,
-            controlnet=network,
-            controlnet_scale=control.scale,
-        )
+        with _loading(plan, control, "control_image") as folder:
+            network = load_controlnet(pipe, folder)
+        adapters = replace(adapters, controlnet=network, controlnet_scale=control.scale)
     if reference is not None:
-        folder = fetch_planned_adapter(reference, plan.adapters["reference_image"])
-        explain = partial(_explain_misfit, "model.ip_adapter")
-        with (
-            loading_from_cache(reference.id, folder),
-            explained_by(explain),
-        ):
+        with _loading(plan, reference, "reference_image") as folder:
             load_ip_adapter(pipe, reference, folder)
-        adapters = replace(adapters, ip_adapter_scale=reference.scale)
+        references = ReferenceEmbeddings(pipe, reference.scale, adapters.images.get)
+        adapters = replace(adapters, references=references)
     return adapters
 
 
-def load_controlnet(
-    pipe: diffusers.DiffusionPipeline, settings: ControlNetSettings, folder: Path
-) -> diffusers.ModelMixin:
+@contextmanager
+def _loading(
+    plan: Plan, settings: ControlNetSettings | IpAdapterSettings, column: str
+) -> Iterator[Path]:
+    """Fetch the planned files of an adapter; yield their folder to a block that loads them."""
+    folder = fetch_planned_adapter(settings, plan.adapters[column])
+    explain = partial(_explain_misfit, settings.setting_path)
+    with explained_by(explain):
+        yield folder
+
+
+def load_controlnet(pipe: diffusers.DiffusionPipeline, folder: Path) -> diffusers.ModelMixin:
     """The ControlNet in a folder, on the pipeline's device."""
     name = family_of(type(pipe).__name__).controlnet
-    if name is None:
-        raise ValueError(f"{type(pipe).__name__} takes none")
-    require_data_component(folder, settings.setting_path)
-    network = load_network(getattr(diffusers, name), folder, dtype=pipe.dtype)
-    mismatch = controlnet_mismatch(name, network.config, denoiser_network(pipe).config)
-    if mismatch:
-        raise ValueError(f"it {mismatch}")
+    require_data_component(folder, ControlNetSettings.setting_path)
+    network = load_network(getattr(diffusers, str(name)), folder, dtype=pipe.dtype)
     return network.to(pipe.device).eval()
 
 
@@ -124,16 +186,20 @@ class ReferenceEmbeddings:
         self,
         pipe: diffusers.DiffusionPipeline,
         scale: float,
-        preprocessed: Callable[[ImageRequest], Preprocessed],
+        get_image: Callable[[ImageRequest], Preprocessed],
     ) -> None:
         """Take the pipeline, the adapter's scale, and what gives a preprocessed reference image."""
         self._pipe = pipe
         self._scale = scale
-        self._preprocessed = preprocessed
         self._blank = encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))
         size = sum(tensor.untyped_storage().nbytes() for tensor in self._blank)
         capacity = max(1, min(MAX_CACHED_REFERENCES, MAX_CACHE_BYTES // size))
-        self._embeddings = SingleFlightCache(self._encode, capacity)
+
+        @lru_cache(capacity)
+        def encode(request: ImageRequest) -> ReferencePair:
+            return encode_reference(pipe, get_image(request))
+
+        self._embeddings = encode
         self.attach(pipe)
 
     def attach(self, pipe: diffusers.DiffusionPipeline) -> None:
@@ -156,9 +222,6 @@ class ReferenceEmbeddings:
             # Without this argument, it would encode a black image for each batch.
             kwargs["negative_ip_adapter_image_embeds"] = [negative, negative]
         return kwargs
-
-    def _encode(self, request: ImageRequest) -> ReferencePair:
-        return encode_reference(self._pipe, self._preprocessed(request))
 
 
 def preprocess_reference(pipe: diffusers.DiffusionPipeline, image: Pillow.Image) -> torch.Tensor:
@@ -191,11 +254,8 @@ def load_ip_adapter(
     pipe: diffusers.DiffusionPipeline, settings: IpAdapterSettings, folder: Path
 ) -> None:
     """Make the IP-Adapter in a folder a part of the pipeline. Raises what loading raises."""
-    encoder_class = family_of(type(pipe).__name__).ip_adapter_encoder
-    if encoder_class is None:
-        raise ValueError(f"{type(pipe).__name__} takes none")
-    require_ip_adapter_files(folder, settings, encoder_class, denoiser_network(pipe).config)
-    _load_image_encoder(pipe, folder / settings.image_encoder, encoder_class)
+    require_data_component(folder / settings.image_encoder, settings.setting_path)
+    _load_image_encoder(pipe, folder / settings.image_encoder)
     denoiser = denoiser_network(pipe)
     with suppress(NotImplementedError):  # what is not in the file cannot be moved to the device
         pipe.load_ip_adapter(
@@ -209,33 +269,17 @@ def load_ip_adapter(
     file = folder / settings.weight_patterns[0]
     require_applied(file, [projection, *denoiser.attn_processors.values()])
     denoiser.eval()
-    check_ip_adapter(pipe)
+    if hasattr(pipe, "unet"):  # else planning has compared them
+        (layer,) = denoiser.encoder_hid_proj.image_projection_layers
+        layer(encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))[0])
 
 
-def _load_image_encoder(
-    pipe: diffusers.DiffusionPipeline, folder: Path, encoder_class: ImageEncoderClass
-) -> None:
+def _load_image_encoder(pipe: diffusers.DiffusionPipeline, folder: Path) -> None:
     """Load the image encoder: the pipeline itself would take pickles."""
+    family = family_of(type(pipe).__name__)
+    encoder_class = str(family.ip_adapter_encoder)
     encoder = load_network(getattr(transformers, encoder_class), folder, dtype=pipe.dtype)
     pipe.register_modules(image_encoder=encoder.to(pipe.device).eval())
     if encoder_class == "SiglipVisionModel":  # for CLIP, diffusers makes the extractor itself
         extractor = transformers.SiglipImageProcessor.from_pretrained(folder, local_files_only=True)
         pipe.register_modules(feature_extractor=extractor)
-
-
-def check_ip_adapter(pipe: diffusers.DiffusionPipeline) -> None:
-    """Raise PyTorch's error if the adapter cannot read the output of its image encoder."""
-    positive, _ = encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))
-    with torch.no_grad():
-        if isinstance(pipe, SD3IPAdapterMixin):
-            time = torch.zeros(1, device=pipe.device)
-            states, embedded_time = pipe.transformer.image_proj(positive[None], time)
-            processor = next(iter(pipe.transformer.attn_processors.values()))
-            processor.to_k_ip(processor.norm_ip(states, temb=embedded_time))
-        elif isinstance(pipe, FluxIPAdapterMixin):
-            (states,) = pipe.transformer.encoder_hid_proj([positive[None]])
-            processor = next(iter(pipe.transformer.attn_processors.values()))
-            processor.to_k_ip[0](states)
-        else:
-            (layer,) = pipe.unet.encoder_hid_proj.image_projection_layers
-            layer(positive)

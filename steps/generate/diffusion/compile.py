@@ -77,9 +77,10 @@ class CompileClock:
 
 
 class CompiledPipeline:
-    """A pipeline whose blocks are compiled at the first batch of each shape.
+    """A pipeline whose repeated blocks and decoder are compiled at the first batch of each shape.
 
-    While `compiling_now`, nothing may run beside it: PyTorch patches state that all threads share.
+    Blocks of a class share code: compiling takes a sixth of the time of whole networks. While
+    `compiling_now`, nothing may run beside it: PyTorch patches state that all threads share.
     """
 
     def __init__(
@@ -90,21 +91,30 @@ class CompiledPipeline:
     ) -> None:
         """Set up what settings, device and family ask for; nothing is compiled yet.
 
-        `other_denoisers` run at each step too.
+        `other_denoisers` run at each step too. `mode` is `regional` if blocks are compiled.
         """
         self.clock = CompileClock()
         self.compiling_now = False
-        family = family_of(type(pipe).__name__)
-        self._call = known_call_of(type(pipe).__name__)
+        self.mode: CompileMode = "none"
+        name = type(pipe).__name__
+        self._call = known_call_of(name)
         self._limits_guidance = speed.guidance_interval is not None
-        compiles = family.compiles and _should_compile(speed, pipe.device)
-        self._blocks = CompiledBlocks(pipe, other_denoisers if compiles else None)
+        self._compiled: dict[Network, AnyFunction] = {}
         self._drawn: set[str] = set()
-
-    @property
-    def mode(self) -> CompileMode:
-        """`regional` if blocks are compiled."""
-        return self._blocks.mode
+        denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
+        compiles = family_of(name).compiles and _should_compile(speed, pipe.device)
+        blocks = blocks_of(denoiser) if denoiser is not None and compiles else []
+        if not blocks:
+            return
+        self.mode = "regional"
+        for other in other_denoisers:
+            blocks += blocks_of(other)
+        vae = getattr(pipe, "vae", None)
+        if isinstance(vae, diffusers.AutoencoderKL):  # others decode in loops that compile badly
+            blocks.append(vae.decoder)
+        for block in blocks:
+            block.compile(dynamic=False, **COMPILE_OPTIONS)
+            self._compiled[block] = compiled_call(block)
 
     def draw(
         self, batch: Sequence[ImageRow], call: Callable[[], T], tokens: int | None = None
@@ -138,13 +148,15 @@ class CompiledPipeline:
 
     def _draw_uncompiled(self, call: Callable[[], T], reason: str) -> T:
         """Draw without compiling. If that fails too, compiling was not to blame."""
-        self._blocks.disable()
+        for block in self._compiled:
+            set_compiled_call(block, None)
         try:
             result = call()
         except BaseException:
-            self._blocks.enable()
+            for block, compiled in self._compiled.items():
+                set_compiled_call(block, compiled)
             raise
-        self._blocks.mode = "none"
+        self.mode = "none"
         log.warning(
             "The model could not be compiled (%s), so it runs uncompiled, slower. "
             "Set speed.compile: off.",
@@ -169,48 +181,15 @@ def code_shape(
     guided = call.is_guided(shape.guidance)
     loras = ",".join(lora_weights(shape.loras)) or None
     plain_shape = replace(
-        shape, steps=1, guidance=float(guided), sampler="default", loras=loras, strength=None
+        shape,
+        steps=1,
+        guidance=float(guided),
+        sampler="default",
+        loras=loras,
+        strength=None,
+        guidance_rescale=None,
     )
     return f"{images} {tokens} {plain_shape}"
-
-
-class CompiledBlocks:
-    """The repeated blocks of a pipeline's denoisers and its decoder, compiled at their first call.
-
-    Blocks of a class share code: compiling takes a sixth of the time of whole networks.
-    """
-
-    def __init__(
-        self, pipe: diffusers.DiffusionPipeline, other_denoisers: Sequence[Network] | None
-    ) -> None:
-        """Set them up, those of `other_denoisers` too; None compiles nothing."""
-        self.mode: CompileMode = "none"
-        self._calls: dict[Network, AnyFunction] = {}
-        denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
-        if denoiser is None or other_denoisers is None:
-            return
-        blocks = blocks_of(denoiser)
-        if not blocks:
-            return
-        self.mode = "regional"
-        for other in other_denoisers:
-            blocks += blocks_of(other)
-        vae = getattr(pipe, "vae", None)
-        if isinstance(vae, diffusers.AutoencoderKL):  # others decode in loops that compile badly
-            blocks.append(vae.decoder)
-        for block in blocks:
-            block.compile(dynamic=False, **COMPILE_OPTIONS)
-            self._calls[block] = compiled_call(block)
-
-    def disable(self) -> None:
-        """Run everything uncompiled."""
-        for module in self._calls:
-            set_compiled_call(module, None)
-
-    def enable(self) -> None:
-        """Run everything compiled again."""
-        for module, call in self._calls.items():
-            set_compiled_call(module, call)
 
 
 def blocks_of(denoiser: Network) -> list[Network]:

@@ -1,10 +1,9 @@
 """One batch through a loaded pipeline: image rows of one shape in, RGB pixels out."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
 from typing import Protocol
 
 import diffusers
@@ -20,14 +19,11 @@ from imagekiln.steps.generate.diffusion.device import (
     side_stream,
     wait_for_event,
 )
+from imagekiln.steps.generate.diffusion.image_models import ACCEPTED, BoundScorer, SafetyChecker
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.noise import DrawnAhead, StepNoise, draw_step_noise
-from imagekiln.steps.generate.diffusion.patches import step_noise_from, step_on_host
+from imagekiln.steps.generate.diffusion.patches import pinned_step_noise, step_on_host
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
-from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
-from imagekiln.steps.generate.diffusion.scorers import ACCEPTED, BoundScorer, SafetyChecker
-from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
 from imagekiln.steps.generate.diffusion.transfer import (
@@ -40,6 +36,7 @@ from imagekiln.steps.generate.diffusion.vae import PlannedSize, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.execution import SpeedSettings
+from imagekiln.steps.models.facts import WeightsCheck
 from imagekiln.steps.runs.image import (
     DrawnImage,
     ImageRow,
@@ -70,7 +67,7 @@ class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once.
 
     Its scorers may be used in another thread, its passes in the drawing thread. Until `close`, it
-    has threads that prepare texts, noise and input images ahead.
+    has threads that prepare texts and input images ahead.
     """
 
     def __init__(
@@ -90,25 +87,23 @@ class Denoiser:
         self.device: torch.device = pipe.device
         self.scorers: Mapping[str, BoundScorer] = {}
         self.passes: RunPasses | None = None
-        self.startup: Startup | None = None  # of a new process, until the first step ends it
         self._speed = speed
         self._loras = loras
         self._adapters = adapters
-        self._variants = PipelineVariants(pipe, loras, adapters)
-        self._inputs = self._variants.text_to_image.inputs
+        variants = PipelineVariants(pipe, loras, adapters)
+        self._variants = variants
+        self._inputs = variants.text_to_image.inputs
 
         other_denoisers = []
         if adapters is not None and adapters.controlnet is not None:
             other_denoisers.append(adapters.controlnet)
         self.compiled_pipeline = CompiledPipeline(pipe, speed, other_denoisers)
         self.vae_decoder = VaeDecoder(pipe, speed.vae, planned_size, self._prepare_recompilation)
-        clock = self.compiled_pipeline.clock
-        self._profiler = PipelineProfiler(pipe, texts=not self._inputs.encodes_texts, clock=clock)
+        self._profiler = PipelineProfiler(self.device, self.compiled_pipeline.clock)
 
-        self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add_text)
-        self._batch_noise = DrawnAhead[PipelineKwargs]()
-        self._step_noise = DrawnAhead[StepNoise]()
-        self._check_safety = SafetyChecker(pipe, self._profiler.add_safety)
+        add_times = self._profiler.add
+        self._text_prefetcher = TextPrefetcher(self.device, add_times)
+        self._check_safety = SafetyChecker(pipe, add_times)
         self._upcoming: Sequence[ImageRow] = ()
         self._copy_stream = side_stream(self.device)
         self._previous_batch: DeviceEvent | None = None
@@ -122,39 +117,22 @@ class Denoiser:
         may raise. On CUDA, this returns once the batch before is done, so at most one more is
         queued. Raises TryAgain if the device failed at the batch before.
         """
-        return self._draw_batch(rows, size, check)
+        return self.draw_over(rows, None, size, check)
 
     def draw_over(
         self,
         rows: Sequence[ImageRow],
-        images: Mapping[int, Pillow.Image],
+        over: Mapping[int, Pillow.Image] | None,
         size: int,
         check: Callable[[], None],
     ) -> Sequence[DrawnImage]:
         """Draw over images of these rows, given by their index in the part. See `draw`."""
-        return self._draw_batch(rows, size, check, images)
-
-    def _draw_batch(
-        self,
-        rows: Sequence[ImageRow],
-        size: int,
-        check: Callable[[], None],
-        own_images: Mapping[int, Pillow.Image] | None = None,
-    ) -> Sequence[DrawnImage]:
-        batches = self._inputs.split_batches(rows, size)
-        next_batches = batches[1:]
-        if self._upcoming:
-            next_batches += self._inputs.split_batches(self._upcoming[:size], size)[:1]
-        calls = [
-            self.compiled_pipeline.draw(
-                batch,
-                partial(self._call_pipeline, batch, next_batch, check, own_images),
-                self._code_tokens(batch),
-            )
-            for batch, next_batch in zip_longest(batches, next_batches, fillvalue=())
-        ]
+        calls = []
+        for batch in self._inputs.split_batches(rows, size):
+            call = partial(self._call_pipeline, batch, check, over)
+            calls.append(self.compiled_pipeline.draw(batch, call, self._code_tokens(batch)))
         done_event = calls[-1].host_copy.done_event
-        read = partial(self._to_drawn_images, rows, calls, own_images is None)
+        read = partial(self._to_drawn_images, rows, calls, over is None)
         if done_event is None:
             return read()
         previous = self._previous_batch
@@ -168,23 +146,17 @@ class Denoiser:
         if self.compiled_pipeline.mode == "none":
             return None
         self._text_prefetcher.wait()  # for the caches
-        # On its stream, they need not wait for the batch that runs.
-        self._text_prefetcher.start(self._inputs.uncached_texts(batch), is_awaited=True)
-        self._text_prefetcher.wait()
         return self._inputs.text_tokens(batch)
 
     def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
-        """Take the rows after the next batch, to prepare their texts and noise beside it."""
+        """Take the rows after the next batch, to prepare what they need beside it."""
         self._upcoming = rows
+        if self._adapters is not None:
+            self._adapters.images.prefetch(rows)
 
     def finish_texts(self) -> None:
         """Wait for texts that are encoded ahead: nothing may run while another model compiles."""
         self._text_prefetcher.wait()
-
-    def prefetch_images(self, rows: Iterable[ImageRow]) -> None:
-        """Take all rows to draw, in about this order, to read their input images ahead."""
-        if self._adapters is not None:
-            self._adapters.image_prefetcher.set_upcoming(rows)
 
     def load_loras(self, names: Iterable[str]) -> None:
         """Load these LoRAs now, not when a batch first uses them."""
@@ -199,20 +171,17 @@ class Denoiser:
     def close(self) -> None:
         """End the threads, those of passes too. Batches can no longer be drawn."""
         self._text_prefetcher.close()
-        self._batch_noise.close()
-        self._step_noise.close()
         if self.passes is not None:
             self.passes.close()
         if self._adapters is not None:
-            self._adapters.image_prefetcher.close()
+            self._adapters.images.close()
         finish_device_work(self.device)
 
     def _call_pipeline(
         self,
         batch: Sequence[ImageRow],
-        next_batch: Sequence[ImageRow],
         check: Callable[[], None],
-        own_images: Mapping[int, Pillow.Image] | None,
+        over: Mapping[int, Pillow.Image] | None,
     ) -> "PipelineCall":
         self._text_prefetcher.wait()
         variant = self._variants.variant_for(batch_shape(batch[0]).input_images)
@@ -220,18 +189,14 @@ class Denoiser:
         with self._profiler.profile_call(variant.pipe) as spans:
             with spans.span("text"):
                 kwargs = variant.inputs.text_kwargs(batch)
-            kwargs |= variant.inputs.batch_kwargs(batch, check, self._batch_noise.take(batch))
-            self._prefetch_upcoming(batch[0], next_batch)
-            images = None
-            if own_images is not None:
-                indexes = [row.index_in_part for row in batch]
-                images = [own_images[index] for index in indexes]
-            kwargs |= self._variants.image_kwargs(batch, images)
-            with ExitStack() as stack:
-                stack.enter_context(step_shortcuts(variant.pipe, self._speed, len(batch)))
-                if variant is self._variants.text_to_image:  # others draw noise between steps
-                    draw_noise = partial(draw_step_noise, self._step_noise)
-                    stack.enter_context(step_noise_from(variant.pipe.scheduler, draw_noise))
+            kwargs |= variant.inputs.batch_kwargs(batch, check)
+            self._prefetch_texts(batch[0])
+            kwargs |= self._variants.image_kwargs(batch, over)
+            shortcuts = step_shortcuts(variant.pipe, self._speed, len(batch))
+            noise: AbstractContextManager[None] = nullcontext()
+            if variant is self._variants.text_to_image:  # others draw noise between steps
+                noise = pinned_step_noise(variant.pipe.scheduler)
+            with shortcuts, noise:
                 output = variant.draw(kwargs)
         tensor = to_tensor(output.images, batch[0])
         host_copy = copy_to_host(tensor, self._copy_stream, spans)
@@ -251,14 +216,12 @@ class Denoiser:
             images += map(to_drawn_image, call.rows, pixels, finite, verdicts)
         return images[: len(rows)]
 
-    def _prefetch_upcoming(self, row: ImageRow, next_batch: Sequence[ImageRow]) -> None:
-        """Draw noise, and encode texts of the same shape only: others may change the pipeline."""
+    def _prefetch_texts(self, row: ImageRow) -> None:
+        """Encode texts of upcoming rows of the same shape: others may change the pipeline."""
         upcoming = self._upcoming
         self._upcoming = ()
         if self.compiled_pipeline.compiling_now:
             return
-        if next_batch and self._inputs.encodes_texts:
-            self._batch_noise.start(next_batch, partial(self._inputs.noise_kwargs, next_batch))
         same_shape = [other for other in upcoming if batch_shape(other) == batch_shape(row)]
         self._text_prefetcher.start(self._inputs.uncached_texts(same_shape))
 
@@ -305,28 +268,20 @@ def to_drawn_image(
 
 
 def load_denoiser(
-    plan: Plan,
-    store: Store | None = None,
-    *,
-    startup: Startup | None = None,
+    plan: Plan, store: Store | None = None, weights: WeightsCheck | None = None
 ) -> Denoiser:
     """Load the denoiser of a plan, with adapters if `store` has the run.
 
     Without `store`, each batch is decoded as if the plan had its size. Raises BadInput if the model
     does not load, TryAgain if its device is missing, full, or fails.
     """
-    name = plan.job.model.id
-    with startup or Startup(plan) as begun, loading(name):
-        pipe = load_pipeline(plan, begun)
-
-    speed = plan.job.speed
-    loras = None
-    if plan.loras and plan.fused_loras is None:
-        loras = LoraLayers(pipe, plan.job.model.loras, plan.loras)
-    with loading(name):
+    model = plan.job.model
+    with loading(model.id):
+        pipe = load_pipeline(plan, weights)
+        loras = None
+        if plan.loras and plan.fused_loras is None:
+            loras = LoraLayers(pipe, model.loras, plan.loras)
         if store is None:
-            return Denoiser(pipe, speed, loras)
+            return Denoiser(pipe, plan.job.speed, loras)
         adapters = load_adapters(pipe, plan, store)
-        denoiser = Denoiser(pipe, speed, loras, adapters, planned_size=plan.batch_size)
-        denoiser.startup = startup
-        return denoiser
+        return Denoiser(pipe, plan.job.speed, loras, adapters, planned_size=plan.batch_size)

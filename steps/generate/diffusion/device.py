@@ -2,7 +2,6 @@
 
 import gc
 import os
-import re
 import resource
 import sys
 import time
@@ -33,10 +32,8 @@ RUN_AGAIN = "Run the command again."
 LARGER_GPU = "Choose a larger GPU, a smaller model, or fewer adapters, passes and scores."
 MAX_CONTEXT_BYTES = 2 * GIB  # of CUDA itself and its code, in each process and on no account of it
 NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU
-# PyTorch has one error class for all that CUDA lacks, and these messages of it.
+# PyTorch has one error class for all that CUDA lacks, and messages.
 OLD_DRIVER_MESSAGE = "is too old"
-ABSENCE_MESSAGE = re.compile("Found no NVIDIA driver|No (CUDA|HIP) GPUs are available")
-CUDA_ERROR = re.compile(r"Error \d+: .*")  # behind a question about the order of calls
 NO_CODE_MESSAGE = "no kernel image is available"
 
 
@@ -104,9 +101,7 @@ class DeviceShared(TryAgain):
 def device_error(error: Exception) -> TryAgain:
     """Return the failure to report for a device that failed, when it is first noticed."""
     keep_shared_tensors()
-    return TryAgain(
-        f"the device{on_node()} failed ({first_line(str(error))}). {RUN_AGAIN}{node_advice()}"
-    )
+    return TryAgain(f"the device failed ({first_line(str(error))}). {RUN_AGAIN}{node_advice()}")
 
 
 def finish_device_work(device: torch.device) -> None:
@@ -145,16 +140,13 @@ def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> Kiln
     `problem` begins the sentence; `remedy` ends it in that case.
     """
     problem = f"{problem} ({first_line(reason).rstrip('.')})"
-    free = total = 0
-    with suppress(RuntimeError):
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            free, total = torch.cuda.mem_get_info()
-    if not total:  # of the CPU, whose memory is shared
-        return TryAgain(f"{problem}. {RUN_AGAIN}")
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return TryAgain(f"{problem}. {RUN_AGAIN}")  # of the CPU, whose memory is shared
+    free, total = torch.cuda.mem_get_info()
     others = total - free - torch.cuda.memory_reserved()
     if others > MAX_CONTEXT_BYTES:
         return DeviceShared(
-            f"{problem}: other processes{on_node()} hold {others / GIB:.1f} of its "
+            f"{problem}: other processes hold {others / GIB:.1f} of its "
             f"{total / GIB:.1f} GiB (nvidia-smi lists them). End them, then: {RUN_AGAIN}"
         )
     return BadInput(
@@ -177,16 +169,10 @@ def explained(subject: str, problem: str, remedy: str) -> AbstractContextManager
     )
 
 
-def on_node() -> str:
-    """The place of a failure in a pod, as the end of a clause; empty elsewhere."""
-    node = os.environ.get(NODE_VARIABLE)
-    return f" on node {node}" if node else ""
-
-
 def node_advice() -> str:
     """Advice for a node that fails again, as a sentence; empty outside a pod."""
     node = os.environ.get(NODE_VARIABLE)
-    return f" If this node fails again: kubectl cordon {node}" if node else ""
+    return f" If node {node} fails again: kubectl cordon {node}" if node else ""
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
@@ -266,8 +252,18 @@ def choose_device(name: str) -> torch.device:
     Raises BadInput if this PyTorch has no code for it, TryAgain if it does not answer.
     """
     device = torch.device(choose_kind(name))
-    if device.type == "cuda":
-        _require_kernels(device)
+    if device.type != "cuda":
+        return device
+    try:
+        torch.ones(1, device=device).sum().item()
+    except Exception as error:
+        if NO_CODE_MESSAGE not in str(error):
+            raise explain_device("PyTorch", error) or device_error(error) from error
+        raise BadInput(
+            f"{describe_device(device)}: this PyTorch ({torch.__version__}) "
+            "has no code for it. Use another GPU: docs/gpus.md lists those that the image runs on. "
+            "Or set device: cpu."
+        ) from error
     return device
 
 
@@ -276,96 +272,47 @@ def choose_kind(name: str) -> str:
 
     Raises TryAgain if the device is missing or broken, BadInput if PyTorch can never use it.
     """
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
-    if name == "auto":
-        kind = next(kind for kind, is_available in available.items() if is_available)
-        if kind == "cpu" and (failure := _find_unusable_gpu()):
-            raise failure
-        return kind
-    if not available[name]:
-        raise _missing_device(name)
-    return name
-
-
-def _missing_device(name: str) -> KilnError:
-    """The failure to report for a device that is not available, with the reason that CUDA gives."""
-    if not _is_built_for(name):
-        return _missing_build(name, f"device {name!r}")
-    explanation = ""
-    if name == "cuda":
-        if failure := _find_unusable_gpu():
-            return failure
-        explanation = f" ({_cuda_failure()})"
-    return TryAgain(
-        f"device {name!r} is not there{on_node()}{explanation}. Run where it is, or set device: "
-        f"auto.{node_advice()}"
-    )
-
-
-def _find_unusable_gpu() -> KilnError | None:
-    """Return the failure to report if there is an unusable GPU; None if there is none."""
+    if torch.cuda.is_available() and name in ("cuda", "auto"):
+        return "cuda"
+    if torch.backends.mps.is_available() and name in ("mps", "auto"):
+        return "mps"
     gpu = find_nvidia_gpu() if visible_gpus(os.environ, 1) else None  # unless they are hidden
-    if not _is_built_for("cuda"):
-        return _missing_build("cuda", gpu) if gpu else None
-    reason = _cuda_failure()
+    if name == "cpu" or (name == "auto" and gpu is None):
+        return "cpu"
+    raise _missing_device("cuda" if name == "auto" else name, gpu)
+
+
+def _missing_device(name: str, gpu: str | None) -> KilnError:
+    """The failure to report for a device that is not available, with the reason that CUDA gives."""
+    subject = f"device {name!r}" if gpu is None else gpu
+    version = torch.version.cuda or torch.version.hip  # ROCm goes by the name of CUDA
+    if not (torch.backends.mps.is_built() if name == "mps" else version):
+        return BadInput(
+            f"{subject} cannot be used: this PyTorch ({torch.__version__}) is built "
+            f"without {name.upper()}. Install a PyTorch with {name.upper()}, or set device: cpu."
+        )
+    reason = _cuda_failure() if name == "cuda" else "PyTorch finds none"
     if OLD_DRIVER_MESSAGE in reason:
         return BadInput(
-            f"the GPU's driver{on_node()} is too old for this PyTorch, which is built for CUDA "
+            f"the GPU's driver is too old for this PyTorch, which is built for CUDA "
             f"{torch.version.cuda}: {reason}. Update the driver (CUDA 13 needs 580 or later) or "
             "run on nodes that have it. Data-center GPUs with driver 535, 550 or 570 need an image "
             "with NVIDIA's compatibility libraries: docs/gpus.md. Or set device: cpu."
         )
-    if gpu is None and ABSENCE_MESSAGE.search(reason):
-        return None
     return TryAgain(  # another node may have one in order
-        f"{gpu or 'a GPU'} is here{on_node()}, and PyTorch cannot use it ({reason}). See what "
-        "nvidia-smi and dmesg say of its driver; this user must have the right to open "
-        "/dev/nvidia*, and a container needs NVIDIA's container toolkit. Or set device: "
-        f"cpu.{node_advice()}"
+        f"{subject} is not there, or PyTorch cannot use it ({reason}). Run where it is, "
+        "or see what nvidia-smi and dmesg say of its driver; a container needs NVIDIA's container "
+        f"toolkit. Or set device: cpu.{node_advice()}"
     )
-
-
-def _missing_build(name: str, subject: str) -> BadInput:
-    return BadInput(
-        f"{subject} cannot be used{on_node()}: this PyTorch ({torch.__version__}) is built without "
-        f"{name.upper()}. Install a PyTorch with {name.upper()}, or set device: cpu."
-    )
-
-
-def _is_built_for(name: str) -> bool:
-    """Return whether this PyTorch has code for a device. ROCm goes by the name of CUDA."""
-    if name == "mps":
-        return torch.backends.mps.is_built()
-    return torch.version.cuda is not None or torch.version.hip is not None
 
 
 def _cuda_failure() -> str:
     """The reason that CUDA does not start, as the end of a clause."""
+    reason = "it finds none"
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception as error:  # noqa: BLE001  # its class depends on the cause
-        code = CUDA_ERROR.search(str(error))
         reason, *_ = str(error).partition(" Please ")  # install something from somewhere
-        reason = first_line(code[0] if code else reason).rstrip(".")
-    else:
-        reason = "it finds none"
     visible = os.environ.get(VISIBLE_DEVICES_VARIABLE)
+    reason = first_line(reason).rstrip(".")
     return reason if visible is None else f'{reason}; {VISIBLE_DEVICES_VARIABLE} is "{visible}"'
-
-
-def _require_kernels(device: torch.device) -> None:
-    """Raise BadInput if this PyTorch contains no code for the GPU."""
-    try:
-        torch.ones(1, device=device).sum().item()
-    except Exception as error:
-        if NO_CODE_MESSAGE not in str(error):
-            raise explain_device("PyTorch", error) or device_error(error) from error
-        raise BadInput(
-            f"{describe_device(device)}{on_node()}: this PyTorch ({torch.__version__}) "
-            "has no code for it. Use another GPU: docs/gpus.md lists those that the image runs on. "
-            "Or set device: cpu."
-        ) from error

@@ -98,7 +98,8 @@ def require_applied(file: Path, parts: Iterable[object], start: Starts = "") -> 
         names = [name for name in names if name not in unused]
         numbers = 0
         for name in names:
-            shape = tensors.get_slice(name).get_shape()
+            part = tensors.get_slice(name)
+            shape = part.get_shape()
             numbers += math.prod(shape)
         if numbers > held:
             lost = lost_names(names, tensors.get_tensor, loaded)
@@ -123,7 +124,8 @@ def lost_names(
 
 def list_names(names: list[str]) -> str:
     """The first of some names of tensors or layers, and how many more there are."""
-    listed = ", ".join(cut_name(name) for name in sorted(names)[:MAX_LISTED])
+    first = sorted(names)[:MAX_LISTED]
+    listed = ", ".join(map(cut_name, first))
     more = len(names) - MAX_LISTED
     return f"{listed} and {more} more" if more > 0 else listed
 
@@ -177,25 +179,32 @@ def load_checkpoint(
         if any(name.startswith(starts) for name in names):
             held += (kind,)
     index = read_model_index(folder, str(folder))
-    separate: Config = {
-        name: index[name]
-        for name, (_, class_name) in class_references(index)
-        if name.startswith(("text_encoder", "vae")) and not class_name.startswith(held)
-        if any((folder / name).glob("*.safetensors"))
-    }
-    beside: dict[str, Untyped] = {name: None for name, value in index.items() if value == ABSENT}
+    separate: Config = {}
+    for name, (_, class_name) in class_references(index):
+        may_be_separate = name.startswith(("text_encoder", "vae"))
+        if not may_be_separate or class_name.startswith(held):
+            continue
+        if any((folder / name).glob("*.safetensors")):
+            separate[name] = index[name]
+    absent = [name for name, value in index.items() if value == ABSENT]
+    beside: dict[str, Untyped] = dict.fromkeys(absent)
     beside |= load_networks(folder, separate, None, dtype)
     with checked_conversion(_require_filled):
         pipe = getattr(diffusers, pipeline).from_single_file(
-            str(file), config=str(folder), dtype=dtype, local_files_only=True, **beside
+            str(file),
+            config=str(folder),
+            dtype=dtype,
+            local_files_only=True,
+            **beside,
         )
     # Converters of text encoders keep the names that they do not know, the others drop them.
     prefix = ""
     if any(name.startswith(DENOISER) for name in names):
         prefix = DENOISER
-    denoiser = pipe.components.get("unet") or pipe.components["transformer"]
+    parts = pipe.components
+    denoiser = parts.get("unet") or parts["transformer"]
     require_applied(file, [denoiser], prefix)
-    require_applied(file, [pipe.components.get("vae")], STARTS["Autoencoder"])
+    require_applied(file, [parts.get("vae")], STARTS["Autoencoder"])
     return pipe
 
 

@@ -29,7 +29,6 @@ from imagekiln.steps.generate.diffusion.patches import (
 )
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.models.checkpoints import file_kind
-from imagekiln.steps.models.hub import loading_from_cache
 from imagekiln.steps.models.loras import LoraFacts, fetch_planned_lora, format_loras, lora_weights
 from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import error_reason
@@ -115,15 +114,12 @@ class LoraLayers:
         component.requires_grad_(False)
 
     def _load_lora(self, name: str) -> None:
-        path = fetch_planned_lora(name, self._settings[name], self._digests[name])
-        if not hasattr(self._pipe, "load_lora_weights"):
-            raise BadInput(
-                f"model.loras: {type(self._pipe).__name__} supports no LoRA. Remove them."
-            )
+        settings = self._settings[name]
+        path = fetch_planned_lora(name, settings, self._digests[name])
         # Not the user's name, which may be that of an attribute of PyTorch's.
         adapter = f"adapter_{len(self._adapters)}"
         explain = partial(_explain_misfit, f"model.loras.{name}", path)
-        with loading_from_cache(self._settings[name].id, path), explained_by(explain):
+        with explained_by(explain):
             self._load_layers(path, adapter)
         for component in lora_components(self._pipe).values():
             component.eval()  # new layers are in train mode, where dropout is random
@@ -191,10 +187,12 @@ def _read_scaled_tensors(path: Path) -> Tensors:
     families diffusers hands alphas on by names that match no layer, so none is left for it:
     loaders/peft.py, utils/peft_utils.py, `get_peft_kwargs`.
     """
+    tensors: Tensors = {}
     with safe_open(path, framework="pt") as file:
-        names = file.keys()
-        tensors = {name: file.get_tensor(name).float() for name in names}
-        configs = json.loads((file.metadata() or {}).get(CONFIG_METADATA, "{}"))
+        metadata = file.metadata() or {}
+        for name in file.keys():  # noqa: SIM118  # it is no mapping
+            tensors[name] = file.get_tensor(name).float()
+    configs = json.loads(metadata.get(CONFIG_METADATA, "{}"))
     ranks: dict[str, int] = {}
     for name in tensors:
         match = FACTOR.fullmatch(name)
@@ -229,18 +227,18 @@ def _require_all_layers(
     parameters: list[tuple[str, torch.nn.Parameter]] = []
     for component in components:
         parameters += component.named_parameters()
+    loaded = [parameter for name, parameter in parameters if ".lora_A." in name]
     lokr = sum(".lokr_" in name for name in tensors)
-    own_names = [name for name, _ in parameters if f".{adapter}" in name]
-    lost_factors = lokr - sum("lokr_" in name for name in own_names)
+    lost_factors = lokr
+    for name, _ in parameters:
+        lost_factors -= "lokr_" in name and f".{adapter}" in name
     if lost_factors > 0:
         raise ValueError(f"the model has no layer for {lost_factors} of its {lokr} factors")
-    loaded = [parameter for name, parameter in parameters if ".lora_A." in name]
-    first = [
-        name
-        for name in tensors
-        if (match := FACTOR.fullmatch(name)) and match["side"] in ("A", "down")
-        if REDUNDANT.search(name) is None
-    ]
+    first = []
+    for name in tensors:
+        match = FACTOR.fullmatch(name)
+        if match and match["side"] in ("A", "down") and REDUNDANT.search(name) is None:
+            first.append(name)
     if lost := lost_names(first, tensors.__getitem__, loaded):
         lost = [FACTOR.sub(r"\g<module>", name) for name in lost]
         raise ValueError(f"the model has no layer for {list_names(lost)}")
@@ -252,7 +250,8 @@ def _configured_scale(configs: Config, module: str, rank: int) -> float:
     alpha = configs.get(f"{component}.lora_alpha")
     if alpha is None:
         return 1.0
-    for pattern, its_alpha in (configs.get(f"{component}.alpha_pattern") or {}).items():
+    patterns = configs.get(f"{component}.alpha_pattern") or {}
+    for pattern, its_alpha in patterns.items():
         if f".{name}".endswith(f".{pattern.lstrip('^')}"):
             alpha = its_alpha
     is_rslora = configs.get(f"{component}.use_rslora")

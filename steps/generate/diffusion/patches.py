@@ -16,6 +16,7 @@ import diffusers
 import torch
 import torch._dynamo.config
 from diffusers.loaders import SD3IPAdapterMixin, single_file_model, single_file_utils
+from diffusers.utils.torch_utils import randn_tensor
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch._dynamo.callback import callback_handler
@@ -139,13 +140,33 @@ def step_on_host(scheduler: Untyped) -> None:
     scheduler.step = step_from_host
 
 
-def step_noise_from(scheduler: Untyped, draw: AnyFunction) -> AbstractContextManager[None]:
-    """Have a scheduler take the noise of its steps from `draw` while the block runs.
+def pinned_step_noise(scheduler: Untyped) -> AbstractContextManager[None]:
+    """Have a scheduler draw the noise of its steps into pinned memory while the block runs.
 
-    Its own is drawn on the CPU and waits to be copied. Source: `randn_tensor` of
-    diffusers/utils/torch_utils.py, a name in each scheduler's module.
+    Its own is drawn on the CPU too, and copying it waits for all that is queued on the device.
+    Source: `randn_tensor` of diffusers/utils/torch_utils.py, a name in each scheduler's module.
     """
-    return replaced_method(sys.modules[type(scheduler).__module__], "randn_tensor", draw)
+    module = sys.modules[type(scheduler).__module__]
+    return replaced_method(module, "randn_tensor", _draw_pinned)
+
+
+def _draw_pinned(
+    shape: Sequence[int],
+    generator: object,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    if not isinstance(generator, list):
+        drawn: torch.Tensor = randn_tensor(shape, generator, device, dtype)
+        return drawn
+    return to_device(randn_tensor(shape, generator, dtype=dtype), device)
+
+
+def to_device(noise: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy noise to a device; a GPU need not do all that is queued before."""
+    if device.type == "cuda":
+        noise = mark_shared(noise.pin_memory())
+    return noise.to(device, non_blocking=True)
 
 
 # --- Pipelines ------------------------------------------------------------------------------------

@@ -23,30 +23,22 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_networks
 from imagekiln.steps.generate.diffusion.loras import fuse_loras
-from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
 from imagekiln.steps.models.checkpoints import checkpoint_file, scheduler_changes
-from imagekiln.steps.models.component_files import (
-    fetch_planned_files,
-    read_model_index,
-    require_data_only,
-)
-from imagekiln.steps.models.facts import configuration_folder
+from imagekiln.steps.models.component_files import read_model_index, require_data_only
+from imagekiln.steps.models.facts import WeightsCheck, configuration_folder
 from imagekiln.steps.models.hub import (
     ask_hub,
+    download_configuration,
     is_hub_id,
-    loading_from_cache,
-    require_undamaged_configuration,
 )
 from imagekiln.steps.models.loras import fetch_planned_lora
 from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references, sum_weights
 from imagekiln.steps.models.performance import GIB, require_room
-from imagekiln.steps.models.scorers import score_references
-from imagekiln.steps.models.weights_check import WeightsCheck
+from imagekiln.steps.models.transformers_models import fetch_planned_files, score_references
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.run import open_run
-from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.machine import THREADS_VARIABLE, available_cpus
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 from imagekiln.steps.storage.uri import resolve_path
@@ -64,63 +56,60 @@ MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
 ACTIVATION_LOWER_BOUND = 1e-12
 
 
-def load_pipeline(plan: Plan, startup: Startup | None = None) -> diffusers.DiffusionPipeline:
-    """Load the plan's pipeline, ready to run; `startup` is what a new process began.
+def load_pipeline(plan: Plan, weights: WeightsCheck | None = None) -> diffusers.DiffusionPipeline:
+    """Load the plan's pipeline, ready to run; `weights` is a check that has begun.
 
     Raises BadInput if the model does not load, TryAgain without its device.
     """
-    with startup or Startup(plan) as begun:
-        device = open_device(plan, begun.clock)
-        pipe = load_pretrained(plan.job.model, device, begun, plan.model.pipeline)
-    _require_text_input(plan.job.model.id, pipe)
+    model = plan.job.model
+    with weights or WeightsCheck(model, plan.model.digest) as check:
+        device = open_device(plan)
+        pipe = load_pretrained(model, device, check, plan.model.pipeline)
+    _require_text_input(model.id, pipe)
     if plan.fused_loras is not None:
-        fuse_loras(pipe, plan.job.model.loras, plan.loras, plan.fused_loras)
+        fuse_loras(pipe, model.loras, plan.loras, plan.fused_loras)
+    network = denoiser_network(pipe)
     if plan.job.speed.quantization == "fp8":
-        quantize_to_fp8(denoiser_network(pipe))
+        quantize_to_fp8(network)
     if pipe.device.type == "cuda":  # convolutions are fastest so
-        denoiser_network(pipe).to(memory_format=torch.channels_last)
+        network.to(memory_format=torch.channels_last)
     return pipe
 
 
-def open_device(plan: Plan, clock: StartClock) -> torch.device:
-    """The plan's device, set up for its job. The classes of its pipeline are then imported."""
-    with clock.phase("device"):
-        device = choose_device(plan.job.device)
-        # Compiled code calls convolutions through PyTorch, which reads this at each call.
-        torch.backends.cudnn.deterministic = True
-        if plan.job.speed.quantization == "fp8":
-            require_fp8_support(device)
-        _refuse_emulated_dtype(plan, device)
-        if memory := device_memory(device):
-            weights_bytes = sum_weights(plan.model, plan.passes)
-            require_room(plan.job, weights_bytes, memory / GIB, describe_device(device))
+def open_device(plan: Plan) -> torch.device:
+    """The plan's device, set up for its job."""
+    device = choose_device(plan.job.device)
+    # Compiled code calls convolutions through PyTorch, which reads this at each call.
+    torch.backends.cudnn.deterministic = True
+    if plan.job.speed.quantization == "fp8":
+        require_fp8_support(device)
+    _refuse_emulated_dtype(plan, device)
+    if memory := device_memory(device):
+        weights_bytes = sum_weights(plan.model, plan.passes)
+        require_room(plan.job, weights_bytes, memory / GIB, describe_device(device))
     _limit_threads(device)
-    # diffusers imports each pipeline when it is first used; what fails fails again in loading.
-    with clock.phase("imports"), suppress(Exception):
-        getattr(diffusers, plan.model.pipeline, None)
     return device
 
 
 def load_pretrained(
-    model: ModelSettings, device: torch.device, startup: Startup, pipeline: str
+    model: ModelSettings, device: torch.device, weights: WeightsCheck, pipeline: str
 ) -> diffusers.DiffusionPipeline:
     """Load a model on its device, in eval mode, and check its files against the plan.
 
     `pipeline` is the name of its class, which a model in one file does not state.
     """
-    folder = fetch_model(model, startup)
+    folder = fetch_model(model, weights)
     _silence_libraries()
     try:
-        pipe = _load_files(model, folder, device, startup, pipeline)
+        require_data_only(folder, model.id)
+        pipe = _load_networks(model, folder, pipeline).to(device)
     except Exception as error:  # a user's folder makes the libraries raise anything
         with suppress(Missing):
-            startup.require_planned()  # files of another model, and damaged ones, need not load
-        with loading_from_cache(model.id, folder):
-            if isinstance(error, KilnError):
-                raise
-            raise _explain_load_error(model.id, error) from error
-    with startup.clock.phase("hash_wait"):
-        startup.require_planned()
+            weights.require_planned()  # files of another model, and damaged ones, need not load
+        if isinstance(error, KilnError):
+            raise
+        raise _explain_load_error(model.id, error) from error
+    weights.require_planned()
     pipe.set_progress_bar_config(disable=True)
     for component in pipe.components.values():
         if isinstance(component, torch.nn.Module):
@@ -132,17 +121,6 @@ def _silence_libraries() -> None:
     for library in (diffusers, transformers):  # a pod's log is for what the job does
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
-
-
-def _load_files(
-    model: ModelSettings, folder: Path, device: torch.device, startup: Startup, pipeline: str
-) -> diffusers.DiffusionPipeline:
-    """The model in a folder, or its file with the configuration there. Raises anything."""
-    require_data_only(folder, model.id)
-    with startup.clock.phase("load"):
-        pipe = _load_networks(model, folder, pipeline)
-    with startup.clock.phase("device"):
-        return pipe.to(device)
 
 
 def _load_networks(
@@ -193,19 +171,13 @@ def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
 
 def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> None:
     """Raise BadInput if a pipeline takes no text, or needs more than a text."""
-    parameters = inspect.signature(pipe.__call__).parameters
-    required = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    ]
-    if "prompt" not in parameters or set(required) - {"prompt"}:
-        inputs = ", ".join(required) or "no text"
+    try:
+        inspect.signature(pipe.__call__).bind(prompt="")
+    except TypeError as error:
         raise BadInput(
-            f"{model_id}: is a {type(pipe).__name__}, which draws from {inputs}. "
-            "Choose one that draws from texts."
-        )
+            f"{model_id}: is a {type(pipe).__name__}, which does not draw from a text alone "
+            f"({error}). Choose another."
+        ) from error
 
 
 def _explain_load_error(name: str, error: Exception) -> KilnError:
@@ -253,7 +225,7 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
             )
         )
 
-    require_undamaged_configuration(model)  # before diffusers reads it
+    download_configuration(model)  # refuses damaged files before diffusers reads them
     folder = ask_hub(model, download)
     weights.add_downloaded(folder)
     return folder
@@ -266,19 +238,24 @@ def fetch_run_models(uri: str) -> str:
     """
     create_code_folder()
     plan = open_run(uri).plan
+    job = plan.job
     folder = _fetch_planned_model(plan)
     for name, pass_plan in iter_pass_plans(plan):
         with in_setting(f"{PASSES_PREFIX}{name}"):
             _fetch_planned_model(pass_plan)
-    for column, adapter in adapters_by_column(plan.job.model).items():
-        fetch_planned_adapter(adapter, plan.adapters[column])
-    for name, lora in plan.job.model.loras.items():
-        fetch_planned_lora(name, lora, plan.loras[name].sha256)
-    for setting, reference in score_references(plan.job):
-        fetch_planned_files(setting, reference, plan.scores.get(setting))
-    for setting, reference in pass_references(plan.job):
-        facts = plan.passes[setting.removeprefix(PASSES_PREFIX)]
-        fetch_planned_files(setting, reference, facts.digest)
+    job = plan.job
+    for column, adapter in adapters_by_column(job.model).items():
+        key = plan.adapters[column]
+        fetch_planned_adapter(adapter, key)
+    for name, lora in job.model.loras.items():
+        facts = plan.loras[name]
+        fetch_planned_lora(name, lora, facts.sha256)
+    digests = dict(plan.scores)
+    for name, pass_facts in plan.passes.items():
+        digests[f"{PASSES_PREFIX}{name}"] = pass_facts.digest
+    for setting, reference in (*score_references(job), *pass_references(job)):
+        digest = digests.get(setting)
+        fetch_planned_files(setting, reference, digest)
     return str(folder)
 
 

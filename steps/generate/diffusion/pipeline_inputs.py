@@ -2,18 +2,16 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import diffusers
 import torch
 
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.noise import pin_for
-from imagekiln.steps.generate.diffusion.patches import pack_latents
+from imagekiln.steps.generate.diffusion.patches import pack_latents, to_device
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.text_encoding import (
-    PromptEmbeds,
     PromptEncoder,
     TextCache,
     TextRequest,
@@ -73,18 +71,22 @@ class PipelineInputs:
         if not rows or not self.encodes_texts:
             return []
         loras = self._activate_text_loras(rows[0])
-        prompts = [row.parameters.prompt for row in rows]
-        requests = [
-            TextRequest(self._prompts, text, loras)
-            for text in self._prompts.uncached(prompts, loras)
+        return [
+            TextRequest(cache, text, loras)
+            for cache, _, texts in self._texts_of(rows)
+            for text in cache.uncached(texts, loras)
         ]
-        if self._uses_negative_prompt(rows[0]):
+
+    def _texts_of(
+        self, rows: Sequence[ImageRow]
+    ) -> Iterator[tuple[TextCache, EmbeddingIndices, Sequence[str]]]:
+        """The prompts and, with guidance, the negative prompts, with their cache and arguments."""
+        prompts = [row.parameters.prompt for row in rows]
+        yield self._prompts, self._family.positive_embeds, prompts
+        guidance = rows[0].parameters.guidance
+        if self._call.is_guided(guidance):
             negative_prompts = [row.parameters.negative_prompt for row in rows]
-            requests += [
-                TextRequest(self._negative_prompts, text, loras)
-                for text in self._negative_prompts.uncached(negative_prompts, loras)
-            ]
-        return requests
+            yield self._negative_prompts, self._family.negative_embeds, negative_prompts
 
     def activate_loras(self, row: ImageRow) -> None:
         """Activate the row's LoRAs in what the pipeline's call runs."""
@@ -106,13 +108,10 @@ class PipelineInputs:
             kwargs["max_sequence_length"] = length
 
         loras = self._activate_text_loras(rows[0])
-        embeds = (self._prompts.get(row.parameters.prompt, loras) for row in rows)
-        kwargs |= self._embeds_kwargs(self._family.positive_embeds, embeds, length)
-        if self._uses_negative_prompt(rows[0]):
-            embeds = (
-                self._negative_prompts.get(row.parameters.negative_prompt, loras) for row in rows
-            )
-            kwargs |= self._embeds_kwargs(self._family.negative_embeds, embeds, length)
+        for cache, names, texts in self._texts_of(rows):
+            tensors = stack_embeds([cache.get(text, loras) for text in texts], length)
+            for name, tensor in zip(names, tensors, strict=True):
+                kwargs[name] = list(tensor) if self._family.embeds_as_list else tensor
         return kwargs
 
     def text_tokens(self, rows: Sequence[ImageRow]) -> int | None:
@@ -120,16 +119,14 @@ class PipelineInputs:
         longest = self._family.pad_to_tokens
         if longest is None or len(rows) > 1:
             return longest
-        (row,) = rows
-        parameters = row.parameters
-        loras = self._activate_text_loras(row)
-        embeds = [self._prompts.get(parameters.prompt, loras)]
-        if self._uses_negative_prompt(row):
-            embeds.append(self._negative_prompts.get(parameters.negative_prompt, loras))
-        lengths = [tensors[0].shape[1] for tensors in embeds]
-        tokens = max(lengths)
+        loras = self._activate_text_loras(rows[0])
+        tokens = 0
+        for cache, _, (text,) in self._texts_of(rows):
+            embeds, *_ = cache.get(text, loras)
+            tokens = max(tokens, embeds.shape[1])
         # More than the text has: without padding, diffusers drops the mask, and other kernels run.
-        return min(longest, TEXT_STEP * (tokens // TEXT_STEP + 1))
+        steps = tokens // TEXT_STEP + 1
+        return min(longest, TEXT_STEP * steps)
 
     def _plain_text_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         kwargs: PipelineKwargs = {"prompt": [row.parameters.prompt for row in rows]}
@@ -140,22 +137,15 @@ class PipelineInputs:
             kwargs["negative_prompt"] = negative_prompts
         return kwargs
 
-    def batch_kwargs(
-        self, rows: Sequence[ImageRow], after_step: StepCallback, noise: PipelineKwargs | None
-    ) -> PipelineKwargs:
-        """Everything but the texts: settings, the callback, and `noise` or newly drawn noise."""
-        kwargs = noise or self.noise_kwargs(rows)
-        latents = kwargs.get("latents")
-        if isinstance(latents, torch.Tensor):
-            pinned = latents.is_pinned()
-            kwargs["latents"] = latents.to(self._pipe.device, non_blocking=pinned)
+    def batch_kwargs(self, rows: Sequence[ImageRow], after_step: StepCallback) -> PipelineKwargs:
+        """Everything but the texts: noise, settings and the callback."""
+        kwargs = self.noise_kwargs(rows)
         return kwargs | self.settings_kwargs(rows[0]) | self.callback_kwargs(after_step)
 
     def noise_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         """A generator on the CPU for each image, and initial noise drawn from it in float32.
 
-        So noise does not depend on device, dtype or neighbors. Any thread may call this if texts
-        are encoded here.
+        So noise does not depend on device, dtype or neighbors.
         """
         if not self._family.positive_embeds:  # a single row
             # What the pipeline draws without a generator must follow from the row too.
@@ -178,7 +168,7 @@ class PipelineInputs:
         dtype = denoiser_network(self._pipe).dtype
         if self._family.float32_latents:
             dtype = torch.float32
-        return {"generator": generators, "latents": pin_for(self._pipe.device, noise.to(dtype))}
+        return {"generator": generators, "latents": to_device(noise.to(dtype), self._pipe.device)}
 
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
         """The size, steps and guidance of a batch, by the pipeline's names for them.
@@ -198,6 +188,8 @@ class PipelineInputs:
             kwargs["intermediate_timesteps"] = None
         if parameters.guidance is not None:
             kwargs |= self._guidance_kwargs(parameters.guidance)
+        if parameters.guidance_rescale is not None:
+            kwargs["guidance_rescale"] = parameters.guidance_rescale
         return {name: value for name, value in kwargs.items() if self.accepts(name)}
 
     def _guidance_kwargs(self, guidance: float) -> PipelineKwargs:
@@ -218,8 +210,9 @@ class PipelineInputs:
     def _latent_shape(self, row: ImageRow) -> tuple[int, int, int]:
         """The shape (channels, height, width) in which the first noise of an image is drawn."""
         channels: int = denoiser_network(self._pipe).config.in_channels
-        height = row.parameters.height // self._pipe.vae_scale_factor
-        width = row.parameters.width // self._pipe.vae_scale_factor
+        scale: int = self._pipe.vae_scale_factor
+        height = row.parameters.height // scale
+        width = row.parameters.width // scale
         if self._family.latent_layout == "packed":
             return channels // 4, height, width
         if self._family.latent_layout == "folded":
@@ -231,17 +224,6 @@ class PipelineInputs:
         if self._loras is None:
             return None
         return self._loras.activate(row.parameters.loras, texts=True)
-
-    def _uses_negative_prompt(self, row: ImageRow) -> bool:
-        return self._call.is_guided(row.parameters.guidance)
-
-    def _embeds_kwargs(
-        self, names: EmbeddingIndices, embeds: Iterable[PromptEmbeds], length: int | None
-    ) -> PipelineKwargs:
-        tensors = stack_embeds(list(embeds), length)
-        if self._family.embeds_as_list:
-            return {name: list(tensor) for name, tensor in zip(names, tensors, strict=True)}
-        return dict(zip(names, tensors, strict=True))
 
 
 def _call_after_step(

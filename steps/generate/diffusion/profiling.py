@@ -4,7 +4,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from threading import Lock
 from typing import Literal
 
@@ -18,7 +17,7 @@ from imagekiln.steps.generate.diffusion.device import (
     record_event,
     report_memory,
 )
-from imagekiln.steps.generate.diffusion.patches import AnyFunction, replaced_method
+from imagekiln.steps.generate.diffusion.patches import AnyFunction, Untyped, replaced_method
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.metrics import DEVICE_BUSY_SECONDS, observe_stages
 
@@ -27,54 +26,39 @@ DEVICE_STAGES = ("compile", "text", "denoise", "decode", "copy")
 SpanName = Literal["text", "decode", "copy", "whole"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Work of the device between two moments, of which `compile_seconds` went into compiling."""
-
-    name: SpanName
-    begin: Moment
-    end: Moment
-    compile_seconds: float
-
-    @property
-    def seconds(self) -> float:
-        """Seconds without compiling. On CUDA, waits for the device."""
-        return max(0.0, elapsed_seconds(self.begin, self.end) - self.compile_seconds)
-
-
 class Spans:
     """The spans of one batch. On CUDA they are known once the batch is done: reading them waits."""
 
-    def __init__(self, device: torch.device, clock: CompileClock | None = None) -> None:
+    def __init__(self, device: torch.device, clock: CompileClock) -> None:
         """Start without any. What the clock counts as compiling is subtracted."""
         self._device = device
-        self._clock = clock or CompileClock()
-        self._spans: list[_Span] = []
+        self._clock = clock
+        self._spans: list[tuple[SpanName, Moment, Moment, float]] = []
 
     @contextmanager
     def span(self, name: SpanName) -> Iterator[None]:
         """Time the block. `text` and `decode` lie within the `whole`, whose rest is denoising."""
         begin = current_moment(self._device)
-        compile_began = self._clock.seconds
+        compiled_before = self._clock.seconds
         yield
-        end = current_moment(self._device)
-        compile_seconds = self._clock.seconds - compile_began
-        span = _Span(name, begin, end, compile_seconds)
-        self._spans.append(span)
+        compile_seconds = self._clock.seconds - compiled_before
+        self._spans.append((name, begin, current_moment(self._device), compile_seconds))
 
     def times(self) -> StageSeconds:
-        """The seconds of all spans."""
+        """The seconds of all spans. On CUDA, waits for the device."""
         sums: dict[SpanName, float] = defaultdict(float)
-        for span in self._spans:
-            sums[span.name] += span.seconds
-        whole = sums["whole"]
+        compiled = 0.0
+        for name, begin, end, compile_seconds in self._spans:
+            sums[name] += max(0.0, elapsed_seconds(begin, end) - compile_seconds)
+            if name == "whole":
+                compiled += compile_seconds
         return StageSeconds(
-            compile=sum(span.compile_seconds for span in self._spans if span.name == "whole"),
+            compile=compiled,
             text=sums["text"],
-            denoise=max(0.0, whole - sums["text"] - sums["decode"]),
+            denoise=max(0.0, sums["whole"] - sums["text"] - sums["decode"]),
             decode=sums["decode"],
             copy=sums["copy"],
-            busy=whole,
+            busy=sums["whole"],
         )
 
 
@@ -99,13 +83,10 @@ def elapsed_seconds(begin: Moment, end: Moment) -> float:
 class PipelineProfiler:
     """Time the calls of a pipeline. All but `profile_call` may run in any thread."""
 
-    def __init__(
-        self, pipe: diffusers.DiffusionPipeline, *, texts: bool, clock: CompileClock
-    ) -> None:
-        """Take the pipeline, whose own call encodes `texts` or not. Compiling is not drawing."""
-        self._device: torch.device = pipe.device
-        self._device_label = device_label(pipe.device)
-        self._texts = texts
+    def __init__(self, device: torch.device, clock: CompileClock) -> None:
+        """Take the pipeline's device. Compiling is not drawing."""
+        self._device = device
+        self._device_label = device_label(device)
         self._clock = clock
         self._times = StageSeconds()
         self._lock = Lock()
@@ -114,35 +95,25 @@ class PipelineProfiler:
     def profile_call(self, pipe: diffusers.DiffusionPipeline) -> Iterator[Spans]:
         """Time the block, in which the pipeline or a sibling draws."""
         spans = Spans(self._device, self._clock)
+        vae: Untyped = getattr(pipe, "vae", None)
         with ExitStack() as stack, spans.span("whole"):
-            for owner, method, name in self._timed_methods(pipe):
-                timed = _with_span(getattr(owner, method), name, spans)
-                stack.enter_context(replaced_method(owner, method, timed))
+            if hasattr(vae, "decode"):
+                timed = _with_span(vae.decode, "decode", spans)
+                stack.enter_context(replaced_method(vae, "decode", timed))
             yield spans
-
-    def _timed_methods(
-        self, pipe: diffusers.DiffusionPipeline
-    ) -> Iterator[tuple[object, str, SpanName]]:
-        vae = getattr(pipe, "vae", None)
-        if hasattr(vae, "decode"):
-            yield vae, "decode", "decode"
-        if self._texts and hasattr(pipe, "encode_prompt"):
-            yield pipe, "encode_prompt", "text"
 
     def add_call(self, spans: Spans) -> None:
         """Add a call that is done."""
         times = spans.times()
-        self._add(times)
+        self.add(times)
         DEVICE_BUSY_SECONDS.add(times.busy, device=self._device_label)
         report_memory(self._device, self._device_label)
 
-    def add_text(self, seconds: float) -> None:
-        """Add the time of a text that was encoded beside the batches."""
-        self._add(StageSeconds(text=seconds))
-
-    def add_safety(self, seconds: float) -> None:
-        """Add the time of a batch that was checked beside the next."""
-        self._add(StageSeconds(safety=seconds))
+    def add(self, times: StageSeconds) -> None:
+        """Add times, such as those of texts that were encoded beside the batches."""
+        with self._lock:
+            self._times += times
+        observe_stages(**{stage: getattr(times, stage) for stage in DEVICE_STAGES})
 
     def pop_times(self) -> StageSeconds:
         """Return what was added since the previous call."""
@@ -150,11 +121,6 @@ class PipelineProfiler:
             times = self._times
             self._times = StageSeconds()
         return times
-
-    def _add(self, times: StageSeconds) -> None:
-        with self._lock:
-            self._times += times
-        observe_stages(**{stage: getattr(times, stage) for stage in DEVICE_STAGES})
 
 
 def _with_span(function: AnyFunction, name: SpanName, spans: Spans) -> Callable[..., object]:

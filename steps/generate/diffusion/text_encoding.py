@@ -14,6 +14,7 @@ import torch
 from imagekiln.steps.generate.diffusion.device import side_stream
 from imagekiln.steps.generate.diffusion.patches import mark_shared
 from imagekiln.steps.models.families import EmbeddingIndices, Family
+from imagekiln.steps.runs.stats import StageSeconds
 
 TEXT_THREAD = "texts"  # the name that its thread begins with
 PREFETCH_DEVICES = frozenset({"cuda"})  # on a CPU, texts and batches would share cores
@@ -72,8 +73,10 @@ class PromptEncoder:
         for name, parameter in parameters.items():
             if parameter.default is parameter.empty:
                 self._settings[name] = None
-            if name in call_parameters and _is_setting(call_parameters[name].default):
-                self._settings[name] = call_parameters[name].default
+            if name in call_parameters:
+                default = call_parameters[name].default
+                if _is_setting(default):
+                    self._settings[name] = default
 
     def encode_prompt(self, text: str) -> PromptEmbeds:
         """The embeddings of a prompt, each with a leading axis of 1."""
@@ -91,7 +94,11 @@ class PromptEncoder:
         )
 
     def _encode(self, indices: EmbeddingIndices, **texts: object) -> PromptEmbeds:
-        kwargs = {"device": self._pipe.device, "num_images_per_prompt": 1, **texts}
+        kwargs = {
+            "device": self._pipe.device,
+            "num_images_per_prompt": 1,
+            **texts,
+        }
         accepted = {name: value for name, value in kwargs.items() if name in self._accepts}
         settings = self._settings | accepted
         with torch.no_grad():
@@ -141,17 +148,17 @@ class TextPrefetcher:
     plans anew in each thread, and never frees them.
     """
 
-    def __init__(self, device: torch.device, on_encoded: Callable[[float], None]) -> None:
-        """Call `on_encoded`, in the thread, with the seconds that each text took."""
+    def __init__(self, device: torch.device, add: Callable[[StageSeconds], None]) -> None:
+        """Call `add`, in the thread, with the time of each text."""
         self._stream = side_stream(device)
         self._enabled = device.type in PREFETCH_DEVICES
-        self._on_encoded = on_encoded
+        self._add = add
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=TEXT_THREAD)
         self._pending: list[Future[None]] = []
 
-    def start(self, requests: Sequence[TextRequest], *, is_awaited: bool = False) -> None:
-        """Begin to encode these texts, if that helps or `wait` follows at once."""
-        if not self._enabled and not is_awaited:
+    def start(self, requests: Sequence[TextRequest]) -> None:
+        """Begin to encode these texts, if that helps."""
+        if not self._enabled:
             return
         reader = None
         if self._stream is not None:
@@ -181,7 +188,7 @@ class TextPrefetcher:
             finally:  # a text may be in its cache even if this failed
                 if self._stream is not None:
                     self._stream.synchronize()
-            self._on_encoded(time.perf_counter() - started)
+            self._add(StageSeconds(text=time.perf_counter() - started))
 
     def _stream_context(self) -> AbstractContextManager[object]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)

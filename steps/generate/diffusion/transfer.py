@@ -71,11 +71,6 @@ class PendingBatch(Sequence[DrawnImage]):
         return self._images[index]
 
 
-def count_pending(images: Sequence[DrawnImage]) -> int:
-    """Count the images that the device may still be drawing."""
-    return len(images) if isinstance(images, PendingBatch) else 0
-
-
 def to_tensor(images: torch.Tensor | FloatArray, row: ImageRow) -> torch.Tensor:
     """Return images as float32 (batch, 3, height, width); arrays have channels last."""
     if isinstance(images, torch.Tensor):

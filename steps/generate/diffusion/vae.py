@@ -92,7 +92,8 @@ class VaeDecoder:
         return decode_chunks
 
     def _chunk_size(self, latents: torch.Tensor) -> int:
-        scale = 2 ** (len(self._vae.config.block_out_channels) - 1)
+        levels = len(self._vae.config.block_out_channels)
+        scale = 2 ** (levels - 1)
         height, width = (scale * side for side in latents.shape[-2:])
         batch_size = len(latents)
         if self._planned_size is not None:
@@ -144,7 +145,8 @@ class MiddleAttention:
         self, attention: Attention, hidden_states: torch.Tensor, *args: object, **kwargs: object
     ) -> torch.Tensor:
         """Attend within each image of `hidden_states`, (images, channels, height, width)."""
-        tokens = hidden_states.shape[-2] * hidden_states.shape[-1]
+        height, width = hidden_states.shape[-2:]
+        tokens = height * width
         process = self._matmul if tokens <= MAX_MATMUL_TOKENS else self._fused
         attended: torch.Tensor = process(attention, hidden_states, *args, **kwargs)
         return attended

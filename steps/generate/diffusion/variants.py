@@ -1,21 +1,21 @@
 """The pipelines that share one set of components: text to image, image to image, and inpainting."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import diffusers
 from diffusers.utils import BaseOutput
 from PIL import Image as Pillow
 
-from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, ReferenceEmbeddings
+from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, image_request
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import (
     per_image_control_noise,
     restored_vae_dtype,
 )
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, PipelineKwargs
-from imagekiln.steps.job.samplers import SCHEDULERS
+from imagekiln.steps.job.columns import SCHEDULERS
 from imagekiln.steps.runs.image import ImageRow, batch_shape
 
 # Named, not imported: each brings all families, half a second that most pods need not spend.
@@ -38,12 +38,7 @@ def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.Sch
         raise ValueError(
             f"sampler {sampler!r} does not fit this model, which came with {own_class.__name__}"
         )
-    try:
-        return scheduler_class.from_config(own.config, **spec.config)
-    except (ImportError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"sampler {sampler!r} does not fit this model ({str(error).strip()})"
-        ) from error
+    return scheduler_class.from_config(own.config, **spec.config)
 
 
 class Schedulers:
@@ -94,11 +89,6 @@ class PipelineVariants:
         self._variants: dict[tuple[str, bool], Variant] = {
             (TEXT_TO_IMAGE, False): self.text_to_image
         }
-        self._references: ReferenceEmbeddings | None = None
-        if adapters is not None and adapters.ip_adapter_scale is not None:
-            self._references = ReferenceEmbeddings(
-                pipe, adapters.ip_adapter_scale, adapters.image_prefetcher.get_preprocessed
-            )
 
     def variant_for(self, input_images: Sequence[str]) -> Variant:
         """The pipeline for rows that have input images in these columns."""
@@ -113,46 +103,45 @@ class PipelineVariants:
     def _make_variant(self, auto_class: str, with_control: bool) -> Variant:
         # A pipeline may change the settings of the scheduler that it is made with, as Stable
         # Diffusion's does with `clip_sample`, so none that another pipeline draws with.
-        components = {"scheduler": self.text_to_image.schedulers.new("default")}
-        if with_control and self._adapters is not None:
-            components["controlnet"] = self._adapters.controlnet
-        pipe = getattr(diffusers, auto_class).from_pipe(self.text_to_image.pipe, **components)
+        own = self.text_to_image
+        adapters = self._adapters
+        components = {"scheduler": own.schedulers.new("default")}
+        if with_control and adapters is not None:
+            components["controlnet"] = adapters.controlnet
+        pipe = getattr(diffusers, auto_class).from_pipe(own.pipe, **components)
         pipe.set_progress_bar_config(disable=True)
-        if self._references is not None:
-            self._references.attach(pipe)
-        inputs = self.text_to_image.inputs.for_sibling(pipe)
+        if adapters is not None and adapters.references is not None:
+            adapters.references.attach(pipe)
+        inputs = own.inputs.for_sibling(pipe)
         return Variant(pipe, inputs, Schedulers(pipe.scheduler))
 
     def image_kwargs(
-        self, rows: Sequence[ImageRow], own_images: Sequence[Pillow.Image] | None = None
+        self, rows: Sequence[ImageRow], over: Mapping[int, Pillow.Image] | None = None
     ) -> PipelineKwargs:
         """The arguments for the input images of rows of one shape.
 
-        `own_images` are drawn over in their place.
+        `over` are drawn over in their place.
         """
-        if own_images is not None:
-            return {"image": list(own_images), "strength": rows[0].parameters.strength}
+        strength = rows[0].parameters.strength
+        if over is not None:
+            return {"image": [over[row.index_in_part] for row in rows], "strength": strength}
         if self._adapters is None:
             return {}
-        prefetcher = self._adapters.image_prefetcher
+        adapters = self._adapters
+        adapters.images.prefetch(rows)
         columns = batch_shape(rows[0]).input_images
-        images = {
-            column: [prefetcher.get_image(row, column) for row in rows]
+        accepts = self.variant_for(columns).inputs.accepts
+        names = {"source_image": "image", "mask_image": "mask_image"}
+        names["control_image"] = "control_image" if accepts("control_image") else "image"
+        kwargs: PipelineKwargs = {
+            names[column]: [adapters.images.get(image_request(row, column)) for row in rows]
             for column in columns
-            if column != "reference_image"
+            if column in names
         }
-        kwargs: PipelineKwargs = {}
         if "source_image" in columns:
-            kwargs["image"] = images["source_image"]
-            kwargs["strength"] = rows[0].parameters.strength
-        if "mask_image" in columns:
-            kwargs["mask_image"] = images["mask_image"]
+            kwargs["strength"] = strength
         if "control_image" in columns:
-            accepts = self.variant_for(columns).inputs.accepts
-            name = "control_image" if accepts("control_image") else "image"
-            kwargs[name] = images["control_image"]
-            kwargs["controlnet_conditioning_scale"] = self._adapters.controlnet_scale
-        if self._references is not None:
-            kwargs |= self._references.pipeline_kwargs(rows)
-        prefetcher.release(rows)
+            kwargs["controlnet_conditioning_scale"] = adapters.controlnet_scale
+        if adapters.references is not None:
+            kwargs |= adapters.references.pipeline_kwargs(rows)
         return kwargs

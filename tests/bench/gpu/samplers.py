@@ -1,14 +1,12 @@
 """Section `samplers`: what a sampler that has the device wait for the host costs a step."""
 
 import copy
-from functools import partial
+from contextlib import nullcontext
 
 import diffusers
 import torch
-from diffusers.utils.torch_utils import randn_tensor
 
-from imagekiln.steps.generate.diffusion.noise import DrawnAhead, StepNoise, draw_step_noise
-from imagekiln.steps.generate.diffusion.patches import step_noise_from, step_on_host
+from imagekiln.steps.generate.diffusion.patches import pinned_step_noise, step_on_host
 from imagekiln.steps.generate.diffusion.variants import make_scheduler
 from tests.bench import random_models
 from tests.bench.gpu.networks import Placement, Untyped, filled_network, is_unet
@@ -67,21 +65,17 @@ def _measure(
         session.work.batch, CLIP_TOKENS, pipe.unet.config.cross_attention_dim
     )
 
-    noise = DrawnAhead[StepNoise]()
-
     def draw(steps: int) -> None:
         pipe.scheduler = copy.deepcopy(scheduler)
         if as_in_jobs:
             step_on_host(pipe.scheduler)
-        draw_noise = partial(draw_step_noise, noise) if as_in_jobs else randn_tensor
-        with step_noise_from(pipe.scheduler, draw_noise):
+        with pinned_step_noise(pipe.scheduler) if as_in_jobs else nullcontext():
             _draw(pipe, session.work, embeds, steps)
 
     call_seconds(lambda: draw(STEPS))
     few = median_seconds(lambda: draw(STEPS), 1.0, 4)
     many = median_seconds(lambda: draw(2 * STEPS), 1.0, 4)
     step = 1000 * (many - few) / STEPS
-    noise.close()
     session.report.figure("samplers.step", step, "ms", sampler=name)
 
 

@@ -1,6 +1,8 @@
 """The dataset's card: what a hub reads in it, and that texts of the user's stay texts."""
 
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,14 +10,20 @@ import yaml
 from huggingface_hub import DatasetCard
 
 from imagekiln.steps.aggregate.card import code_span, render_card
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.export.step import export
 from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.job.job import CardSettings, Job, ModelSettings
 from imagekiln.steps.job.passes import RefinePass
+from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.models.passes import PassFacts
 from imagekiln.steps.runs.plan import Plan, load_plan
-from tests.runs import finished
+from tests.runs import fill, finished, planned
 from tests.texts import HOSTILE
+
+# By name, because type checkers take this repository's folder `datasets` for the library.
+datasets: Any = import_module("datasets")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +79,7 @@ def test_models_that_drew_over_the_images_are_named(done: tuple[Plan, Summary]) 
     facts = PassFacts(digest, model=replace(frozen.model, digest=digest))
     plan = replace(frozen, passes={"detail": facts})
     _, text = written((plan, sums), passes={"detail": RefinePass(model=model)})
-    assert "| pass ` detail ` | drawn over by ` my-refiner `, float16 |" in text
+    assert "| pass ` detail ` | refined by ` my-refiner `, float16 |" in text
     assert "secret" not in text
 
 
@@ -81,3 +89,39 @@ def test_code_span_ends_where_it_should() -> None:
         code_span("two\nlines\u202e")
         == "` two\N{REPLACEMENT CHARACTER}lines\N{REPLACEMENT CHARACTER} `"
     )
+
+
+def make_run(output: Path, images: int) -> None:
+    """A finished run named "first" of so many images."""
+    rows = [{"prompt": f"number {index}"} for index in range(images)]
+    result = planned(output.parent / "first", str(output), rows, run_id="first")
+    fill(result)
+    aggregate(result.uri)
+
+
+def load(folder: Path, tmp_path: Path) -> Any:  # noqa: ANN401  # no types
+    """What `load_dataset` gives, from a cache of this test."""
+    cache = str(tmp_path / "cache")
+    return datasets.load_dataset(str(folder), split="train", cache_dir=cache)
+
+
+def test_images_load_as_they_are_now_whatever_was_loaded_before(tmp_path: Path) -> None:
+    output = tmp_path / "a" / "out"
+    exported = tmp_path / "a" / "exported"
+    make_run(output, 5)
+    export(str(output), str(exported))
+    folders = (output / "first", exported)
+    assert [len(load(folder, tmp_path)) for folder in folders] == [5, 5]
+
+    taken_down = load(exported, tmp_path)[2]["image_id"]
+    forget(str(output), ForgetSelection(ids=(taken_down,)), [str(exported)], remove=True)
+    for folder in folders:
+        ids = [row["image_id"] for row in load(folder, tmp_path) if row.get("status", "ok") == "ok"]
+        assert len(ids) == 4
+        assert taken_down not in ids
+
+    of_same_name = tmp_path / "b" / "out"
+    make_run(of_same_name, 2)
+    export(str(of_same_name), str(tmp_path / "b" / "exported"))
+    for folder in (of_same_name / "first", tmp_path / "b" / "exported"):
+        assert len(load(folder, tmp_path)) == 2

@@ -18,7 +18,7 @@ from imagekiln.steps.runs import commits
 from imagekiln.steps.runs.commits import create_commit, read_commit, read_head
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import CARD_KEY, REPORT_KEY, SUCCESS_KEY, commit_key, part_key
-from imagekiln.steps.runs.part_file import pack_part
+from imagekiln.steps.runs.parts import pack_part
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
@@ -115,7 +115,7 @@ def test_who_loses_every_number_is_told_to_try_again(
         create_commit(store, head, replace(head.commit, at=0.0))
         return create_commit(of_run, head, commit)
 
-    monkeypatch.setattr("imagekiln.steps.aggregate.counting.create_commit", overtaken)
+    monkeypatch.setattr("imagekiln.steps.aggregate.step.create_commit", overtaken)
     with pytest.raises(TryAgain, match="other processes keep changing this run"):
         aggregate(run.uri)
 
@@ -182,7 +182,7 @@ def test_another_price_or_share_is_a_commit_of_the_same_images(
     first = read_commit(store, 0)
     change(run.uri)
     second = read_commit(store, 1)
-    assert (second.manifests, second.image_ids) == (first.manifests, first.image_ids)
+    assert second.manifests == first.manifests
     assert (second.summary, second.terms) != (first.summary, first.terms)
     change(run.uri)
     assert commit_count(run) == 2

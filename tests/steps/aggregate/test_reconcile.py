@@ -97,18 +97,6 @@ def test_an_image_is_found_by_the_manifest_s_part_offset_and_size_alone(
             assert content == encoded(place % 4).content
 
 
-def test_images_of_a_part_that_is_not_there_are_missing_and_no_others(
-    planned_run: PlanResult,
-) -> None:
-    fill(planned_run)
-    store = open_store(planned_run.uri)
-    store.remove(KEYS[1])
-    result = reconcile_shard(store, planned_run.plan, 0)
-    assert result.missing_parts == (KEYS[1],)
-    assert result.manifest["status"].to_pylist() == ["ok"] * 4 + ["missing"] * 4 + ["ok"] * 2
-    assert result.manifest.slice(4, 4)["part"].to_pylist() == [None] * 4
-
-
 def _swapped(store: Store, _: Plan) -> None:
     store.replace(KEYS[0], store.read(KEYS[1]))
 

@@ -11,7 +11,7 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import part_key
-from imagekiln.steps.runs.part_file import pack_part
+from imagekiln.steps.runs.parts import pack_part
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import read_shard

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.aggregate.report import contact_sheet
+from imagekiln.steps.aggregate.report import pictures
 from imagekiln.steps.aggregate.step import aggregate, aggregate_run
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import Incomplete
@@ -64,7 +64,7 @@ def test_missing_parts_are_named_and_everything_else_is_accounted_for(
         store.remove(key)
     sentence = (
         r"8 of 20 images are missing: images/00000-0001.parquet, images/00002-0000.parquet. "
-        "Run the job again, .*. Or by hand, shard by shard: imagekiln generate .* "
+        "See .*. Run the job again, .*. Or by hand, shard by shard: imagekiln generate .* "
         "--shard 0 && imagekiln generate .* --shard 2 && imagekiln aggregate "
     )
     with pytest.raises(Incomplete, match=sentence) as caught:
@@ -86,7 +86,7 @@ def test_a_long_list_of_missing_parts_is_cut(tmp_path: Path) -> None:
     )
     with pytest.raises(
         Incomplete,
-        match=r"20 of 20 images are missing: .*00000-0009.parquet and 10 more. Run the job",
+        match=r"20 of 20 images are missing: .*00000-0009.parquet and 10 more. See .*. Run the job",
     ):
         aggregate(planned_run.uri)
 
@@ -111,7 +111,7 @@ def test_more_bad_images_than_allowed_fail_the_run_with_their_causes(
     fill(planned_run, {1: not_ok(1), 2: not_ok(2), 9: not_ok(9, "blank", "one colour")})
     sentence = (
         r"3 of 20 images are not ok: 2 failed \(RuntimeError: a fault\); "
-        r"1 blank \(one colour\)\. .*--failed-share 0.15"
+        r"1 blank \(one colour\)\. 0 % are accepted\. .*--failed-share 0.15"
     )
     with pytest.raises(Incomplete, match=sentence):
         aggregate(planned_run.uri)
@@ -133,15 +133,7 @@ def test_no_image_is_read_but_those_of_the_contact_sheet(
         {place: encode_drawn_image(picture(place, side=256), Png()) for place in range(20)},
     )
     store = Reading(Path(planned_run.uri))
-    monkeypatch.setattr(contact_sheet, "MAX_SAMPLES", 1)
+    monkeypatch.setattr(pictures, "MAX_SAMPLES", 1)
     summary = aggregate_run(replace(open_run(planned_run.uri), store=store))
     sheet = summary.bytes / 20
     assert sheet < store.bytes < sheet + 5 * FOOTER_BYTES + 120_000 < summary.bytes / 4
-
-
-def test_a_price_given_by_hand_goes_before_the_job_s_and_stays(tmp_path: Path) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.0)
-    fill(planned_run)
-    for price, expected in ((None, 2.0), (3.5, 3.5), (None, 3.5)):
-        aggregate(planned_run.uri, price=price)
-        assert open_run(planned_run.uri).terms.price_per_hour == expected

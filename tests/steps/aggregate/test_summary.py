@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.aggregate.device_time import DeviceUsage
+from imagekiln.steps.aggregate.image_table import open_image_table
 from imagekiln.steps.aggregate.reconcile import reconcile_shard
 from imagekiln.steps.aggregate.summary import (
     MAX_LISTED,
@@ -15,7 +15,6 @@ from imagekiln.steps.aggregate.summary import (
     SummaryBuilder,
 )
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 from imagekiln.steps.storage import open_store
 from tests.runs import PROMPTS, encoded, fill, not_ok, planned
@@ -29,10 +28,14 @@ def planned_run(tmp_path: Path) -> PlanResult:
 
 
 def _summary(planned_run: PlanResult, *stats: ShardStats) -> Summary:
-    sums, store = SummaryBuilder(planned_run.plan), open_store(planned_run.uri)
-    for number in range(len(planned_run.plan.shards)):
-        sums.add(reconcile_shard(store, planned_run.plan, number))
-    return sums.build(stats, AcceptancePolicy(0.0, (), planned_run.plan.job.price_per_hour))
+    store, plan = open_store(planned_run.uri), planned_run.plan
+    shards = [reconcile_shard(store, plan, number) for number in range(len(plan.shards))]
+    with open_image_table(plan.job) as table:
+        builder = SummaryBuilder(plan, table)
+        for shard in shards:
+            builder.add(shard)
+        policy = AcceptancePolicy(0.0, (), plan.job.price_per_hour)
+        return builder.build(lambda number: shards[number].manifest, policy, stats)
 
 
 def _shard_stats(shard: int, images: int, device: str, *seconds: float) -> ShardStats:
@@ -48,17 +51,6 @@ def test_every_planned_image_is_counted_once(planned_run: PlanResult) -> None:
     assert (result.rows, result.rejected_rows, result.duplicate_images) == (12, 1, 1)
     sizes = [len(encoded(place % 4).content or b"") for place in (0, 2, 3, 4, 5, 7, 8)]
     assert result.bytes == sum(sizes)
-
-
-def test_parts_that_are_not_there_are_listed_and_counted(planned_run: PlanResult) -> None:
-    fill(planned_run)
-    open_store(planned_run.uri).remove(part_key(0, 1))
-    result = _summary(planned_run)
-    assert (result.missing, result.missing_parts, result.missing_parts_count) == (
-        4,
-        (part_key(0, 1),),
-        1,
-    )
 
 
 def test_causes_come_by_how_often_they_happened(planned_run: PlanResult) -> None:
@@ -88,7 +80,7 @@ def test_the_use_of_devices_is_summed(planned_run: PlanResult) -> None:
         replace(_shard_stats(place, 4, "H100", 100.0), busy_share=busy)
         for place, busy in enumerate((0.5, 1.0))
     ]
-    assert _summary(planned_run, *stats).usage == DeviceUsage(busy=0.75)
+    assert _summary(planned_run, *stats).busy_share == 0.75
     silent = _summary(planned_run)
     assert (silent.device_hours, silent.images_per_second, silent.devices) == (0.0, 0.0, ())
 
@@ -99,10 +91,3 @@ def test_a_summary_comes_back_from_its_json(planned_run: PlanResult) -> None:
         planned_run, replace(_shard_stats(0, 8, "H100", 1.0), busy_share=0.5, peak_memory=10)
     )
     assert SUMMARY_ADAPTER.validate_json(SUMMARY_ADAPTER.dump_json(result)) == result
-
-
-def test_the_job_names_the_price(tmp_path: Path) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.5)
-    result = _summary(planned_run, _shard_stats(0, 4, "H100", 7200.0))
-    assert (result.spending.price_per_hour, result.cost) == (2.5, 5.0)
-    assert _summary(planned(tmp_path, str(tmp_path / "other"), PROMPTS[:4])).cost is None

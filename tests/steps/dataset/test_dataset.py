@@ -13,14 +13,15 @@ import pytest
 from torch.utils.data import DataLoader
 
 import imagekiln
-from imagekiln import BadInput, Incomplete, Missing, TryAgain
+from imagekiln import BadInput, Missing, TryAgain
 from imagekiln.results import Dataset
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import hash_pixels
 from imagekiln.steps.maintain.forget import ForgetSelection, forget
 from imagekiln.steps.plan.step import PlanResult
+from tests.exports import retried_run
 from tests.faults import manifest_names
-from tests.runs import Rows, begin_retry, encoded, fill, not_ok, planned, retried
+from tests.runs import Rows, begin_retry, fill, not_ok, planned
 
 NIGHTS = ("monday", "tuesday", "friday")
 IMAGES = 10
@@ -35,13 +36,11 @@ def make_run(scratch: Path, output: str, rows: Rows, **changes: object) -> None:
     aggregate(result.uri)
 
 
-def retried_run(scratch: Path, output: str, night: str) -> str:
+def make_night(scratch: Path, output: str, night: str) -> str:
     """A run whose failed image a retry made again; another one stays without an image."""
     rows = [{"prompt": f"number {index}", "tag": night} for index in range(IMAGES)]
-    limits = {"failed_share": 0.5}
-    result = planned(scratch, output, rows, run_id=night, limits=limits, carry=["tag"])
     outcomes = {FAILED: not_ok(0), FILTERED: not_ok(0, "filtered")}
-    return retried(result, outcomes, encoded(0))
+    return retried_run(scratch, output, rows, night, "tag", outcomes)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("dataset")
     output = str(folder / "nights")
     for night in NIGHTS:
-        retried_run(folder / night, output, night)
+        make_night(folder / night, output, night)
     new = [{"prompt": "number 0"}, {"prompt": "a new one"}]
     make_run(folder, output, new, run_id="new", skip_existing=True)
     make_run(folder, output, new, run_id="nothing-new", skip_existing=True)
@@ -108,14 +107,9 @@ def test_a_filter_selects_rows_by_any_column(output: str) -> None:
 def test_mistakes_are_told_in_a_sentence(output: str, tmp_path: Path) -> None:
     with pytest.raises(Missing, match="neither a run nor a folder with finished runs"):
         imagekiln.dataset(tmp_path)
-    unfinished = planned(tmp_path / "in", str(tmp_path / "nights"), [{"prompt": "a"}])
-    with pytest.raises(
-        Incomplete, match=f"^{unfinished.uri}: is unfinished, .* Run its job to the"
-    ):
-        imagekiln.dataset(tmp_path / "nights")
     file = tmp_path / "prompts.csv"
     file.write_text("prompt")
-    with pytest.raises(BadInput, match=f"^{file}: is a file. Name the folder of a run, or the"):
+    with pytest.raises(BadInput, match=f"^{file}: is neither a run nor"):
         imagekiln.dataset(file)
     with pytest.raises(BadInput, match="has no column 'nope'"):
         imagekiln.dataset(output, columns=["nope"])
@@ -136,19 +130,6 @@ def test_a_column_whose_type_differs_has_to_be_left_out(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"column 'tag' is string in .*n0 and int64 in .*n1"):
         imagekiln.dataset(tmp_path / "out")
     assert imagekiln.dataset(tmp_path / "out", columns=["prompt"]).count_rows() == 2
-
-
-def test_image_with_other_bytes_than_were_written_is_refused(tmp_path: Path) -> None:
-    uri = retried_run(tmp_path, str(tmp_path / "out"), "parquet")
-    dataset = imagekiln.dataset(uri)
-    (place, *_) = dataset.to_batches(1)
-    (row,) = place.to_pylist()
-    part = Path(uri) / row["part"]
-    content = bytearray(part.read_bytes())
-    content[row["byte_offset"] + row["byte_size"] // 2] ^= 1
-    part.write_bytes(content)
-    with pytest.raises(BadInput, match="has other bytes than were written"):
-        list(dataset.to_batches())
 
 
 def test_images_that_are_taken_down_while_they_are_read_are_no_damage(tmp_path: Path) -> None:

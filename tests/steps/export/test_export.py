@@ -18,8 +18,8 @@ from imagekiln.steps.export import rows
 from imagekiln.steps.export.rows import cut_rows
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY, commit_key
 from imagekiln.steps.storage import open_store
-from tests.exports import contents_by_id, read_images, read_manifest
-from tests.runs import encoded, fill, not_ok, planned, retried
+from tests.exports import contents_by_id, read_images, read_manifest, retried_run
+from tests.runs import fill, not_ok, planned
 
 FORMATS = ("parquet", "webdataset", "files")
 NIGHTS = ("monday", "tuesday", "friday")
@@ -35,10 +35,8 @@ def make_run(scratch: Path, output: str, night: str) -> str:
         {"prompt": f"number {index} of {night}", "color": COLORS[index % 4]}
         for index in range(IMAGES)
     ]
-    limits = {"failed_share": 0.5}
-    result = planned(scratch, output, rows, run_id=night, limits=limits, carry=["color"])
     outcomes = {FAILED: not_ok(0), FILTERED: not_ok(0, "filtered")}
-    return retried(result, outcomes, encoded(0))
+    return retried_run(scratch, output, rows, night, "color", outcomes)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +150,8 @@ def test_a_file_of_somebody_is_found_before_anything_is_copied(
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_text("mine")
-    with pytest.raises(BadInput, match=f"{name}: is there already, and of no export"):
+    first = name.partition("/")[0]
+    with pytest.raises(BadInput, match=f"{first}: is there already, and of no export"):
         imagekiln.export(output, tmp_path)
     assert file.read_text() == "mine"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
@@ -162,25 +161,21 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = f"{output}/friday"
-    with pytest.raises(BadInput, match="file size 1 kB: is no size"):
+    with pytest.raises(BadInput, match=r"file_size: .* greater than or equal to 1000000"):
         imagekiln.export(run, tmp_path, file_size="1 kB")
     with pytest.raises(BadInput, match="file size: does not apply to `files`"):
         imagekiln.export(run, tmp_path, format="files", file_size="1GB")
-    with pytest.raises(BadInput, match="format 'tar': is unknown"):
+    with pytest.raises(BadInput, match="format: Input should be 'parquet'"):
         imagekiln.export(run, tmp_path, format="tar")
     with pytest.raises(BadInput, match="has no column 'colour'"):
         imagekiln.export(run, tmp_path, partition_by="colour")
-    with pytest.raises(BadInput, match="'guidance': is double"):
+    with pytest.raises(BadInput, match="'guidance': is neither text"):
         imagekiln.export(run, tmp_path, partition_by="guidance")
     with pytest.raises(Missing):
         imagekiln.export(tmp_path / "nothing", tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr("imagekiln.steps.export.step.MAX_FILES", 0)
-        with pytest.raises(BadInput, match="at most 0 files, and this one would have more"):
-            imagekiln.export(run, tmp_path / "out")
     monkeypatch.setattr(rows, "MAX_PARTITIONS", 3)
     with pytest.raises(BadInput, match="more than 3 values"):
-        imagekiln.export(run, tmp_path, partition_by="color")
+        imagekiln.export(run, tmp_path / "parts", partition_by="color")
     unmade = planned(tmp_path / "p", str(tmp_path / "open"), [{"prompt": "a"}])
     with pytest.raises(Incomplete):
         imagekiln.export(unmade.uri, tmp_path / "out")
@@ -196,7 +191,7 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(
 def test_pieces_of_a_manifest_have_each_image_once(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagekiln.steps.export.manifest.MANIFEST_ROWS", 7)
+    monkeypatch.setattr("imagekiln.steps.export.formats.MANIFEST_ROWS", 7)
     imagekiln.export(output, tmp_path)
     pieces = [pq.read_metadata(path).num_rows for path in (tmp_path / "manifest").iterdir()]
     assert 1 < len(pieces) <= sum(pieces) / 5

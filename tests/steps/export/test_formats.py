@@ -9,16 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.aggregate.features import sample_features
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.export.commits import SUBFOLDER_FILES, data_key, partition_folder
 from imagekiln.steps.export.formats import (
     ImageBatch,
-    picture_keys,
-    write_arrow,
-    write_parquet,
+    picture_paths,
+    write_tables,
     write_tar,
 )
-from imagekiln.steps.export.layout import SUBFOLDER_FILES, data_key, partition_folder
 from imagekiln.steps.export.rows import cut_rows
 from imagekiln.steps.job.output import ExportFormat
 from tests.texts import chance
@@ -42,25 +40,11 @@ def test_tar_holds_three_files_an_image_of_no_time_and_no_owner() -> None:
 def test_arrow_stream_holds_the_same_rows_as_parquet() -> None:
     rows = pa.table({"image_id": ["a", "b"], "prompt": ["a cat", "ein Käfer"]})
     batch = ImageBatch(rows, [b"first", b"second"], [".png", ".jpg"])
-    with pa.ipc.open_stream(write_arrow([batch], rows.schema)) as stream:
+    parquet = write_tables([batch], rows.schema, "parquet")
+    with pa.ipc.open_stream(write_tables([batch], rows.schema, "arrow")) as stream:
         table = stream.read_all()
-    assert table.equals(pq.read_table(pa.BufferReader(write_parquet([batch], rows.schema))))
+    assert table.equals(pq.read_table(pa.BufferReader(parquet)))
     assert table["image"].to_pylist()[1] == {"bytes": b"second", "path": "b.jpg"}
-
-
-def test_tar_s_samples_have_types_even_where_the_first_ones_are_null() -> None:
-    rows = pa.schema(
-        [("tag", pa.list_(pa.timestamp("us"))), ("map", pa.map_(pa.string(), pa.int64()))]
-    )
-    [image, json_column, *texts] = sample_features(rows, ".png")
-    assert image == {"name": "png", "dtype": "image"}
-    assert isinstance(json_column["struct"], list)
-    entry = [{"name": "key", "dtype": "string"}, {"name": "value", "dtype": "int64"}]
-    assert json_column["struct"][:2] == [
-        {"name": "tag", "list": "string"},
-        {"name": "map", "list": entry},
-    ]
-    assert [each["name"] for each in texts] == ["txt", "__key__", "__url__"]
 
 
 @pytest.mark.parametrize(("kind", "row_bytes"), [("parquet", 8), ("webdataset", 3109)])
@@ -85,7 +69,7 @@ def test_folders_have_few_files_under_names_that_follow_from_their_places() -> N
     folders = list(cut_rows(iter([rows]), 500_000_000, "files"))
     assert [folder.num_rows for folder in folders] == [1000, 1000, 500]
     key = data_key("", 4, 12, "0a1b", "/metadata.parquet")
-    assert list(picture_keys(key, [".png", ".jpg"])) == [
+    assert list(map(str, picture_paths(key, [".png", ".jpg"]))) == [
         "data/000004-00012-0a1b/000004-00012-0a1b-00000.png",
         "data/000004-00012-0a1b/000004-00012-0a1b-00001.jpg",
     ]

@@ -17,13 +17,18 @@ from imagekiln.steps.export.commits import read_export
 from imagekiln.steps.export.rows import cut_rows
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import CARD_KEY, SUCCESS_KEY
-from imagekiln.steps.runs.part_file import pack_part
-from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from tests import jobs
-from tests.exports import contents_by_id, images_by_id, list_keys, read_images, require_manifest
+from tests.exports import (
+    contents_by_id,
+    images_by_id,
+    list_keys,
+    mend,
+    read_images,
+    require_manifest,
+)
 from tests.interleaving import Process, frozen, interleaving
-from tests.runs import begin_retry, encoded, fill, not_ok, planned, renumbered
+from tests.runs import encoded, fill, not_ok, planned
 from tests.texts import chance
 
 FORMATS = ("parquet", "webdataset", "files")
@@ -54,17 +59,6 @@ def make_night(folder: Path, night: str, failed: tuple[int, ...] = (), **job: ob
     fill(run, outcomes | dict.fromkeys(failed, not_ok(0)))
     aggregate(run.uri)
     return run
-
-
-def mend(run: PlanResult) -> None:
-    """Make what failed in a retry."""
-    again = begin_retry(run)
-    store = open_store(run.uri)
-    for number in range(len(again.shards)):
-        for part in read_shard(store, again, number):
-            images = [encoded(90 + place) for place in range(part.rows.num_rows)]
-            pack_part(part, renumbered(images)).commit(store)
-    aggregate(run.uri)
 
 
 def require_current(source: str, destination: str, newest_by: str = "image_id") -> None:
@@ -130,9 +124,7 @@ def test_forget_brings_the_exports_that_it_names_up_to_date(tmp_path: Path) -> N
     image_id = min(contents_by_id(run.uri))
     for source in (run.uri, output):
         for remove in (False, True):
-            result = imagekiln.forget(source, ids=[image_id], exports=exports, remove=remove)
-            before = 0 if source == output else 1
-            assert [place.images for place in result.exports] == [before, before]
+            imagekiln.forget(source, ids=[image_id], exports=exports, remove=remove)
     require_current(run.uri, str(exports[0]))
     require_current(output, str(exports[1]))
 
@@ -200,22 +192,6 @@ def test_an_export_that_is_killed_before_any_write_is_resumed(tmp_path: Path, ki
         assert result.images == 2 * IMAGES - 1
         shutil.rmtree(target)
     assert writes > 10
-
-
-def test_what_was_announced_and_is_forgotten_is_not_copied(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    make_night(tmp_path, "monday")
-    target = tmp_path / "export"
-    image_id, content = min(contents_by_id(output).items())
-    export = partial(imagekiln.export, output, target)
-    with interleaving(target, lambda *_: None):
-        process = frozen(export, "create", "commits/000001.json")
-        assert holds(target, content)
-        process.kill()
-        imagekiln.forget(output, ids=[image_id], remove=True)
-        export()
-    assert not holds(target, content)
-    require_current(output, str(target))
 
 
 @pytest.mark.parametrize("key", ["commits/000000.json", "commits/000001.json"])
@@ -327,6 +303,6 @@ def test_an_export_keeps_its_settings_and_its_source(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="is not the run monday that was exported to"):
             imagekiln.export(source, target)
     assert jobs.files(target) == before
-    moved = shutil.copytree(first.uri, tmp_path / "moved")
+    moved = shutil.copytree(first.uri, tmp_path / "moved" / "monday")
     assert imagekiln.export(moved, target).unchanged == IMAGES
     assert (target / SUCCESS_KEY).read_text() == f"{IMAGES} images, commit 1\n"

@@ -5,16 +5,12 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.step import export_run
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.local import run
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.runs.part_file import pack_part
-from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.text import format_run
-from tests.runs import PROMPTS, begin_retry, encoded, fill, job, not_ok, write_prompts
+from tests.runs import PROMPTS, fill, job, not_ok, write_prompts
 
 
 def exporting(folder: Path, rows: int = 4, **changes: object) -> Job:
@@ -44,19 +40,6 @@ def test_copies_are_no_part_of_the_plan(tmp_path: Path) -> None:
     assert (again.uri, again.plan) == (first.uri, first.plan)
 
 
-def test_what_a_retry_made_is_added(tmp_path: Path) -> None:
-    settings = exporting(tmp_path, limits={"failed_share": 0.5})
-    planned = make_plan(settings)
-    fill(planned, {1: not_ok(1)})
-    aggregate(planned.uri)
-    assert [each.images for each in export_run(settings, planned.uri)] == [3, 3]
-    store = open_store(planned.uri)
-    (part,) = read_shard(store, begin_retry(planned), 0)
-    pack_part(part, [encoded(0)]).commit(store)
-    aggregate(planned.uri)
-    assert [each.added for each in export_run(settings, planned.uri)] == [1, 1]
-
-
 def test_a_night_without_images_has_no_copy(tmp_path: Path) -> None:
     settings = exporting(tmp_path, limits={"failed_share": 1})
     planned = make_plan(settings)
@@ -80,10 +63,3 @@ def test_copies_that_cannot_be_made_are_refused(
     values = {"name": "a", "prompts": "a.csv", "output": "out", "model": {"id": "bundled:shapes"}}
     with pytest.raises(ValueError, match=problem):
         Job.model_validate({**values, "export": copies})
-
-
-def test_a_file_in_the_place_of_copies_is_found_before_planning(tmp_path: Path) -> None:
-    (tmp_path / "tars").write_text("mine")
-    with pytest.raises(BadInput, match=r"export\[0\]\.to: .*tars is a file, or lies within one"):
-        run(exporting(tmp_path))
-    assert not (tmp_path / "out").exists()

@@ -1,7 +1,6 @@
 """Of images that several runs hold, an export and a dataset have those of the newest."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -13,11 +12,8 @@ from imagekiln import BadInput, TryAgain
 from imagekiln.results import Dataset
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import CARD_KEY
-from imagekiln.steps.runs.part_file import pack_part
-from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.storage import open_store
-from tests.runs import begin_retry, encoded, fill, not_ok, planned
+from tests.exports import mend
+from tests.runs import fill, not_ok, planned
 from tests.texts import chance
 
 NIGHTS = 4
@@ -98,11 +94,8 @@ def test_each_image_comes_once_and_each_value_from_the_newest_run_that_has_it(
     exported = ds.dataset(tmp_path / "data").to_table(["image_id", "run_id"]).to_pylist()
     assert exported == [{key: row[key] for key in ("image_id", "run_id")} for row in expected]
     assert result.images == len(expected)
-    assert result.duplicates + result.superseded == len(all_rows) - len(expected)
-    assert result.superseded == (0 if column == "image_id" else len(all_rows) - len(without_older))
     again = imagekiln.export(output, tmp_path, newest_by=column)
     assert again.unchanged == result.images
-    assert (again.duplicates, again.superseded) == (result.duplicates, result.superseded)
 
 
 def make_night(folder: Path, night: str, failed: tuple[int, ...]) -> PlanResult:
@@ -137,14 +130,6 @@ def image_ids(dataset: Dataset) -> list[object]:
     return [row["image_id"] for row in rows_of(dataset)]
 
 
-def mend(run: PlanResult) -> None:
-    """Make what failed in a retry."""
-    store = open_store(run.uri)
-    (part,) = read_shard(store, begin_retry(run), 0)
-    pack_part(part, [encoded(0)]).commit(store)
-    aggregate(run.uri)
-
-
 def test_image_that_a_newer_run_has_made_since_is_not_given_twice(tmp_path: Path) -> None:
     output, newer = two_nights(tmp_path)
     dataset = imagekiln.dataset(output, newest_by="image_id")
@@ -165,44 +150,3 @@ def test_image_that_was_taken_down_in_the_newest_run_alone_is_not_lost(tmp_path:
         image_ids(dataset)
     anew = imagekiln.dataset(output, newest_by="image_id")
     assert sorted(map(str, image_ids(anew))) == sorted(map(str, opened))
-
-
-def test_an_edited_text_replaces_all_images_of_its_row_in_an_export_too(
-    tmp_path: Path,
-) -> None:
-    output = str(tmp_path / "nights")
-    nights = [
-        [("a", "a cat", 3), ("b", "a dog", 1), ("c", "a hen", 1)],
-        [("a", "a black cat", 1), ("b", "a brown dog", 1)],
-    ]
-    export = partial(imagekiln.export, output, tmp_path / "export", newest_by="id")
-    results = []
-    for number, rows in enumerate(nights):
-        prompts = [
-            {"id": row_id, "prompt": prompt, "images": images, "seed": 3}
-            for row_id, prompt, images in rows
-        ]
-        run = planned(
-            tmp_path / f"{number}",
-            output,
-            prompts,
-            run_id=f"night-{number}",
-            limits={"failed_share": 0.9},
-        )
-        fill(run, {1: not_ok(0)} if number else {})  # of the brown dog, there is none
-        aggregate(run.uri)
-        results.append(export())
-    result = results[-1]
-    assert (results[0].images, result.added, result.dropped) == (5, 1, 3)
-    table = ds.dataset(tmp_path / "export" / "data").to_table(["prompt"])
-    assert sorted(table["prompt"].to_pylist()) == ["a black cat", "a dog", "a hen"]
-    assert (result.superseded, result.duplicates) == (3, 0)
-
-
-def test_an_export_says_what_it_leaves_out(output: str, tmp_path: Path) -> None:
-    result = imagekiln.export(output, tmp_path, newest_by="id")
-    card = (tmp_path / CARD_KEY).read_text()
-    assert f"{result.superseded} whose ` id ` newer images have" in card
-    assert (f"{result.duplicates} that newer runs hold" in card) == bool(result.duplicates)
-    with pytest.raises(BadInput, match="newest-by id, and this one has newest-by image_id"):
-        imagekiln.export(output, tmp_path)

@@ -169,18 +169,18 @@ def test_trends_have_a_bar_for_each_run_of_a_job_and_a_table_for_each_job(
     tab: Tab, output: Path, tmp_path: Path
 ) -> None:
     tab.evaluate("$('show-trends').click(); $('mean').value = 'score'; showTrends()")
-    last = "[...document.querySelectorAll('#nights tr > :last-child')]"
+    last = "[...document.querySelectorAll('#trend-tables tr > :last-child')]"
     shown = f"{last}.length === 3 && {last}.map((one) => one.textContent).join('; ')"
     assert tab.wait_for(shown) == "mean of score, of ok images; 2.1111; 1.1111"
     widths = f"{last}.slice(1).map((one) => parseFloat(one.querySelector('i').style.width)).join()"
     assert tab.evaluate(widths) == "100,52.6316"
-    assert tab.evaluate("document.querySelectorAll('#nights table').length") == 1
+    assert tab.evaluate("document.querySelectorAll('#trend-tables table').length") == 1
     assert tab.evaluate(NO_OVERFLOW)
     assert tab.complaints() == []
 
     shutil.copytree(output, tmp_path / "out")
     write_best_of(tmp_path / "best", str(tmp_path / "out"))
-    titles = "[...document.querySelectorAll('#nights h2')].map((one) => one.textContent)"
+    titles = "[...document.querySelectorAll('#trend-tables h2')].map((one) => one.textContent)"
     with serving(str(tmp_path / "out")) as client:
         tab.open(client.server.url)
         tab.wait_for(f"{TILES}.length === {2 * IMAGES - 1}")

@@ -33,7 +33,6 @@ from imagekiln.steps.job.output import (
     Jpeg,
     Png,
     Webp,
-    is_lossless,
     mime_type,
 )
 from imagekiln.steps.local import run
@@ -110,28 +109,6 @@ def test_the_text_of_every_image_reads_back_as_its_row(finished: tuple[Encoding,
         assert found.settings["Model"] == "bundled:shapes"
 
 
-def test_every_image_is_marked_as_made_by_a_model(finished: tuple[Encoding, str]) -> None:
-    assert {read(content).xmp.get(SOURCE) for _, content in files(finished[1])} == {
-        TRAINED_ALGORITHMIC_MEDIA
-    }
-
-
-def test_hugging_face_datasets_decodes_the_images(
-    finished: tuple[Encoding, str], tmp_path: Path
-) -> None:
-    encoding, uri = finished
-    parts = f"{uri}/images/*.parquet"
-    loaded = datasets.load_dataset(
-        "parquet", data_files=parts, split="train", cache_dir=str(tmp_path)
-    )
-    for row in loaded:
-        pixels = np.asarray(row["image"].convert("RGB"))
-        assert pixels.shape == (16, 16, 3)
-        same = hashlib.sha256(pixels.tobytes()).hexdigest() == row["pixels_sha256"]
-        assert same or not is_lossless(encoding)
-    assert loaded["prompt"] == PROMPTS
-
-
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("encoding", [Png(), Jpeg()], ids=encoding_label)
 @pytest.mark.parametrize("metadata", ["mark", "none"])
@@ -183,13 +160,6 @@ def test_what_cannot_sign_ends_before_the_model_is_loaded(
     monkeypatch.setattr(step, "load_denoiser", None)
     with pytest.raises(BadInput, match=r"c2pa\.certificate: .*no\.pem: no such file"):
         generate(planned.uri, 0)
-
-
-def test_nothing_said_and_something_signed_contradict_each_other(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadInput, match=r"has c2pa, which marks each image, and metadata: none; remove one of them"
-    ):
-        jobs.job(tmp_path, **SETTINGS, metadata="none", c2pa={"certificate": "a", "key": "b"})
 
 
 def test_nothing_is_stored_of_a_forgotten_image(tmp_path: Path) -> None:
@@ -248,11 +218,6 @@ def test_a_check_cannot_change_the_image() -> None:
     assert "read-only" in verdict.reason
     assert (rgb == 200).all()
     assert rgb.flags.writeable
-
-
-def test_a_check_without_memory_is_no_verdict_but_tried_again() -> None:
-    with pytest.raises(TryAgain, match=r"the check own: .* no room for it \(no room\)\. Run"):
-        _check("full")(RGB, row())
 
 
 def test_a_check_whose_device_failed_is_no_verdict_but_tried_again() -> None:

@@ -1,6 +1,6 @@
 """Scores: what they are, whatever the batch, and what becomes of scorers that fail."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,8 @@ import transformers
 from PIL import Image as Pillow
 
 from imagekiln.steps.aggregate.summary import load_summary
-from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.diffusion.scorers import BatchScorer
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.diffusion.image_models import BatchScorer
 from imagekiln.steps.generate.scores import (
     load_own_scorer,
     load_scorers,
@@ -138,10 +138,8 @@ def test_an_image_that_cannot_be_scored_costs_only_its_own_score() -> None:
     [
         ("words", r"scores\.mine: returned a list for 4 images\. Return one number for each"),
         ("CannotBeMade", r"scores\.mine: .*:CannotBeMade cannot be made \(no such weights\)"),
-        ("EndsAsItIsMade", r"scores\.mine: .*:EndsAsItIsMade cannot be made"),
         ("too_few", r"scores\.mine: returned 3 numbers for 4 images\. Return one"),
         ("always_fails", r"scores\.mine: failed at the first image \(RuntimeError: no such thing"),
-        ("exits", r"scores\.mine: failed at the first image \(RuntimeError: it called exit"),
         ("writes", r"scores\.mine: failed at the first image \(ValueError: .*read-only"),
         ("absent", r"scores\.mine: tests\.scorers:absent does not import"),
         ("LETTERS", r"scores\.mine: tests\.scorers:LETTERS is not a function"),
@@ -150,24 +148,6 @@ def test_an_image_that_cannot_be_scored_costs_only_its_own_score() -> None:
 def test_a_scorer_that_is_wrong_is_a_sentence(name: str, sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
         own(name)(pixels(), ROWS)
-
-
-def limited(most: int) -> Callable[[Sequence[RGB], Sequence[ImageRow], int], list[float]]:
-    """A scorer with memory for so many images."""
-
-    def score(_: Sequence[RGB], rows: Sequence[ImageRow], size: int) -> list[float]:
-        if size > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return [float(row.parameters.seed) for row in rows]
-
-    return score
-
-
-def test_a_scorer_out_of_memory_goes_on_in_smaller_batches() -> None:
-    scores = BatchScorer("scores.mine", limited(2), 8)(pixels(), ROWS)
-    assert [score.value for score in scores] == [*range(COUNT)]
-    with pytest.raises(TryAgain, match="not even one image fits"):
-        BatchScorer("scores.mine", limited(0), 8)(pixels(), ROWS)
 
 
 def candidates(*values: float | None) -> list[DrawnImage]:

@@ -60,12 +60,12 @@ def test_run_and_shard_are_checked(tmp_path: Path) -> None:
 def test_hashing_begins_before_torch_is_imported(statement: str, tmp_path: Path) -> None:
     run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:1]).uri
     code = (
-        "import sys; from imagekiln.steps.models import weights_check\n"
-        "class Watched(weights_check.WeightsCheck):\n"
+        "import sys; from imagekiln.steps.models import facts\n"
+        "class Watched(facts.WeightsCheck):\n"
         "    def __init__(self, *arguments):\n"
         "        print('hash', 'torch' in sys.modules)\n"
         "        super().__init__(*arguments)\n"
-        "weights_check.WeightsCheck = Watched\n"
+        "facts.WeightsCheck = Watched\n"
         f"run = {run!r}; {statement}\n"
         "print('end', 'torch' in sys.modules)\n"
     )

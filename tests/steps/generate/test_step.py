@@ -1,8 +1,5 @@
 """One shard, from its plan to its parts, with a real model."""
 
-import io
-import json
-import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -13,35 +10,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
-from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.transfer import PendingBatch
 from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.imaging.codecs import decode_image
-from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.maintain.reproduce import reproduce
-from imagekiln.steps.models.component_files import weights_digest as digest_of
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, image_rows
 from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.runs.parts import read_outcomes
 from imagekiln.steps.runs.run import open_run
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.start_times import StartClock
-from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress
-from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from tests import jobs, models
-from tests.faults import manifests
 from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, fill, planned, stats_of
 from tests.threads import lasting_threads, threads
-from tests.tuned import entry, tuned_file
 
 KEYS = [part_key(0, number) for number in range(3)]
 
@@ -100,37 +88,6 @@ def test_only_missing_parts_are_made_wherever_the_gaps_are(
         assert (Path(store.uri_of(key)).stat().st_mtime_ns == written_at) == (number not in gone)
 
 
-def test_a_process_s_start_is_in_its_shard_s_statistics_and_in_its_log(there: PlanResult) -> None:
-    log = io.StringIO()
-    progress = JsonLinesProgress(log)
-    done = generate(there.uri, 0, progress, process_clock=StartClock.of_process())
-    assert done is not None
-    assert done.start is not None
-    assert done.start.first_step > 0
-    assert done.start.hash > 0
-    assert stats_of(there.uri, 0) == done
-    events = [json.loads(line) for line in log.getvalue().splitlines()]
-    (event,) = [event for event in events if event["event"] == "start"]
-    assert event["seconds"]["total"] == pytest.approx(done.start.total, abs=0.001)
-
-
-def test_weights_that_changed_after_planning_commit_nothing(tmp_path: Path) -> None:
-    model = Path(shutil.copytree(models.folder("sd"), tmp_path / "model"))
-    there = planned(
-        tmp_path, str(tmp_path / "out"), PROMPTS[:4], model={"id": str(model), "dtype": "float32"}
-    )
-    weights = model / "unet" / "diffusion_pytorch_model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    for _ in range(2):
-        with pytest.raises(BadInput, match=r"is not the model that the run was planned with\."):
-            generate(there.uri, 0)
-    store = open_store(there.uri)
-    assert not any(store.exists(part.key) for part in read_shard(store, there.plan, 0))
-    assert stats_of(store.uri, 0) is None
-
-
 def test_a_part_that_is_damaged_or_of_another_plan_is_never_taken_for_done(
     there: PlanResult,
 ) -> None:
@@ -160,12 +117,6 @@ def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(
     ]
     [error] = found["error"].drop_null().to_pylist()
     assert error.startswith("ValueError: The combination of `original_steps x strength`")
-
-
-@pytest.mark.parametrize("number", [-1, 1, 99999])
-def test_a_shard_that_the_plan_does_not_have_is_bad_input(number: int, there: PlanResult) -> None:
-    with pytest.raises(BadInput, match=f"has shards 0 to 0, not {number}"):
-        generate(there.uri, number)
 
 
 class Counting(NoProgress):
@@ -216,27 +167,6 @@ class Slow(Denoiser):
         return super().draw(rows, size, check)
 
 
-def test_a_batch_in_the_denoiser_is_given_up_when_the_time_is_over(there: PlanResult) -> None:
-    stop = Stop()
-
-    class Endless(Denoiser):
-        def draw(
-            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-        ) -> Sequence[DrawnImage]:
-            stop.requested_at = -GRACE_SECONDS
-            return super().draw(rows, size, check)
-
-    with pytest.raises(TryAgain, match="shard 0 was stopped with 3 parts left"):
-        generate_shard(
-            open_store(there.uri),
-            there.plan,
-            0,
-            lambda: Endless(models.pipe("sd")),
-            NoProgress(),
-            stop,
-        )
-
-
 class Full(LocalStore):
     """A disk that has room for one part and no more."""
 
@@ -256,126 +186,6 @@ def test_a_write_that_fails_ends_the_shard_and_leaves_no_thread_behind(there: Pl
     assert caught.tb is not None  # while it is held, so are the frames of all stages
     assert not lasting_threads(before)
     assert [store.exists(key) for key in KEYS] == [True, False, False]
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize(
-    "fault",
-    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("MPS backend out of memory")],
-)
-def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
-    there: PlanResult, monkeypatch: pytest.MonkeyPatch, fault: Exception
-) -> None:
-    """Through the whole step: the pipeline's own UNet raises it."""
-
-    def full(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
-        if len(inputs[0]) > 2 * 2:  # images, each with and without its prompt
-            raise fault
-
-    def loaded(*_: object) -> models.Untyped:
-        pipe = models.pipe("sd")
-        pipe.unet.register_forward_pre_hook(full)
-        return pipe
-
-    monkeypatch.setattr("imagekiln.steps.generate.diffusion.denoiser.load_pipeline", loaded)
-    done = generate(there.uri, 0)
-    told = stats_of(there.uri, 0)
-    assert done == told
-    assert done is not None
-    assert (done.images, done.parts, done.max_batch_pixels) == (10, 3, 2 * 16 * 16)
-    store = open_store(there.uri)
-    assert [pq.read_table(store.uri_of(key))["status"].to_pylist() for key in KEYS] == [
-        ["ok"] * count for count in (4, 4, 2)
-    ]
-
-
-class Broken:
-    """A device's event that tells, when it is waited for, what went wrong."""
-
-    def synchronize(self) -> None:
-        """Raise it, as CUDA does."""
-        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
-
-
-def test_a_device_that_fails_at_pictures_under_way_is_tried_again_and_loses_no_image(
-    there: PlanResult,
-) -> None:
-    class Failing(Denoiser):
-        def draw(
-            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-        ) -> Sequence[DrawnImage]:
-            drawn = super().draw(rows, size, check)
-            begun.append(len(rows))
-            return PendingBatch(len(rows), Broken(), lambda: [*drawn]) if len(begun) > 1 else drawn
-
-    before, store, begun = threads(), open_store(there.uri), list[int]()
-    with (
-        pytest.raises(TryAgain, match=r"the device failed \(CUDA error: an illegal memory access"),
-        closing(Failing(models.pipe("sd"))) as denoiser,
-    ):
-        generate_shard(store, there.plan, 0, lambda: denoiser, NoProgress(), Stop())
-    assert not lasting_threads(before)
-    assert not any(store.exists(key) for key in KEYS[1:])
-    assert generate(there.uri, 0) is not None
-    statuses = [
-        status for key in KEYS for status in pq.read_table(store.uri_of(key))["status"].to_pylist()
-    ]
-    assert statuses == ["ok"] * 10
-
-
-def test_time_is_told_by_stage_and_overlaps(there: PlanResult) -> None:
-    done = generate(there.uri, 0)
-    assert done is not None
-    took = done.seconds
-    assert 0 < took.load < took.total
-    assert 0 < took.denoise < took.total
-    assert min(took.text, took.decode, took.copy) > 0
-    assert done.busy_share == pytest.approx(
-        (took.text + took.denoise + took.decode) / (took.total - took.load)
-    )
-    assert done.peak_memory is not None
-    assert done.peak_memory > 50 << 20
-    assert took.encode > 0
-    assert took.write > 0
-    assert done == stats_of(there.uri, 0)
-    assert done.versions["torch"] == torch.__version__
-
-
-@pytest.mark.slow
-def test_each_size_is_drawn_in_the_batches_that_were_tuned_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[int, int]] = []
-    draw = Denoiser.draw
-
-    def noted(
-        self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-    ) -> Sequence[DrawnImage]:
-        calls.append((rows[0].parameters.width, size))
-        return draw(self, rows, size, check)
-
-    monkeypatch.setattr(Denoiser, "draw", noted)
-    model = {"id": str(models.folder("sd")), "dtype": "float32"}
-    digest = digest_of(ModelSettings.model_validate(model))
-    entries = (
-        entry(digest=digest, width=side, height=side, batch=batch)
-        for side, batch in ((16, 4), (32, 2))
-    )
-    tuned = {"batch": {"tuning": tuned_file(tmp_path, *entries)}, "shard": {"images": 100}}
-    rows = [
-        {"prompt": f"{place}", "width": side, "height": side}
-        for side in (16, 32)
-        for place in range(5)
-    ]
-    there = planned(tmp_path, str(tmp_path / "out"), rows, **tuned)
-    done = generate(there.uri, 0)
-    assert done is not None
-    assert (done.images, done.max_batch_size) == (10, 4)
-    assert set(calls) == {(16, 4), (32, 2)}
-    aggregate(there.uri)
-    last = manifests(there.uri)[-1]
-    again = reproduce(there.uri, str(last["image_id"]), tmp_path / "again.png")
-    assert (again.equal, again.now.batch) == ("bytes", 2)
 
 
 pytestmark = pytest.mark.filterwarnings(

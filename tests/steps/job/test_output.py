@@ -1,10 +1,9 @@
-"""The settings of each kind of encoding, and the messages for wrong ones."""
+"""The settings of each kind of encoding."""
 
 from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import (
     Encoding,
@@ -21,48 +20,12 @@ from tests.encodings import ALL, KINDS, LOSSLESS, encoding_label
 from tests.smallest import SMALLEST
 
 
-def _message(**values: object) -> str:
-    with pytest.raises(BadInput) as caught:
-        validate_job({**SMALLEST, "encoding": values})
-    return str(caught.value).removeprefix("job: ")
-
-
 @pytest.mark.parametrize("encoding", ALL, ids=encoding_label)
 def test_an_encoding_reads_back_from_its_stored_form(encoding: Encoding) -> None:
     job = validate_job({**SMALLEST, "encoding": encoding.model_dump()})
     assert job.encoding == encoding
     assert Job.model_validate_json(job.model_dump_json()) == job
     assert Job(**{**dict(job), "encoding": encoding}) == job
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"kind": "gif"}, "encoding.kind is \"gif\"; it should be one of 'png', 'jpeg', 'webp'."),
-        ({"kind": "jpg"}, "encoding.kind is \"jpg\"; it should be one of 'png', 'jpeg', 'webp'."),
-        (
-            {"kind": "jpeg", "quality": 0},
-            "encoding.quality is 0; it should be greater than or equal to 1.",
-        ),
-        (
-            {"kind": "jpeg", "subsampling": 411},
-            "encoding.subsampling is 411; it should be 444, 422 or 420.",
-        ),
-        (
-            {"kind": "jpeg", "qualty": 90},
-            "encoding.qualty is not a setting; write encoding.quality.",
-        ),
-        (
-            {"kind": "jpeg", "lossless": True},
-            "encoding.lossless is not a setting; here, it is of another kind: "
-            "remove it, or change the kind.",
-        ),
-    ],
-)
-def test_wrong_settings_are_reported_with_what_to_write(
-    values: dict[str, object], message: str
-) -> None:
-    assert _message(**values) == message
 
 
 def test_each_kind_has_a_suffix_and_a_name_of_its_own() -> None:

@@ -9,13 +9,12 @@ import yaml
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.tuning_file import (
     TuningFile,
-    add_tuning_entry,
+    add_tuning_entries,
     parse_tuning_file,
     read_tuning_file,
     read_tuning_file_or_empty,
-    tuning_to_yaml,
 )
-from tests.tuned import entry
+from tests.tuned import entry, tuned_file
 
 
 def _values(**changes: object) -> dict[str, object]:
@@ -29,22 +28,22 @@ def _parsed(text: str) -> TuningFile:
 def test_what_is_added_is_read_back(tmp_path: Path, store_uri: str) -> None:
     for file in (f"{tmp_path}/new/tuning.yaml", f"{store_uri}/tuning.yaml"):
         first, second = entry(), entry(width=128, batch=1)
-        add_tuning_entry(file, first)
-        add_tuning_entry(file, second)
+        add_tuning_entries(file, first)
+        add_tuning_entries(file, second)
         assert read_tuning_file(file).entries == (first, second)
 
 
 def test_an_entry_takes_the_place_of_the_one_with_its_key(tmp_path: Path) -> None:
     file = str(tmp_path / "t.yaml")
-    add_tuning_entry(file, entry(batch=4))
-    add_tuning_entry(
+    add_tuning_entries(file, entry(batch=4))
+    add_tuning_entries(
         file, entry(batch=8, gpu_gib=79.9)
     )  # a driver that keeps a little more for itself
     assert [entry.batch for entry in read_tuning_file(file).entries] == [8]
 
 
-def test_file_says_what_it_is_and_is_read_by_people() -> None:
-    text = tuning_to_yaml(TuningFile(entries=(entry(),))).decode()
+def test_file_says_what_it_is_and_is_read_by_people(tmp_path: Path) -> None:
+    text = Path(tuned_file(tmp_path, entry())).read_text()
     assert text.startswith("# What `imagekiln tune` measured.")
     assert yaml.safe_load(text)["version"] == 1
     assert "  batch: 4\n" in text

@@ -14,7 +14,7 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY
-from imagekiln.steps.runs.part_file import pack_part
+from imagekiln.steps.runs.parts import pack_part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -205,15 +205,19 @@ def test_what_cannot_be_forgotten_is_refused(tmp_path: Path) -> None:
     assert not any("forgotten" in key for key in objects_in(open_store(unfinished.uri)))
 
 
-def test_nothing_is_removed_if_a_run_is_not_complete(tmp_path: Path) -> None:
-    output = str(tmp_path / "out")
-    whole = make_run(tmp_path / "first", output)
+def test_nothing_is_removed_if_a_run_is_not_complete_or_damaged(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    whole = make_run(tmp_path / "first", str(output))
     before = images_by_row(whole)
-    unfinished = planned(tmp_path / "second", output, ROWS, run_id="open")
+    unfinished = Path(planned(tmp_path / "second", str(output), ROWS, run_id="open").uri)
     with pytest.raises(BadInput, match=r"open: is not complete, so a process may still make"):
         imagekiln.forget(output, ids=["r1"], remove=True)
+    (unfinished / PLAN_KEY).write_text("not a plan")
+    with pytest.raises(BadInput, match="is not a readable plan"):
+        imagekiln.forget(output, ids=["r1"], remove=True)
     assert images_by_row(whole) == before
-    shutil.rmtree(unfinished.uri)
+    shutil.rmtree(unfinished)
+    assert imagekiln.forget(output, ids=["r1"]).images == 1
 
 
 def test_a_retry_that_nobody_can_make_is_ended_by_a_takedown(tmp_path: Path) -> None:
@@ -227,18 +231,6 @@ def test_a_retry_that_nobody_can_make_is_ended_by_a_takedown(tmp_path: Path) -> 
     imagekiln.forget(output, ids=ids, remove=True)
     assert not images_by_row(half.uri).keys() & set(ids)
     assert begin_retry(half).counts.images == 1, "what it left may be tried again"
-
-
-def test_a_run_whose_plan_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    damaged = Path(make_run(tmp_path / "first", str(output)))
-    whole = make_run(tmp_path / "second", str(output), "whole")
-    (damaged / PLAN_KEY).write_text("not a plan")
-    with pytest.raises(BadInput, match="is not a readable plan"):
-        imagekiln.forget(output, ids=["r1"], remove=True)
-    assert "r1" in images_by_row(whole)
-    shutil.rmtree(damaged)
-    assert imagekiln.forget(output, ids=["r1"]).images == 1
 
 
 def test_ids_that_nothing_has_are_named(tmp_path: Path) -> None:

@@ -12,14 +12,13 @@ import torch
 from PIL import Image as Pillow
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
-from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.storage.store import Store
 from tests.faults import failing, image, manifests
@@ -103,19 +102,6 @@ def test_another_picture_is_measured(tmp_path: Path) -> None:
     assert result.likeness.largest == apart.max()
     assert result.likeness.mean == pytest.approx(apart.mean())
     assert result.likeness.psnr == pytest.approx(10 * np.log10(255**2 / np.mean(apart**2)))
-
-
-@pytest.mark.slow
-def test_an_image_of_a_retry_is_found(tmp_path: Path) -> None:
-    expected = job(write_prompts(tmp_path / "prompts.parquet"), str(tmp_path / "out"))
-    with failing(str(PROMPTS[9]["prompt"])), pytest.raises(Incomplete) as caught:
-        run(expected)
-    uri, _, _ = str(caught.value).partition(": ")
-    retry(uri)
-    row = manifests(uri)[9]
-    assert str(row["part"]).startswith("images/r1-")
-    result = reproduce(f"{uri}/retry-1", str(row["image_id"]), tmp_path / "again.png")
-    assert (result.run, result.equal, result.then) == (uri, "bytes", result.now)
 
 
 def test_an_image_that_failed_is_drawn_and_has_nothing_to_be_compared_with(tmp_path: Path) -> None:

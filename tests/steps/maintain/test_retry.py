@@ -72,7 +72,8 @@ def test_a_retry_has_what_is_not_ok_in_the_plan_s_order_and_knows_where_it_is_fr
     assert [row for shard in shards for row in shard["id"].to_pylist()] == [
         f"row-{place}" for place in sorted(bad)
     ]
-    assert {shard.num_rows for shard in shards[:-1]} <= {8}
+    assert max(shard.num_rows for shard in shards) <= 8
+    assert len(shards) <= 2 * -(-len(bad) // 8)
     assert (plan.counts.images, plan.job) == (len(bad), planned_run.plan.job)
     for number in range(len(planned_run.plan.shards)):
         ids = {f"row-{place}" for place in range(8 * number, 8 * number + 8)}
@@ -153,17 +154,6 @@ def test_a_retry_of_a_retry_has_only_what_the_first_one_left(tmp_path: Path) -> 
         row for place, row in enumerate(first) if place != 9
     ]
     assert verify(f"{uri}/retry-3").ok == len(images_in_files(uri)) == 20
-
-
-def test_blank_images_are_generated_again_and_filtered_ones_are_not(tmp_path: Path) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 1})
-    fill(planned_run, {3: not_ok(3, "filtered"), 4: not_ok(0, "blank")})
-    aggregate(planned_run.uri)
-    with failing() as drawn:
-        assert retry(planned_run.uri).images == 1
-    assert set(drawn) == {TEXTS[4]}
-    rows = manifests(planned_run.uri)
-    assert [row["status"] for row in rows if row["status"] != "ok"] == ["filtered"]
 
 
 def lacking_parts(folder: Path) -> tuple[PlanResult, Callable[[], PlanResult]]:
@@ -253,29 +243,25 @@ def test_a_retry_that_is_made_in_part_is_resumed_whatever_is_counted_between(
 PERMANENT = "ValueError: sampler 'lcm' does not fit this model"
 
 
-def test_a_retry_leaves_what_another_try_cannot_mend(tmp_path: Path) -> None:
+def test_a_retry_has_blank_images_and_failures_that_another_try_may_mend(tmp_path: Path) -> None:
     planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
     errors = {3: PERMANENT, 90: "OutOfMemoryError: no room", 91: "SomeError: what nobody knows"}
-    fill(planned_run, {place: not_ok(place % 4, error=error) for place, error in errors.items()})
+    outcomes = {place: not_ok(place % 4, error=error) for place, error in errors.items()}
+    fill(planned_run, outcomes | {4: not_ok(0, "blank"), 5: not_ok(1, "filtered")})
     summary = aggregate(planned_run.uri)
-    assert (summary.permanent_failures, summary.retryable) == (1, 2)
+    assert (summary.permanent_failures, summary.retryable) == (1, 3)
     (shard,) = shards_of(planned_run.uri, begin_retry(planned_run))
-    assert shard["id"].to_pylist() == ["row-90", "row-91"]
+    assert shard["id"].to_pylist() == ["row-4", "row-90", "row-91"]
 
 
 @pytest.mark.slow
-def test_where_no_try_can_mend_anything_there_is_no_retry_unless_asked_for(
-    tmp_path: Path,
-) -> None:
+def test_what_no_try_can_mend_is_retried_only_if_asked_for(tmp_path: Path) -> None:
     planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
     fill(planned_run, {place: not_ok(place % 4, error=PERMANENT) for place in (3, 90)})
     aggregate(planned_run.uri)
     result = retry(planned_run.uri)
     assert (result.retry, result.images) == (0, 0)
-    text = format_retry(result)
-    assert "2 failed images cannot be fixed by trying again" in text
-    assert f"  2: {PERMANENT}" in text
-    assert f"imagekiln retry {planned_run.uri} --all" in text
+    assert f"imagekiln retry {planned_run.uri} --all" in format_retry(result)
     _, plan = announce_retry(open_run(planned_run.uri), include_permanent=True)
     assert plan is not None
     assert plan.counts.images == 2

@@ -19,16 +19,13 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.commits import Commit, digest_of, read_head
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import (
-    CARD_KEY,
-    REPORT_KEY,
     commit_key,
     duplicates_key,
     manifest_key,
     part_key,
     rejected_key,
 )
-from imagekiln.steps.runs.part_file import part_to_parquet
-from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.parts import Part, part_to_parquet
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.shard import planned_shard_key, read_shard
 from imagekiln.steps.runs.tables import read_table, to_parquet
@@ -36,6 +33,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.faults import failing, manifests
 from tests.interleaving import frozen, interleaving
+from tests.jobs import files
 from tests.runs import PROMPTS, encoded, fill, finished, not_ok, planned
 
 KEY = part_key(1, 0)
@@ -57,10 +55,12 @@ def _set_commit(store: Store, **changes: object) -> None:
     store.replace(key, json.dumps(json.loads(store.read(key)) | changes).encode())
 
 
-def test_a_good_run_reads_back_as_planned(store: Store) -> None:
+def test_a_good_run_reads_back_as_planned_and_unchanged(store: Store) -> None:
+    before = files(Path(store.uri))
     result = verify(store.uri)
     assert (result.run, result.images, result.ok) == (store.uri, 20, 20)
     assert result.bytes == sum(int(str(row["byte_size"])) for row in manifests(store.uri))
+    assert files(Path(store.uri)) == before
 
 
 def _flip(store: Store, key: str, place: int) -> None:
@@ -88,7 +88,7 @@ def _with(store: Store, image: EncodedImage) -> None:
     ("image", "sentence"),
     [
         (replace(encoded(0), sha256="0" * 64), "has other bytes than were written"),
-        (replace(encoded(0), pixels_sha256="0" * 64), "has other pixels than were drawn"),
+        (replace(encoded(0), pixels_sha256="0" * 64), "has other pixels than were generated"),
     ],
 )
 def test_an_image_that_is_not_what_its_hashes_say_is_named(
@@ -127,24 +127,14 @@ def test_lost_and_damaged_parts_are_made_again_by_the_commands_that_are_named(
     assert verify(store.uri).ok == 20
 
 
-@pytest.mark.parametrize("key", [CARD_KEY, REPORT_KEY])
-def test_card_and_report_are_written_again_by_aggregating(key: str, store: Store) -> None:
-    for damage in (partial(store.replace, key, b"half"), partial(store.remove, key)):
-        damage()
-        with pytest.raises(Incomplete, match=rf"{key}: .*\n.*`imagekiln aggregate {store.uri}`"):
-            verify(store.uri)
-        aggregate(store.uri)
-        assert verify(store.uri).ok == 20
-
-
-def test_swapped_parts_are_found(store: Store) -> None:
+def test_swapped_parts_are_all_listed(store: Store) -> None:
     one, other = store.read(KEY), store.read(part_key(1, 1))
     store.replace(KEY, other)
     store.replace(part_key(1, 1), one)
     with pytest.raises(Incomplete, match="holds other images than were planned") as caught:
         verify(store.uri)
-    assert "00001-0000" in str(caught.value)
-    assert "00001-0001" in str(caught.value)
+    assert caught.value.exit_code == 3
+    assert all(key in str(caught.value) for key in (KEY, part_key(1, 1)))
 
 
 def _with_column(name: str, values: list[object]) -> Callable[[pa.Table], pa.Table]:
@@ -173,7 +163,7 @@ def test_a_manifest_that_differs_from_the_parts_is_found(
     keys[1] = manifest_key(1, digest_of(content))
     store.create(keys[1], content)
     _set_commit(store, manifests=keys)
-    with pytest.raises(Incomplete, match=f"{keys[1]}: (differs from|lacks images that) the parts"):
+    with pytest.raises(Incomplete, match=f"{KEY}: differs from the manifest"):
         verify(store.uri)
 
 
@@ -182,7 +172,6 @@ NAMED: dict[str, Callable[[Plan, Commit], str]] = {
     "rejected": lambda plan, _: rejected_key(plan.rejected),
     "duplicates": lambda plan, _: duplicates_key(plan.duplicates),
     "manifest": lambda _, commit: commit.manifests[1],
-    "image ids": lambda _, commit: commit.image_ids[0],
     "part": lambda *_: KEY,
 }
 
@@ -205,7 +194,7 @@ def test_objects_that_are_damaged_changed_or_missing_are_found(
 
 def test_summary_with_other_numbers_is_found(store: Store) -> None:
     summary = read_head(store).commit.summary
-    _set_commit(store, summary=summary | {"permanent_failures": 1})
+    _set_commit(store, summary=summary | {"statuses": {"ok": 19, "failed": 1}})
     where = f"{commit_key(0)}: counts other images than the manifest."
     with pytest.raises(Incomplete, match=re.escape(where)):
         verify(store.uri)
@@ -226,28 +215,14 @@ def test_forgotten_images_that_are_there_again_are_found_and_removed_again(
         assert verify(store.uri).ok == 19
     reduced = f"{KEY.removesuffix('.parquet')}.f1.parquet"
     store.replace(reduced, content)
-    with pytest.raises(Incomplete, match="differs from the parts") as caught:
+    with pytest.raises(Incomplete, match="differs from the manifest") as caught:
         verify(store.uri)
     assert "imagekiln generate" not in str(caught.value), "it finds the name of the part taken"
-
-
-def test_everything_that_is_wrong_is_listed_not_only_the_first(store: Store) -> None:
-    manifest = read_head(store).commit.manifests[0]
-    store.remove(manifest)
-    store.remove(KEY)
-    _flip(store, part_key(2, 0), 200)
-    with pytest.raises(Incomplete) as caught:
-        verify(store.uri)
-    for key in (manifest, KEY, part_key(2, 0)):
-        assert key in str(caught.value)
-    assert caught.value.exit_code == 3
 
 
 def test_an_unfinished_run_is_incomplete(tmp_path: Path) -> None:
     run = planned(tmp_path, str(tmp_path / "out"))
     fill(run, {3: not_ok(3)})
-    with pytest.raises(Incomplete, match=r"is not finished\. Run or aggregate it first"):
-        verify(run.uri)
     with pytest.raises(Incomplete):
         aggregate(run.uri)
     with pytest.raises(Incomplete, match=r"is not finished\. Run or aggregate it first"):
@@ -264,12 +239,3 @@ def test_run_that_is_changed_while_it_is_read_is_not_called_damaged(
         reader.finish()
     assert isinstance(reader.error, TryAgain)
     assert verify(store.uri).ok == len(PROMPTS) - 1
-
-
-def test_verify_changes_nothing(store: Store) -> None:
-    def everything() -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in Path(store.uri).rglob("*")}
-
-    before = everything()
-    verify(open_store(store.uri).uri)
-    assert everything() == before

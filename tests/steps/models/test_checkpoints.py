@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.checkpoints import scheduler_changes
-from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.models.facts import locate_model, model_digest
 from imagekiln.steps.models.loras import load_lora_facts
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
+from tests.hub import MODEL, REVISION
 
 UNET = "model.diffusion_model.input_blocks.0.0.weight"
 SHAPES = BUNDLED_FOLDER / "shapes"
@@ -26,56 +27,67 @@ def _save(file: Path, *names: str, **metadata: str) -> Path:
     return file
 
 
-def _pipeline(folder: Path, scheduler: str) -> str:
-    """The bundled model with another scheduler."""
-    config = _config(folder, scheduler)
-    index = json.loads((folder / "model_index.json").read_bytes())
-    index["scheduler"] = ["diffusers", scheduler]
-    (folder / "model_index.json").write_text(json.dumps(index))
-    return config
+def _change(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | values))
 
 
 def _config(folder: Path, scheduler: str = "DDIMScheduler", **values: object) -> str:
-    """The bundled model with another configuration of its scheduler."""
+    """The bundled model with another scheduler."""
     shutil.copytree(SHAPES, folder)
-    path = folder / "scheduler/scheduler_config.json"
-    config = json.loads(path.read_bytes()) | {"_class_name": scheduler} | values
-    path.write_text(json.dumps(config))
+    _change(folder / "scheduler/scheduler_config.json", _class_name=scheduler, **values)
+    _change(folder / "model_index.json", scheduler=["diffusers", scheduler])
     return str(folder)
 
 
-def _refusal(file: Path, config: str = "bundled:shapes") -> str:
+def _refusal(name: object, config: str | None = "bundled:shapes", **settings: object) -> str:
+    model = {"id": str(name), "config": config, **settings}
     with pytest.raises(BadInput) as caught:
-        load_model_facts(ModelSettings(id=str(file), config=config))
-    return str(caught.value).removeprefix(f"{file}: ")
+        locate_model(ModelSettings.model_validate(model))
+    return str(caught.value)
+
+
+def test_a_file_has_the_facts_of_its_configuration_and_a_digest_of_both(tmp_path: Path) -> None:
+    file = _save(tmp_path / "a.safetensors", "any.weight")
+    model = ModelSettings(id=str(file), config="bundled:shapes")
+    _, facts = locate_model(model)
+    _, folder = locate_model(ModelSettings(id="bundled:shapes"))
+    assert (facts.pipeline, facts.width) == (folder.pipeline, folder.width)
+    _save(file, "other.weight")
+    on_hub = model.model_copy(update={"config": MODEL, "revision": REVISION})
+    other_commit = on_hub.model_copy(update={"revision": "f" * 40})
+    digests = {facts.digest, *map(model_digest, (model, on_hub, other_commit))}
+    assert len(digests) == 4
+
+
+def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    pickle = tmp_path / "a.ckpt"
+    pickle.write_bytes(b"\x80\x04.")
+    assert "is a pickle, which can run code" in _refusal(pickle)
+    file = _save(tmp_path / "a.safetensors", UNET)
+    assert "is one file with weights alone. Set model.config to" in _refusal(file, None)
+    assert "has no variants" in _refusal(file, variant="fp16")
+    assert "Copy it to a folder or volume" in _refusal("s3://bucket/a.safetensors")
+    assert "model.config is for a model in one" in _refusal("bundled:shapes", "x/y")
+    with pytest.raises(Missing, match="no such model file"):
+        locate_model(ModelSettings(id="models/none.safetensors", config="bundled:shapes"))
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "sentence"),
     [
         ("lora_unet_mid_block.lora_down.weight", "is a LoRA, not a model that draws"),
         ("control_model.input_hint_block.0.weight", "is a ControlNet, not a model that draws"),
         ("decoder.mid.block_1.conv1.weight", "is a VAE, not a model that draws"),
         ("emb_params", "is an embedding, not a model that draws"),
+        ("model.diffusion_model.out.2.scale_weight", "is quantized (it has model.diffusion_model."),
+        ("scaled_fp8", "is quantized (it has scaled_fp8)"),
+        ("transformer_blocks.0.attn.to_q.wscales", "is quantized (it has transformer_blocks."),
     ],
 )
-def test_a_file_of_another_kind_is_not_taken_for_a_model(
-    name: str, kind: str, tmp_path: Path
+def test_a_file_of_another_kind_or_in_quantized_weights_is_not_taken_for_a_model(
+    name: str, sentence: str, tmp_path: Path
 ) -> None:
-    assert _refusal(_save(tmp_path / "a.safetensors", name)).startswith(kind)
-
-
-@pytest.mark.parametrize(
-    "scale",
-    [
-        "model.diffusion_model.out.2.scale_weight",
-        "scaled_fp8",
-        "transformer_blocks.0.attn.to_q.wscales",
-    ],
-)
-def test_scales_of_quantized_weights_are_not_left_out(scale: str, tmp_path: Path) -> None:
-    message = _refusal(_save(tmp_path / "a.safetensors", UNET, scale))
-    assert message.startswith(f"is quantized (it has {scale})")
+    assert sentence in _refusal(_save(tmp_path / "a.safetensors", name))
 
 
 @pytest.mark.parametrize(
@@ -89,13 +101,9 @@ def test_scales_of_quantized_weights_are_not_left_out(scale: str, tmp_path: Path
 def test_a_quantized_component_is_refused_at_planning(
     values: dict[str, object], method: str, tmp_path: Path
 ) -> None:
-    _config(tmp_path / "model")
-    path = tmp_path / "model/text_encoder/config.json"
-    path.write_text(json.dumps(json.loads(path.read_bytes()) | values))
-    with pytest.raises(
-        BadInput, match=rf"model: text_encoder: config\.json: is quantized \({method}"
-    ):
-        load_model_facts(ModelSettings(id=str(tmp_path / "model")))
+    folder = _config(tmp_path / "model")
+    _change(tmp_path / "model/text_encoder/config.json", **values)
+    assert f"text_encoder: config.json: is quantized ({method}" in _refusal(folder, None)
 
 
 @pytest.mark.parametrize(
@@ -119,52 +127,35 @@ def test_a_file_says_what_its_network_predicts(
     own = _config(tmp_path / "config", prediction_type="epsilon")
     model = ModelSettings(id=str(file), config=own)
     assert scheduler_changes(model) == config
-    load_model_facts(model)
-
-
-def test_a_scheduler_of_a_prediction_that_nobody_knows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="prediction_type is magic, not one of epsilon, flow_pred"):
-        load_model_facts(ModelSettings(id=_config(tmp_path / "own", prediction_type="magic")))
+    locate_model(model)
 
 
 @pytest.mark.parametrize(
-    ("names", "metadata", "scheduler", "sentence"),
+    ("names", "metadata", "scheduler", "predicted"),
     [
-        (
-            ("v_pred",),
-            {},
-            "FlowMatchEulerDiscreteScheduler",
-            "says that it predicts v_prediction, and scheduler/scheduler_config.json",
-        ),
-        (
-            (),
-            {"modelspec__prediction_type": "flow"},
-            "DDIMScheduler",
-            "says that it predicts flow_prediction, and scheduler/",
-        ),
-        (
-            ("edm_vpred.sigma_max",),
-            {},
-            "EulerDiscreteScheduler",
-            "says that it predicts by the noise levels of EDM, and scheduler/",
-        ),
+        (("v_pred",), {}, "FlowMatchEulerDiscreteScheduler", "v_prediction"),
+        ((), {"modelspec__prediction_type": "flow"}, "DDIMScheduler", "flow_prediction"),
+        (("edm_vpred.sigma_max",), {}, "EulerDiscreteScheduler", "by the noise levels of EDM"),
     ],
 )
 def test_a_configuration_that_cannot_draw_as_the_file_says_is_refused(
     names: tuple[str, ...],
     metadata: dict[str, str],
     scheduler: str,
-    sentence: str,
+    predicted: str,
     tmp_path: Path,
 ) -> None:
     file = _save(tmp_path / "a.safetensors", UNET, *names, **metadata)
-    assert _refusal(file, _pipeline(tmp_path / "config", scheduler)).startswith(sentence)
+    sentence = f"says that it predicts {predicted}, and scheduler/scheduler_config.json"
+    assert sentence in _refusal(file, _config(tmp_path / "config", scheduler))
 
 
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
+        (("base_model.model.a.lora_A.weight",), "is peft's own file, whose scale is in adapter_"),
         (("a.hada_w1_a", "a.hada_w2_a"), "is a LoHa, not a plain LoRA"),
+        (("a.lora_up.weight", "a.dora_scale"), "is a DoRA, not a plain LoRA"),
         (("a.lora_down.weight", "b.diff"), "has b.diff, one of 1 tensors that no layer"),
         (("a.lora_up.weight", "a.lora_mid.weight"), "has a.lora_mid.weight, one of 1 tensors"),
         ((UNET,), "is a whole model, not a plain LoRA"),
@@ -173,14 +164,8 @@ def test_a_configuration_that_cannot_draw_as_the_file_says_is_refused(
 def test_what_would_not_be_applied_of_a_lora_is_refused_at_planning(
     names: tuple[str, ...], problem: str, tmp_path: Path
 ) -> None:
-    loras = {"style": LoraSettings(id=str(_save(tmp_path / "a.safetensors", *names)))}
-    with pytest.raises(BadInput) as caught:
-        load_lora_facts(ModelSettings(id="bundled:shapes", loras=loras))
-    assert str(caught.value).startswith(f"model.loras.style: a.safetensors {problem}")
-
-
-def test_a_lora_whose_scale_is_in_another_file_is_refused(tmp_path: Path) -> None:
-    file = _save(tmp_path / "adapter_model.safetensors", "base_model.model.a.lora_A.weight")
-    loras = {"style": LoraSettings(id=str(file))}
-    with pytest.raises(BadInput, match=r"whose scale is in adapter_config\.json and not read"):
-        load_lora_facts(ModelSettings(id="bundled:shapes", loras=loras))
+    name = "adapter_model" if names[0].startswith("base_model") else "style"
+    file = _save(tmp_path / f"{name}.safetensors", *names)
+    model = ModelSettings(id="bundled:shapes", loras={"style": LoraSettings(id=str(file))})
+    with pytest.raises(BadInput, match=rf"^model\.loras\.style: {name}\.safetensors {problem}"):
+        load_lora_facts(model)

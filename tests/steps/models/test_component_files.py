@@ -10,12 +10,9 @@ import pytest
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.component_files import (
-    fetch_planned_files,
-    require_data_only,
-    weights_digest,
-)
-from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.models.component_files import require_data_only, weights_digest
+from imagekiln.steps.models.facts import locate_model
+from imagekiln.steps.models.transformers_models import fetch_planned_files
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
 SHAPES = BUNDLED_FOLDER / "shapes"
@@ -87,8 +84,11 @@ REFUSED: dict[str, tuple[Change, str]] = {
         setting("text_encoder/config.json", text_config={"attn_implementation": "evil/kernels"}),
         "names code on a hub",
     ),
-    "weights in another folder": (weights_in("../../model.safetensors"), "outside of its folder"),
-    "pickled weights in an index": (weights_in("evil.bin"), "is a pickle"),
+    "weights in another folder": (
+        weights_in("../../model.safetensors"),
+        "no safetensors file",
+    ),
+    "pickled weights in an index": (weights_in("evil.bin"), "evil.bin is no safetensors"),
 }
 
 
@@ -99,7 +99,7 @@ def test_model_that_names_more_than_its_own_data_is_refused(
     folder = shutil.copytree(SHAPES, tmp_path / "model")
     change(folder)
     with pytest.raises(BadInput, match=sentence):
-        load_model_facts(ModelSettings(id=str(folder)))
+        locate_model(ModelSettings(id=str(folder)))
     with pytest.raises(BadInput, match=sentence):  # when it is loaded, by a plan of a stranger's
         require_data_only(folder, "model")
 
@@ -118,4 +118,4 @@ def test_model_without_a_size_that_images_can_have_is_refused(
     folder = shutil.copytree(SHAPES, tmp_path / "model")
     setting("unet/config.json", sample_size=sample_size)(folder)
     with pytest.raises(BadInput, match="states no size of images"):
-        load_model_facts(ModelSettings(id=str(folder)))
+        locate_model(ModelSettings(id=str(folder)))

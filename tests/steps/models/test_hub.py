@@ -1,77 +1,66 @@
+"""Models on a hub: failures as sentences, and files that are damaged in its cache."""
+
+import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models, load_pipeline
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.models.facts import locate_model
 from imagekiln.steps.models.hub import ask_hub, download_configuration
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
-from tests.hub import (
-    GATED,
-    MODEL,
-    REVISION,
-    Hub,
-    serving_model,
-)
+from tests.hub import GATED, MODEL, REVISION, Hub, serving_model
 from tests.hub import hub as loopback_hub
+from tests.jobs import files, plan
 
+SHAPES = BUNDLED_FOLDER / "shapes"
 OTHER = "f" * 40
+PINNED = ModelSettings(id=MODEL, revision=REVISION)
 NO_MODEL = "no such model on the hub, or no access. Check model.id and HF_TOKEN."
+WEIGHTS = "unet/diffusion_pytorch_model.safetensors"
+REMOVED = r"was damaged in this machine's cache, and was removed\. Run again"
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the bundled model, and an empty cache."""
-    with serving_model(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as hub_server:
+    with serving_model(SHAPES, tmp_path, monkeypatch) as hub_server:
         yield hub_server
 
 
-def _error_message(kind: type[KilnError], name: str, revision: str | None = OTHER) -> str:
+def _error_message(kind: type[KilnError], name: str = MODEL, revision: str = REVISION) -> str:
     with pytest.raises(kind) as caught:
         download_configuration(ModelSettings(id=name, revision=revision))
     assert type(caught.value) is kind
-    with pytest.raises(kind) as caught_of_config:  # of a model in one file
-        download_configuration(HubReference(id=name, revision=revision))
-    expected = str(caught.value).replace("model.id", "model.config")
-    assert str(caught_of_config.value) == expected
     return str(caught.value)
 
 
 def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = shutil.copytree(BUNDLED_FOLDER / "shapes", tmp_path / "repository")
-    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    folder = shutil.copytree(SHAPES, tmp_path / "repository")
+    weights = folder / WEIGHTS
     (folder / "v1.ckpt").write_bytes(b"what no pipeline reads")
     (folder / "vae" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
-    settings = ModelSettings(id=MODEL, revision=REVISION)
     with serving_model(folder, tmp_path, monkeypatch):
-        assert load_model_facts(settings).pipeline == "StableDiffusionPipeline"
+        assert locate_model(PINNED)[1].pipeline == "StableDiffusionPipeline"
         weights.rename(weights.with_suffix(".bin"))
-        with pytest.raises(BadInput) as caught:
-            load_model_facts(settings)
-    assert str(caught.value) == (
-        f"{MODEL}: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert "
-        "it to safetensors."
-    )
+        with pytest.raises(BadInput, match=r"unet/diffusion_pytorch_model\.bin is a pickle"):
+            locate_model(PINNED)
 
 
 def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    folder = download_configuration(PINNED)
     assert server.requested_files
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert download_configuration(ModelSettings(id=MODEL, revision=REVISION)) == folder
-    assert (
-        load_model_facts(ModelSettings(id=MODEL, revision=REVISION)).pipeline
-        == "StableDiffusionPipeline"
-    )
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert download_configuration(PINNED) == folder
+    assert locate_model(PINNED)[1].pipeline == "StableDiffusionPipeline"
 
 
 @pytest.mark.usefixtures("server")
@@ -85,72 +74,80 @@ def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.Monkey
     ],
 )
 def test_answer_of_the_hub_is_explained(kind: type[KilnError], name: str, sentence: str) -> None:
-    assert _error_message(kind, name) == f"{name}: {sentence}"
+    assert _error_message(kind, name, OTHER) == f"{name}: {sentence}"
 
 
-@pytest.mark.usefixtures("server")
-def test_model_that_may_not_be_fetched_is_not_worth_another_try(
-    monkeypatch: pytest.MonkeyPatch,
+def test_hub_that_is_not_asked_or_does_not_answer_is_explained(
+    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert _error_message(BadInput, MODEL, REVISION) == (
-        f"{MODEL}: is not in this machine's cache, and HF_HUB_OFFLINE is set. "
-        "Fill the model cache: `imagekiln fetch RUN`. Or unset it."
-    )
-
-
-def test_hub_that_does_not_answer_is_worth_another_try(
-    server: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-
+    with monkeypatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        assert "HF_HUB_OFFLINE is set. Fill the model cache (`" in _error_message(BadInput)
     with loopback_hub(BUNDLED_FOLDER) as gone:
-        endpoint = gone.endpoint
-    assert endpoint != server.endpoint
-    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    monkeypatch.setattr("time.sleep", lambda _: None)  # the client waits 23 s between its tries
-    assert _error_message(TryAgain, MODEL, REVISION) == (
-        f"{MODEL}: the hub could not be reached. Run again, or set model.id to a local path."
-    )
-
-
-@pytest.mark.usefixtures("server")
-def test_cache_that_cannot_be_written_is_told_with_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-
+        pass
+    with monkeypatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.ENDPOINT", gone.endpoint)
+        patch.setattr("time.sleep", lambda _: None)  # the client waits 23 s between its tries
+        assert _error_message(TryAgain) == (
+            f"{MODEL}: the hub could not be reached. Run again, or set model to a path."
+        )
     (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
-    assert str(tmp_path / "file") in _error_message(BadInput, MODEL, REVISION)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file"))
+    assert str(tmp_path / "file") in _error_message(BadInput)
+    assert server.requested_files == []
 
 
-RATE_LIMITED: tuple[int, dict[str, str]] = (429, {})
+def test_hub_that_is_busy_is_worth_another_try_later(server: Hub) -> None:
+    from huggingface_hub import HfApi
+
+    server.first_answers.append((429, {}))
+    with pytest.raises(TryAgain, match=r"too many requests from here \(429\)\. Run again later"):
+        ask_hub(PINNED, lambda: HfApi().model_info(MODEL, revision=REVISION))
 
 
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that were waited, none of which pass."""
-    seconds: list[float] = []
-    monkeypatch.setattr(time, "sleep", seconds.append)
-    return seconds
+def run(tmp_path: Path, server: Hub) -> str:
+    """A planned run of a model on a hub, whose files are in the cache."""
+    model = {"id": MODEL, "revision": REVISION}
+    uri = plan(tmp_path, {"prompt": ["a circle"]}, model=model).uri
+    fetch_run_models(uri)
+    assert server.requested_files
+    return uri
 
 
-def _read_info() -> str:
-    """A request that the hub's client sends once: the first one of a pipeline's download."""
-    from huggingface_hub import HfApi
+def _damage(file: Path, *, shorten: bool = False) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(b"" if shorten else content)
 
-    return HfApi().model_info(MODEL, revision=REVISION).id
+
+@pytest.mark.parametrize("name", ["model_index.json", "tokenizer/tokenizer.json", WEIGHTS])
+@pytest.mark.parametrize("shorten", [False, True])
+def test_damaged_file_is_removed_and_downloaded_again(run: str, name: str, shorten: bool) -> None:
+    file = Path(fetch_run_models(run)) / name
+    _damage(file, shorten=shorten)
+    with pytest.raises(TryAgain, match=REMOVED):
+        fetch_run_models(run)
+    fetch_run_models(run)
+    assert file.read_bytes() == (SHAPES / name).read_bytes()
 
 
-def test_hub_that_stays_busy_is_worth_another_try_later(server: Hub, waits: list[float]) -> None:
-    server.first_answers.extend([RATE_LIMITED] * 4)
-    with pytest.raises(TryAgain) as caught:
-        ask_hub(ModelSettings(id=MODEL, revision=REVISION), _read_info)
-    assert str(caught.value) == (
-        f"{MODEL}: the hub has too many requests from here (429). Run again later. "
-        "Set HF_TOKEN, which raises the limit; on a cluster, use a profile with a cache."
-    )
-    assert len(waits) == 3
+def test_what_killed_downloads_left_is_removed_and_what_is_being_written_stays(run: str) -> None:
+    contents = Path(fetch_run_models(run)).parents[1] / "blobs"
+    abandoned = contents / f"{'a' * 64}.0123abcd.incomplete"
+    downloading = contents / f"{'b' * 64}.0123abcd.incomplete"
+    for file in (abandoned, downloading):
+        file.touch()
+    two_hours_ago = abandoned.stat().st_mtime - 7200
+    os.utime(abandoned, (two_hours_ago, two_hours_ago))
+    whole = files(contents).keys() - {abandoned.name}
+    fetch_run_models(run)
+    assert files(contents).keys() == whole
+
+
+def test_model_with_damaged_weights_draws_nothing(run: str) -> None:
+    planned = load_plan(open_store(run))
+    _damage(Path(fetch_run_models(run)) / WEIGHTS)
+    with pytest.raises(TryAgain, match=REMOVED):
+        load_pipeline(planned)
+    load_pipeline(planned)

@@ -82,7 +82,6 @@ def test_a_model_made_from_a_well_known_one_is_drawn_like_it(tmp_path: Path) -> 
     [
         (SDXL, {}, TURBO_SCHEDULER, (None, 5.0)),  # of Turbo, Lightning, or a whole model
         (SDXL, {}, TURBO_SCHEDULER | {"timestep_spacing": "leading"}, (50, 5.0)),
-        (SDXL, {}, TURBO_SCHEDULER | {"prediction_type": "v_prediction"}, (50, 5.0)),
         (SDXL, {}, TURBO_SCHEDULER | {"rescale_betas_zero_snr": True}, (50, 5.0)),
         (SDXL, {}, {"_class_name": "LCMScheduler"}, (4, 1.0)),
         (SDXL, {"time_cond_proj_dim": 256}, {"_class_name": "LCMScheduler"}, (4, 8.0)),
@@ -141,11 +140,9 @@ def test_what_runs_twice_a_step_is_known(
 
 def test_a_distilled_unet_reads_its_guidance_and_no_negative_prompt(tmp_path: Path) -> None:
     own = _own(tmp_path, "mine", {"_class_name": SDXL}, {"time_cond_proj_dim": 256})
-    assert (own.reads_guidance, own.call.takes_negative_prompt, own.call.is_guided(8.0)) == (
-        True,
-        False,
-        False,
-    )
+    assert own.reads_guidance
+    assert not own.call.takes_negative_prompt
+    assert not own.call.is_guided(8.0)
 
 
 def _refused(tmp_path: Path, name: str, columns: jobs.Columns, **defaults: object) -> str:
@@ -206,12 +203,10 @@ def test_the_same_settings_by_the_job_and_by_the_model_give_the_same_images(
     tmp_path: Path,
 ) -> None:
     columns = {"prompt": ["a red circle"], "guidance": pa.array([None], pa.float64())}
-    own = jobs.plan(tmp_path / "own", columns)
-    by_job = jobs.plan(tmp_path / "job", columns, defaults={"steps": 10, "guidance": 3.0})
-    other = jobs.plan(tmp_path / "other", columns, defaults={"steps": 11})
-    first, second, third = (
-        jobs.image_rows(planned)["image_id"].to_pylist() for planned in (own, by_job, other)
+    defaults = [{}, {"steps": 10, "guidance": 3.0}, {"steps": 11}]
+    own, by_job, other = (
+        jobs.image_rows(jobs.plan(tmp_path / str(place), columns, defaults=each))["image_id"]
+        for place, each in enumerate(defaults)
     )
-    assert first == second
-    assert first != third
-    assert (own.plan.model.own.steps, own.plan.job.defaults.steps) == (10, None)
+    assert own == by_job
+    assert own != other

@@ -1,46 +1,40 @@
 """The check of a model's files beside other work."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models import weights_check
-from imagekiln.steps.models.facts import model_digest
+from imagekiln.steps.models import facts
+from imagekiln.steps.models.facts import WeightsCheck, model_digest
 from imagekiln.steps.models.weights import BeforePiece
-from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
-NOT_PLANNED = r"is not the model that the run was planned with\. Restore it, or plan anew\."
+NOT_PLANNED = "is not the model that the run was planned with"
 HUB_MODEL = ModelSettings(id="org/name", revision="0" * 40)
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> ModelSettings:
-    """A copy of the bundled model."""
-    return ModelSettings(id=str(shutil.copytree(BUNDLED_FOLDER / "shapes", tmp_path / "model")))
-
-
-def test_other_files_do_not_pass_and_neither_does_another_variant(model: ModelSettings) -> None:
-    digest = model_digest(model)
-    other_variant = model.model_copy(update={"variant": "fp16"})
-    with WeightsCheck(other_variant, digest) as check, pytest.raises(BadInput, match=NOT_PLANNED):
-        check.require_planned()
-    (Path(model.id) / "unet" / "more.safetensors").write_bytes(b"more")
-    with WeightsCheck(model, digest) as check, pytest.raises(BadInput, match=NOT_PLANNED):
+def _require_planned(model: ModelSettings, digest: str, **changes: object) -> None:
+    with WeightsCheck(model.model_copy(update=changes), digest) as check:
         check.require_planned()
 
 
-def test_a_hub_model_is_known_by_its_commit() -> None:
-    with WeightsCheck(HUB_MODEL, model_digest(HUB_MODEL)) as check:
-        check.require_planned()
-    other = HUB_MODEL.model_copy(update={"revision": "1" * 40})
-    planned = model_digest(HUB_MODEL)
-    with WeightsCheck(other, planned) as check, pytest.raises(BadInput, match=NOT_PLANNED):
-        check.require_planned()
+def test_other_files_do_not_pass_and_neither_does_another_variant_or_commit(tmp_path: Path) -> None:
+    folder = shutil.copytree(BUNDLED_FOLDER / "shapes", tmp_path / "model")
+    model = ModelSettings(id=str(folder))
+    digest, on_hub = model_digest(model), model_digest(HUB_MODEL)
+    _require_planned(model, digest)
+    _require_planned(HUB_MODEL, on_hub)
+    with pytest.raises(BadInput, match=NOT_PLANNED):
+        _require_planned(model, digest, variant="fp16")
+    with pytest.raises(BadInput, match=NOT_PLANNED):
+        _require_planned(HUB_MODEL, on_hub, revision="1" * 40)
+    (folder / "unet" / "more.safetensors").write_bytes(b"more")
+    with pytest.raises(BadInput, match=NOT_PLANNED):
+        _require_planned(model, digest)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +61,11 @@ def test_of_a_hub_model_only_the_weights_of_its_variant_are_hashed(
     (tmp_path / "model_index.json").write_text('{"unet": ["", ""], "vae": ["", ""]}')
     hashed = set[str]()
 
-    def require_undamaged(_name: str, paths: Sequence[Path], before_piece: BeforePiece) -> None:
+    def require_undamaged(_name: str, paths: Iterable[Path], before_piece: BeforePiece) -> None:
         before_piece()
         hashed.update(path.relative_to(tmp_path).as_posix() for path in paths)
 
-    monkeypatch.setattr(weights_check, "require_undamaged", require_undamaged)
+    monkeypatch.setattr(facts, "require_undamaged", require_undamaged)
     model = HUB_MODEL.model_copy(update={"variant": variant})
     with WeightsCheck(model, model_digest(model)) as check:
         check.add_downloaded(tmp_path)

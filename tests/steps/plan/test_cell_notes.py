@@ -16,7 +16,7 @@ def test_marker_of_no_value_is_an_empty_cell(
     planned = plan(tmp_path / "marked", {"prompt": ["a"], column: [marker]})
     assert image_rows(planned)["image_id"].equals(plain["image_id"])
     (note,) = planned.notes
-    assert note.startswith(f"Column {column!r} has 1 cell that says -1, none or the like")
+    assert note == f"Column {column!r}: -1, none or the like in 1 cell is read as empty."
 
 
 def test_other_wrong_numbers_are_rejected_with_the_remedy(tmp_path: Path) -> None:
@@ -45,4 +45,4 @@ def test_syntax_of_other_tools_is_drawn_as_text_and_counted(
     planned = plan(tmp_path, {"prompt": ["a cat", prompt, prompt], "seed": [1, 2, 3]})
     assert image_rows(planned)["prompt"].to_pylist() == ["a cat", prompt, prompt]
     (note,) = planned.notes
-    assert f"{label} (2 texts)" in note
+    assert f"{label} (2 texts" in note

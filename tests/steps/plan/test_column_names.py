@@ -80,14 +80,6 @@ def test_table_of_a_template_leaves_columns_unread_and_spells_others(tmp_path: P
     ]
 
 
-def test_column_that_a_sweep_sets_is_not_called_unused(tmp_path: Path) -> None:
-    table = write(tmp_path / "t.parquet", {"city": ["Rome"], "Seed": [7]})
-    prompts = {"template": "{{ city }}", "table": table, "sweep": {"seed": [1, 2]}}
-    planned = plan(tmp_path, prompts=prompts)
-    assert planned.unused_columns == ()
-    assert str(planned.made_prompts).endswith("; the sweep sets Seed, not the table")
-
-
 def test_rejected_row_of_a_text_file_has_its_line(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     path.write_text('prompt,seed\n"a\nb",1\n\nc,x\n')

@@ -21,47 +21,26 @@ from tests.texts import HOSTILE, chance
 
 SHAPES = BUNDLED_FOLDER / "shapes"
 LIMIT = 24  # tokens of the bundled model, two of which frame the prompt
-SPACES = [
-    " ",
-    "  ",
-    "\t",
-    "\n",
-    "\r\n",
-    "\u00a0",
-    "\u2003",
-    "\u3000",
-    "\u2028",
-    "\x0b",
-    "\x1c",
-    "\x85",
-    "\u200b",
-]
+SPACES = [" ", "  ", "\r\n", *"\t\n\u00a0\u2003\u3000\u2028\x0b\x1c\x85\u200b"]
 WORDS = [
-    "a",
-    "red",
-    "circle",
-    "it's",
-    "don't",
-    "1024",
-    "4k",
-    "x-ray",
-    "...",
-    "'S",
-    "_",
-    "</w>",
     "\0",
-    "\ufeff",
+    *[
+        "a",
+        "red",
+        "circle",
+        "it's",
+        "don't",
+        "1024",
+        "4k",
+        "x-ray",
+        "...",
+        "'S",
+        "_",
+        "</w>",
+        "\ufeff",
+    ],
 ]
-ODD_WORDS = [
-    "e\u0301",
-    "\u00e9",
-    "\u6f22\u5b57",
-    "\U0001f525",
-    "\u0130",
-    "\ufb01",
-    "\U0001d400",
-    "\u0661",
-]
+ODD_WORDS = ["e\u0301", *"\u00e9\U0001f525\u0130\ufb01\U0001d400\u0661", "\u6f22\u5b57"]
 MARKS = ["<|endoftext|>", "<|startoftext|>"]
 
 

@@ -2,24 +2,19 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, StorageRefused, TryAgain
-from imagekiln.steps.job.job import ColumnNames
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.plan.input_files import input_fingerprint, read_footers, read_input_files
-from imagekiln.steps.plan.input_images import InputImages
-from imagekiln.steps.plan.prompt_batches import CellNotes, iter_prompt_batches
-from imagekiln.steps.plan.source_files import SourceFile, gather_sources
+from imagekiln.steps.plan.input_files import input_fingerprint, read_input_files
+from imagekiln.steps.plan.source_files import gather_sources
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.storage import open_store
 from tests.jobs import image_rows, job, plan, rejected, write
-from tests.mounts import small_disk
 from tests.texts import HOSTILE
 
 
@@ -146,12 +141,6 @@ def test_bytes_that_are_no_utf8_cost_their_rows_and_no_others(tmp_path: Path) ->
     ]
 
 
-def test_file_without_the_prompt_column_is_refused_with_the_columns_it_has(tmp_path: Path) -> None:
-    assert _error_message(tmp_path, {"title": ["a"], "x": [1]}) == (
-        "prompts.parquet: has no column 'prompt' (it has title, x). Set columns.prompt."
-    )
-
-
 @pytest.mark.parametrize("ours", ["id", "seed", "source_image"])
 def test_named_column_must_exist_in_each_file(tmp_path: Path, ours: str) -> None:
     write(tmp_path / "in/1.parquet", {"prompt": ["a"], "seedvalue": ["3"]})
@@ -223,73 +212,6 @@ def test_prompts_in_a_bucket_are_read_like_those_on_disk(tmp_path: Path, s3_buck
     assert got.plan.input == expected.plan.input
 
 
-def _failing(number: int) -> Callable[..., object]:
-    """What a disk does that fails, as it can be made to do by no file."""
-
-    def fails(*_: object, **__: object) -> Iterator[pa.RecordBatch]:
-        raise OSError(number, os.strerror(number))
-
-    return fails
-
-
-@pytest.mark.parametrize(
-    ("number", "kind", "message"),
-    [
-        (errno.EIO, TryAgain, "storage failed (Input/output error). Run the command again."),
-        (
-            errno.EACCES,
-            StorageRefused,
-            "access was refused (Permission denied): this user lacks a right to {name}. Change its "
-            "permissions, or choose another path.",
-        ),
-        (errno.ENOENT, Missing, "no such file. Check the name."),
-    ],
-)
-def test_disk_that_fails_is_not_taken_for_a_damaged_file(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    kind: type[KilnError],
-    message: str,
-) -> None:
-    name = write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
-    sources = gather_sources((name,), tmp_path)
-    files = read_footers(sources, ColumnNames(), ())
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", _failing(number))
-    with pytest.raises(kind) as caught:
-        list(iter_prompt_batches(files, InputImages(), CellNotes()))
-    assert caught.type is kind
-    assert str(caught.value) == f"{name}: {message.format(name=name)}"
-
-
-CONTENTS = {
-    "b.parquet": b"second",
-    "a.parquet": b"first",
-    "deep/er/c.parquet": b"third",
-    "d.csv": b"another kind",
-}
-
-
-@pytest.fixture
-def source_folder(store_uri: str) -> str:
-    """A source_folder with CONTENTS, on disk and in S3."""
-    store = open_store(store_uri)
-    for name, content in CONTENTS.items():
-        store.create(name, content)
-    return store_uri
-
-
-@pytest.fixture
-def spool(tmp_path: Path) -> Path:
-    (tmp_path / "spool").mkdir()
-    return tmp_path / "spool"
-
-
-def contents(sources: tuple[SourceFile, ...]) -> list[bytes]:
-    """What planning will contents."""
-    return [source.path.read_bytes() for source in sources]
-
-
 def test_fingerprint_follows_contents_and_order_but_not_names(tmp_path: Path) -> None:
     def fingerprint(*names: str) -> str:
         patterns = [str(tmp_path / name) for name in names]
@@ -306,17 +228,19 @@ def test_fingerprint_follows_contents_and_order_but_not_names(tmp_path: Path) ->
     assert fingerprint("a", "b") != before
 
 
-@pytest.mark.quick_cases(3)
-@pytest.mark.parametrize("name", ["none.parquet", "*.txt", "none/*.parquet"])
-def test_pattern_that_names_nothing_is_missing(source_folder: str, spool: Path, name: str) -> None:
-    with pytest.raises(Missing, match="no such file"):
-        gather_sources((f"{source_folder}/a.parquet", f"{source_folder}/{name}"), spool)
+def test_pattern_that_names_nothing_is_missing(store_uri: str, tmp_path: Path) -> None:
+    open_store(store_uri).create("a.parquet", b"first")
+    for name in ("none.parquet", "*.txt", "none/*.parquet"):
+        with pytest.raises(Missing, match="no such file"):
+            gather_sources((f"{store_uri}/a.parquet", f"{store_uri}/{name}"), tmp_path)
 
 
-def test_working_folder_without_room_means_try_again(s3_bucket: str, tmp_path: Path) -> None:
-    open_store(s3_bucket).create("a.parquet", bytes(2**20))
-    with (
-        small_disk(tmp_path / "disk", kibibytes=512) as disk,
-        pytest.raises(TryAgain, match="the disk is full"),
-    ):
-        gather_sources((f"{s3_bucket}/a.parquet",), disk)
+def test_disk_that_fails_is_not_taken_for_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", fail)
+    with pytest.raises(TryAgain, match=r"storage failed \(Input/output error\)"):
+        plan(tmp_path, {"prompt": ["a"]})

@@ -56,13 +56,6 @@ def test_arrow_plans_the_images_of_the_same_parquet(
     assert [row["input_row"] for row in rejected(planned)] == [2]
 
 
-def test_text_in_arrow_that_is_no_utf8_costs_its_row(tmp_path: Path) -> None:
-    prompts = pa.array([b"good", b"\xff", b"fine"], pa.binary()).view(pa.string())
-    _write_stream(tmp_path / "p.arrows", pa.table({"prompt": prompts}))
-    planned = plan(tmp_path, prompts=f"{tmp_path}/p.arrows", limits=LIMITS)
-    assert image_rows(planned)["prompt"].to_pylist() == ["good", "fine"]
-
-
 def _refused(folder: Path, name: str) -> str:
     with pytest.raises(BadInput) as caught:
         plan(folder, prompts=f"{folder}/{name}")
@@ -70,6 +63,10 @@ def _refused(folder: Path, name: str) -> str:
     return str(caught.value).replace(f"{folder}/", "")
 
 
+TABLE_IN_TEXT = (
+    "begins as a table or JSON, not with a prompt. End its name in .csv, .tsv (separated by tabs) "
+    "or .json."
+)
 REFUSED = {
     "p.csv.gz": (gzip.compress(b"prompt\na\n"), "is compressed with gzip. Unpack it."),
     "p.xlsx": (
@@ -80,14 +77,8 @@ REFUSED = {
         b"FEA1....",
         "is a Feather file of version 1. Write it again as version 2, or as Parquet.",
     ),
-    "p.txt": (
-        b"prompt\na\n",
-        "begins with a header. End its name in .csv, or .tsv if tabs separate its columns.",
-    ),
-    "json.txt": (
-        b'{"prompt": "a"}\n',
-        "is JSON, not a prompt on each line. End its name in .json.",
-    ),
+    "p.txt": (b"prompt\na\n", TABLE_IN_TEXT),
+    "json.txt": (b'{"prompt": "a"}\n', TABLE_IN_TEXT),
     "old.xls": (b"\xd0\xcf\x11\xe0....", "is a workbook of Excel. Save it as CSV."),
     "sheet.csv": (
         b"<!DOCTYPE html><html>",

@@ -108,7 +108,7 @@ def test_partitions_name_the_run_only_where_they_are_read(tmp_path: Path) -> Non
     ],
 )
 def test_file_systems_around_others_are_refused(uri: str) -> None:
-    with pytest.raises(BadInput, match=r"by `::`|:// is not read from"):
+    with pytest.raises(BadInput, match="is not read from"):
         expand_pattern(uri)
 
 

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import PromptTemplate
-from imagekiln.steps.plan import template_rows
+from imagekiln.steps.plan import templates
 from imagekiln.steps.plan.input_files import input_fingerprint
 from imagekiln.steps.plan.step import make_plan
-from imagekiln.steps.plan.template_recipes import count_prompts, load_recipes
-from imagekiln.steps.plan.template_rows import read_prompts
+from imagekiln.steps.plan.templates import count_prompts, load_recipes, read_prompts
 from tests.jobs import Columns, image_rows, job, plan, rejected, write
 
 NUMBERS = count()
@@ -107,7 +106,7 @@ def test_as_many_prompts_are_made_as_were_counted(
         assert isinstance(made.prompts, PromptTemplate)
         described = count_prompts(made.prompts, load_recipes(made.prompts), 1)
         rows = _rows(made, folder)
-        assert described.startswith(f"{len(rows)} prompts (")
+        assert described.startswith(f"{len(rows):,} prompt")
         assert len({(row["guidance"], row["loras"]) for row in rows}) == 6
 
 
@@ -131,7 +130,7 @@ def test_prompts_follow_from_row_and_options_alone(
         folder = Path(name)
         plain = _draw(folder / "a", LINES, CITIES)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(template_rows, "BATCH_ROWS", split + 1)
+            patch.setattr(templates, "BATCH_ROWS", split + 1)
             moved = _draw(folder / "b", lines, cities[split:], cities[:split])
         fewer = _draw(folder / "c", lines, cities[:2])
         more = _draw(folder / "d", [*lines, further], cities)
@@ -183,13 +182,12 @@ def _draw(
         ("a\nb {x}", "line 2, character 3: this choice has one option; write {{ name }}"),
         ("${a}", "line 1, character 1: variable a has no value yet"),
         ("{-1::a|b}", "a weight is a number from 0 to 1000000"),
-        ("{200$$a|b}", "chooses over 100 options"),
         ("{@a|b}", "@ takes options in turn"),
         ("{{ __import__('os') }}", "there is no table. Set prompts.table."),
         ("{{ city }}", "prompts.template: names column 'city', and there is no table"),
         ("{0::a|0::b}", "character 1: all options have the weight 0"),
         ("__colr__", "character 1: FOLDER has no colr.txt; write __color__"),
-        ("__loop__", "FOLDER/loop.txt, line 1, character 3: wildcards name each other in a circle"),
+        ("__loop__", "FOLDER/loop.txt, line 1, character 3: wildcards are nested over 16"),
         ("__broken__", "FOLDER/broken.txt, line 3, character 1: this brace is never closed"),
         ("__binary__", "FOLDER/binary.txt, line 2: is not UTF-8 text"),
         ("__laughs0__", "prompts.template: makes at least 1,000,000,000,000,000,000 prompts"),
@@ -292,7 +290,7 @@ def test_named_run_says_that_a_wildcard_file_has_changed(tmp_path: Path) -> None
     assert change(FILES | {"animal": "cow\n"}) is None
     sentence = change(FILES | {"color": COLORS + "gold\n"})
     assert sentence is not None
-    assert ": has changed" in sentence
+    assert "has changed" in sentence
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
         "p.csv",
         "prompt,seed\na,1\na, b,2\n",
         "p.csv: line 3 has 3 fields, and the header has 2. Put quotation marks around a field "
-        "that contains the separator.",
+        "that contains the separator, or add what is absent.",
     ),
     "quotation mark not closed": (
         "p.csv",
@@ -143,8 +143,8 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
     ),
     "semicolons": (
         "p.csv",
-        "\N{BYTE ORDER MARK}Caption;uid\na red circle, large;1\n",
-        "p.csv: the separator seems to be ';'. Save it with commas.",
+        "\N{BYTE ORDER MARK}Caption;uid\na red circle;1\n",
+        "p.csv: has no column 'prompt' (it has Caption;uid). Set columns.prompt.",
     ),
     "first line broken": (
         "p.jsonl",

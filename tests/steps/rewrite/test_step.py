@@ -234,7 +234,7 @@ def test_model_that_was_fetched_is_found_without_the_hub(
     offline = partial(monkeypatch.setattr, "huggingface_hub.constants.HF_HUB_OFFLINE")
     with serving_model(language_model("gpt2"), tmp_path, monkeypatch):
         offline(True)
-        assert "Fill the model cache: `imagekiln rewrite JOB --fetch`." in _refused(BadInput, job)
+        assert "`imagekiln rewrite JOB --fetch`" in _refused(BadInput, job)
         offline(False)
         assert fetch_language_model(job).startswith(f"{MODEL} is in {tmp_path}")
     assert not _texts(tmp_path)

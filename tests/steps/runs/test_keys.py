@@ -17,7 +17,6 @@ def test_objects_of_a_run_have_the_documented_names() -> None:
     assert keys.part_key(7, 12, retry=3) == "images/r3-00007-0012.parquet"
     assert keys.commit_key(7) == "commits/000007.json"
     assert keys.manifest_key(7, DIGEST) == f"manifest/00007-{short}.parquet"
-    assert keys.image_ids_key(7, DIGEST) == f"image-ids/00007-{short}.parquet"
     assert keys.forgotten_key(DIGEST) == f"forgotten/{short}.parquet"
     assert keys.attempt_key(7, short) == f"attempts/00007-{short}.json"
     assert keys.registry_key(7) == "_runs/000007.json"

@@ -32,23 +32,9 @@ def test_plan_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 @S3_AMONG_SLOW
-def test_folder_without_a_plan_says_what_to_run_first(store_uri: str) -> None:
-    with pytest.raises(Missing) as error:
-        load_plan(open_store(f"{store_uri}/run"))
-    assert str(error.value) == (
-        f"{store_uri}/run: holds no plan. Run `imagekiln plan` first, or check the run's name."
-    )
-
-
-def test_output_in_place_of_a_run_says_how_to_list_its_runs(tmp_path: Path) -> None:
-    run = plan(tmp_path, {"prompt": ["a"]})
-    output = run.uri.rpartition("/")[0]
-    with pytest.raises(Missing) as error:
-        load_plan(open_store(output))
-    assert str(error.value) == (
-        f"{output}: is an output that holds runs. Name one of them: "
-        f"`imagekiln runs {output}` lists them."
-    )
+def test_folder_without_a_plan_says_how_to_find_a_run(store_uri: str) -> None:
+    with pytest.raises(Missing, match=f"^{store_uri}: holds no plan. Name the folder of a run"):
+        load_plan(open_store(store_uri))
 
 
 @pytest.mark.parametrize(

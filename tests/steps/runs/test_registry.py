@@ -52,7 +52,7 @@ def test_runs_that_end_at_once_are_all_registered(store_uri: str) -> None:
 @S3_AMONG_SLOW
 def test_entry_that_names_no_run_is_refused(store_uri: str, content: bytes) -> None:
     open_store(store_uri).replace(registry_key(0), content or b"\n")
-    refusal = r"_runs/000000\.json: is not the entry of a run"
+    refusal = r"_runs/000000\.json: is not a readable entry of a run"
     with pytest.raises(BadInput, match=refusal):
         find_finished_runs(store_uri)
     with pytest.raises(BadInput, match=refusal):

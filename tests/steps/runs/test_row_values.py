@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.runs.row_values import json_lines
-from tests.texts import HOSTILE
 
 
 def line(value: object, kind: pa.DataType) -> object:
@@ -28,11 +27,6 @@ def test_value_of_any_type_that_can_be_carried_is_json(
     value: object, kind: pa.DataType, expected: object
 ) -> None:
     assert line(value, kind) == expected
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_text_comes_back_as_it_was(text: str) -> None:
-    assert line(text, pa.string()) == text
 
 
 def test_image_is_one_line_in_the_order_of_the_columns() -> None:

@@ -10,8 +10,7 @@ import pytest
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import EncodedImage
-from imagekiln.steps.runs.part_file import part_to_parquet
-from imagekiln.steps.runs.parts import Part, commit_part
+from imagekiln.steps.runs.parts import Part, pack_part
 from imagekiln.steps.runs.shard import (
     count_images,
     missing_parts,
@@ -35,7 +34,7 @@ def planned(tmp_path: Path, output: str) -> PlanResult:
 def make(store: Store, part: Part) -> None:
     """Commit a part whose images all failed: only its names matter here."""
     failed = [EncodedImage(index, "failed", "not drawn") for index in range(part.rows.num_rows)]
-    commit_part(store, part.key, part.rows, part_to_parquet(part.rows, failed))
+    pack_part(part, failed).commit(store)
 
 
 def missing_keys(store: Store, parts: Sequence[Part]) -> list[str]:

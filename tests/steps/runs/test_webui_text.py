@@ -104,8 +104,7 @@ FACTS = PassFacts(f"org/doubles@{'a' * 40}", 2)
 def test_passes_and_the_final_size_stand_in_the_settings(
     passes: dict[str, AnyPass], known: str
 ) -> None:
-    sizes = PassSizes(passes, {"big": FACTS}, 8)
-    model = replace(MODEL, passes=sizes, pass_models={"big": "org/doubles"})
+    model = replace(MODEL, passes=PassSizes(passes, {"big": FACTS}, 8))
     settings = parse(format_parameters(image_row("a", 7).parameters, model)).settings
     assert settings == SETTINGS | parse(f"a\n{known}").settings | {
         "Model": MODEL.name,
@@ -135,18 +134,16 @@ def test_tag_in_a_prompt_is_not_read_back_as_what_was_used(tag: str) -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "\N{ROCKET}", "\u05d0"])
-@pytest.mark.parametrize(("prompt", "negative"), [(900, 0), (900, 900), (20, 900)])
-def test_prompts_that_are_too_long_are_cut_and_the_settings_stay(
-    letter: str, prompt: int, negative: int
-) -> None:
-    row = image_row(letter * prompt, 7, negative_prompt=letter * negative)
+def test_prompts_that_are_too_long_are_cut_and_the_settings_stay(letter: str) -> None:
+    long = letter * 900
+    row = image_row(long, 7, negative_prompt=long)
     for max_length in (500, 501):
         text = format_parameters(row.parameters, MODEL, max_length)
         assert max_length - 20 <= len(text.encode("utf-16-be")) // 2 <= max_length
-        prompts, settings = _read(letter * prompt, letter * negative, max_length)
-        for whole, cut in zip((letter * prompt, letter * negative), prompts, strict=True):
-            is_start = whole.startswith(cut[:-1]) and cut.endswith(ELLIPSIS)
-            assert cut == whole or (is_start and len(cut) > 40)
+        prompts, settings = _read(long, long, max_length)
+        for cut in prompts:
+            assert long.startswith(cut[:-1])
+            assert cut.endswith(ELLIPSIS)
         assert settings.items() >= SETTINGS.items()
 
 

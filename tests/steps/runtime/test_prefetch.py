@@ -48,15 +48,6 @@ def test_an_error_comes_after_every_item_before_it() -> None:
         next(stage)
 
 
-def test_producer_goes_no_further_ahead_than_its_queue_and_one_in_hand() -> None:
-    counter = Counter(50)
-    with closing(prefetch(counter.items(), 2, QueueWaits())) as stage:
-        assert next(stage) == 0
-        assert _until(lambda: counter.count == 4)  # one consumed, two in the queue, one in hand
-        time.sleep(0.3)
-        assert counter.count == 4
-
-
 def test_consumer_that_stops_early_stops_the_producer_and_leaves_no_thread() -> None:
     before = threads()
     counter = Counter(1000)

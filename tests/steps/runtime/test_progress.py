@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.runtime.progress import (
-    Event,
     JsonLinesProgress,
     NoProgress,
     TerminalProgress,
@@ -37,13 +36,13 @@ def _events(out: io.StringIO) -> list[dict[str, object]]:
 def test_an_event_is_a_line_of_json_in_a_log_and_a_sentence_on_a_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    event = Event("start", {"total": 1.23456}, "First step after 1.23 s.")
+    event = ("help", "Shard 1 is done.")
     out = io.StringIO()
-    JsonLinesProgress(out).show_event(event)
-    assert _events(out) == [{"event": "start", "seconds": {"total": 1.235}}]
-    NoProgress().show_event(event)
-    TerminalProgress().show_event(event)
-    assert capsys.readouterr().err == "First step after 1.23 s.\n"
+    JsonLinesProgress(out).show_event(*event)
+    assert _events(out) == [{"event": "help", "message": "Shard 1 is done."}]
+    NoProgress().show_event(*event)
+    TerminalProgress().show_event(*event)
+    assert capsys.readouterr().err == "Shard 1 is done.\n"
 
 
 def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:

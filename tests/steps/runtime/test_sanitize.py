@@ -1,14 +1,13 @@
 """Untrusted text made safe to show, and to type."""
 
 import json
-import subprocess
 
 import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runtime.sanitize import (
+    format_command,
     holds_credentials,
-    quote_shell_word,
     redact_secrets,
     redact_uri,
     sanitize_json,
@@ -113,17 +112,6 @@ def test_a_secret_in_a_text_is_not_shown(text: str, shown: str) -> None:
     assert redact_secrets(text) == shown
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "plain/run",
-        "it's \x1b[31mred\\",
-        "\udcff",
-    ],
-)
-def test_a_word_reaches_the_program_as_it_was(text: str) -> None:
-    word = quote_shell_word(text)
-    assert word.isprintable()
-    command = ["bash", "-c", f"printf %s {word}"]
-    output = subprocess.run(command, check=True, capture_output=True).stdout
-    assert output.decode(errors="surrogateescape") == text
+def test_a_command_names_a_run_by_one_word_that_is_no_option() -> None:
+    assert format_command("verify", "it's; a run") == """imagekiln verify 'it'"'"'s; a run'"""
+    assert format_command("runs", "-out", "--json") == "imagekiln runs ./-out --json"

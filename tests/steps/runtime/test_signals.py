@@ -58,15 +58,6 @@ def test_each_further_ctrl_c_stops_at_once_and_deferred_blocks_too(before: Recor
     assert before.numbers == []
 
 
-def test_a_second_sigterm_changes_nothing(before: Recorder) -> None:
-    with stop_on_signals() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        requested_at = stop.requested_at
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.requested_at == requested_at
-    assert before.numbers == []
-
-
 def test_hangup_that_nohup_ignores_stays_ignored(before: Recorder) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with stop_on_signals(at_once=True) as stop:

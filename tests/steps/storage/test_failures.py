@@ -1,7 +1,6 @@
 """What failures of storage mean to the user."""
 
 import errno
-from pathlib import Path
 
 import aiohttp
 import botocore.exceptions
@@ -18,7 +17,6 @@ from imagekiln.steps.errors import (
 )
 from imagekiln.steps.storage.failures import (
     error_code,
-    error_reason,
     explain_storage_error,
     translate_errors,
 )
@@ -66,6 +64,7 @@ def answer_of_the_web(status: int) -> aiohttp.ClientResponseError:
         (PermissionError(errno.EACCES, "Permission denied"), StorageRefused),
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), Missing),
         (TimeoutError(), TryAgain),
+        (MemoryError(), TryAgain),
         (from_store("ExpiredToken", PermissionError), TryAgain),
         (from_store("RequestTimeTooSkewed", PermissionError), TryAgain),
         (from_store("AccessDenied", PermissionError), StorageRefused),
@@ -96,27 +95,3 @@ def test_other_errors_pass_unchanged() -> None:
         with pytest.raises(type(error)) as raised, translate_errors(WHERE):
             raise error
         assert raised.value is error
-
-
-def test_disk_that_refuses_is_explained_by_the_folder_that_is_there(tmp_path: Path) -> None:
-    missing = tmp_path / "out" / "run" / "a.parquet"
-    error = PermissionError(errno.EACCES, "Permission denied", str(missing))
-    refusal = explain_storage_error("out/run/a.parquet", error)
-    assert str(refusal) == (
-        "out/run/a.parquet: access was refused (Permission denied): this user lacks a right to "
-        f"{tmp_path}. Change its permissions, or choose another path."
-    )
-
-
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        ("TlsLink(host='10.0.0.1', port=1): refused", "refused"),
-        ("<urllib3.connection.HTTPConnection object at 0x7fa1>: no route", "no route"),
-        ("cannot identify image file <_io.BytesIO object at 0x7f5e>", "cannot identify image file"),
-        ("the check <function sharp at 0x7f5e> failed", "the check failed"),
-        ("prompt <lora:a:1> (host)", "prompt <lora:a:1> (host)"),
-    ],
-)
-def test_a_reason_shows_no_object_of_a_library(message: str, reason: str) -> None:
-    assert error_reason(ValueError(message)) == reason

@@ -6,12 +6,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.uri import MAX_TEXT_BYTES, locate_object, read_text, resolve_path
-
-
-@pytest.mark.parametrize("name", ["shapes/model_index.json", "prompts.parquet", "demo.yaml"])
-def test_bundled_names_lead_to_data_that_ships(name: str) -> None:
-    assert Path(resolve_path(f"bundled:{name}")).is_file()
+from imagekiln.steps.storage.uri import MAX_TEXT_BYTES, locate_object, read_text
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import json
 import traceback
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,22 +10,11 @@ import yaml
 
 import imagekiln
 from imagekiln.results import RunResult
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate import tune
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.storage import open_store
 from tests.faults import manifests
 from tests.runs import PROMPTS, fill, finished, not_ok, planned, settings, write_prompts
-from tests.workflows.cli.commands import kiln
-
-
-class Printer:
-    """That of IPython, as far as it is used."""
-
-    printed = ""
-
-    def text(self, text: str) -> None:
-        """Print."""
-        self.printed += text
 
 
 @pytest.fixture
@@ -52,28 +41,6 @@ def test_a_job_runs_from_its_file_and_again_has_nothing_to_do(job_file: Path) ->
     assert (again.uri, again.before) == (result.uri, True)
 
 
-def test_results_are_shown_as_the_commands_print_them(job_file: Path, tmp_path: Path) -> None:
-    estimated = imagekiln.estimate(job_file)
-    assert repr(estimated).startswith("Estimate(")
-    assert str(estimated) == kiln("estimate", str(job_file)).stdout.strip()
-    result = imagekiln.run(job_file)
-    exported = imagekiln.export(result.uri, tmp_path / "exported")
-    shown = {
-        ("verify", result.uri): imagekiln.verify(result.uri),
-        ("runs", str(tmp_path / "out")): imagekiln.runs(tmp_path / "out")[0],
-        ("export", result.uri, str(tmp_path / "other")): replace(
-            exported, uri=str(tmp_path / "other")
-        ),
-        ("forget", result.uri, "--id", "row-2"): imagekiln.forget(result.uri, ids=["row-2"]),
-    }
-    for command, value in shown.items():
-        printed = kiln(*command).stdout.strip()
-        assert str(value) == printed
-        printer = Printer()
-        value._repr_pretty_(printer, False)  # type: ignore[attr-defined]  # as IPython does
-        assert printer.printed == str(value)
-
-
 def test_progress_is_shown_where_it_is_asked_for(
     job_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,11 +57,6 @@ def test_steps_one_by_one_make_the_dataset(job_file: Path) -> None:
         assert imagekiln.generate(run, shard) is None
     assert imagekiln.aggregate(run).ok == 6
     assert imagekiln.verify(run).ok == 6
-
-
-def test_settings_go_on_top_of_the_file(job_file: Path) -> None:
-    job = imagekiln.read_job(job_file, ["shard.images=3", "defaults.steps=2"])
-    assert (job.shard.images, job.defaults.steps) == (3, 2)
 
 
 def test_date_names_the_run_and_fills_the_prompts(job_file: Path) -> None:
@@ -162,12 +124,6 @@ def test_reproduced_image_is_equal_and_written(run_folder: Path, tmp_path: Path)
     assert (tmp_path / "again.png").is_file()
 
 
-def test_runs_are_compared_on_a_page(run_folder: Path, tmp_path: Path) -> None:
-    result = imagekiln.diff(run_folder, run_folder, tmp_path / "page")
-    assert (result.both, result.rms) == (20, 0.0)
-    assert Path(result.page).is_file()
-
-
 def test_leftovers_are_listed_and_removed_only_on_request(tmp_path: Path) -> None:
     output = tmp_path / "out"
     run = Path(planned(tmp_path, str(output)).uri)
@@ -178,16 +134,13 @@ def test_leftovers_are_listed_and_removed_only_on_request(tmp_path: Path) -> Non
     assert not [*run.glob("shards/*")]
 
 
-def test_tuning_is_written_to_the_file(job_file: Path, tmp_path: Path) -> None:
+def test_tuning_is_written_to_the_file(
+    job_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "tune", partial(tune.tune, max_batch=1))
     lines: list[str] = []
     file = tmp_path / "tuning.yaml"
-    result = imagekiln.tune(job_file, file, [(64, 32)], minutes=0, report=lines.append)
+    result = imagekiln.tune(job_file, file, [(64, 32)], report=lines.append)
     assert [(entry.width, entry.height) for entry in result.entries] == [(64, 32)]
     assert file.is_file()
     assert lines
-
-
-def test_job_of_plain_values_says_what_to_correct() -> None:
-    shapes = {"id": "bundled:shapes", "dtype": "fp32"}
-    with pytest.raises(BadInput, match=r'model\.dtype is "fp32"; it should be'):
-        imagekiln.job(name="a", prompts="a.parquet", output="out", model=shapes)

@@ -26,10 +26,8 @@ PUBLIC = [
 ]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_completion_shows_exactly_the_public_names(module: str) -> None:
-    public = import_module(module)
-    assert dir(public) == sorted(public.__all__)
+def test_completion_shows_exactly_the_public_names() -> None:
+    assert dir(imagekiln) == sorted(imagekiln.__all__)
 
 
 @pytest.mark.parametrize(("module", "name"), PUBLIC)

@@ -144,14 +144,6 @@ def test_no_text_of_a_schedule_forges_the_line_of_another(argo: Memory) -> None:
     assert "\x1b" not in output
 
 
-def test_name_may_be_written_as_it_is_printed(argo: Memory, name: str) -> None:
-    argo.end(name, "Succeeded")
-    listed, _, _ = kiln("workflows").stdout.partition(": ")
-    assert listed == f"images/{name}"
-    assert CliRunner().invoke(main, ["watch", listed]).stdout == f"{listed}: Succeeded\n"
-    assert kiln("watch", listed).stdout == f"{listed}: Succeeded\n"
-
-
 @pytest.mark.usefixtures("argo")
 def test_backfill_without_a_schedule_names_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
@@ -189,10 +181,6 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ("submit", "{job}", "--date", "2026-13-01"),
             "date '2026-13-01': is not an ISO 8601 date.",
         ),
-        (
-            ("schedule", "backfill", "{job}", "--from", "2026-11-07", "--to", "2026-11-01"),
-            "backfill: the last day, 2026-11-01, is before the first, 2026-11-07. Swap them.",
-        ),
         (("submit", "{job}"), "kubeconfig: names no cluster"),
     ],
 )
@@ -218,11 +206,3 @@ def test_a_job_with_paths_of_this_machine_is_refused_before_any_cluster_is_asked
     done = CliRunner().invoke(main, [*command, str(tmp_path / "job.yaml")])
     assert done.exit_code == 2
     assert "output is 'out', a path on this machine" in done.stderr
-
-
-def test_submit_says_that_pods_import_scores_from_their_image(argo: Memory, tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(f"{JOB}scores: {{a: {{kind: own, entry: 'beside:score'}}}}")
-    done = CliRunner().invoke(main, ["submit", str(tmp_path / "job.yaml")])
-    assert done.exit_code == 0, done.output
-    assert "Pods import beside:score from their container image" in done.stderr
-    assert argo.objects

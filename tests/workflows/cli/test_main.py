@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from imagekiln.steps.maintain import verify as verification
 from imagekiln.steps.runs.keys import commit_key, part_key
@@ -33,14 +32,6 @@ COMMANDS = {
     "Datasets": ["export", "push", "forget"],
     "Steps that pods run": ["plan", "aggregate"],
 }  # fmt: skip
-FIRST_COMMANDS = {
-    "On this machine": ["init", "estimate", "preview", "run", "demo"],
-    "On a cluster": [
-        "manifests", "doctor", "submit", "watch", "workflows", "logs", "stop", "schedule"
-    ],
-    "After a run": ["runs", "verify", "retry", "reproduce", "gallery"],
-    "Datasets": ["export", "forget"],
-}  # fmt: skip
 ON_SCHEDULES = ("create", "list", "pause", "resume", "delete", "backfill")
 HIDDEN_COMMANDS = ("rewrite", "generate", "copy", "fetch", "outcome", "publish")
 ALL_COMMANDS = [
@@ -59,21 +50,12 @@ def listed_commands(text: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)], ids=str)
-def test_first_help_shows_what_people_need_and_how_to_see_the_rest(
+def test_help_lists_commands_under_their_purposes_and_fits_a_terminal(
     arguments: tuple[str, ...],
 ) -> None:
     text = kiln(*arguments).output
-    assert listed_commands(text) == FIRST_COMMANDS
-    assert text.splitlines()[-1] == "All commands: imagekiln --help --all"
-
-
-@pytest.mark.parametrize("arguments", [("--help", "--all"), ("-h", "--all"), ("--all", "--help")])
-def test_help_with_all_lists_every_command_under_its_purpose(arguments: tuple[str, ...]) -> None:
-    assert listed_commands(kiln(*arguments).output) == COMMANDS
-
-
-def test_every_summary_is_whole_and_fits_a_terminal() -> None:
-    lines = kiln("--help", "--all").output.splitlines()
+    assert listed_commands(text) == COMMANDS
+    lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert not any(line.endswith("...") and "Usage" not in line for line in lines)
 
@@ -90,26 +72,6 @@ def test_every_parameter_of_a_command_has_help_and_every_command_an_example(comm
         found = found.commands[action]
     for parameter in found.params:
         assert getattr(parameter, "help", None), parameter.name
-
-
-@pytest.mark.parametrize(
-    ("words", "completions"),
-    [
-        ("imagekiln wo", {"plain,workflows"}),
-        ("imagekiln schedule p", {"plain,pause"}),
-        ("imagekiln run --da", {"plain,--date"}),
-        ("imagekiln plan --device c", {"plain,cpu", "plain,cuda"}),
-        ("imagekiln run jo", {"file,jo"}),
-    ],
-)
-def test_shell_completion_knows_commands_options_and_files(
-    words: str, completions: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("_IMAGEKILN_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
-    done = CliRunner().invoke(main, prog_name="imagekiln")
-    assert set(done.output.split()) == completions
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ import pytest
 import yaml
 
 from imagekiln.steps.job.reader import read_job
-from imagekiln.steps.storage import filesystem
-from tests.mounts import small_disk
 from tests.workflows.cli.commands import kiln
 
 NOWHERE = "/proc/no/such/folder"
@@ -36,15 +34,6 @@ def test_init_writes_a_job_that_can_be_read(prompts: str, name: str, tmp_path: P
     assert done.exit_code == 0, done.output
     job = read_job(str(file))
     assert (job.name, job.prompts, job.model.id) == (name, prompts, "bundled:shapes")
-
-
-def test_init_says_which_extra_the_prompts_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(filesystem.EXTRA_MODULES, "gcs", "no_such_module")
-    done = kiln("init", "gs://bucket/p.csv", "--to", str(tmp_path / "job.yaml"))
-    assert done.exit_code == 0
-    assert "gs://bucket/p.csv: gs:// needs an extra: pip install 'imagekiln[gcs]'" in done.stderr
 
 
 @pytest.mark.quick_cases(2)
@@ -141,14 +130,3 @@ def test_manifests_are_those_of_the_package(tmp_path: Path) -> None:
     assert all((overlay / resource).exists() for resource in resources)
     assert kiln("manifests", str(folder)).exit_code == 2
     assert kiln("manifests", NOWHERE).exit_code == 2
-
-
-def test_manifests_are_whole_or_not_there(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 64) as disk:
-        folder = disk / "cluster"
-        done = kiln("manifests", str(folder))
-        assert not folder.exists()
-    assert done.exit_code == 75
-    assert done.stderr == (
-        f"{folder}: the disk is full, or can hold no more files. Free some space and run again.\n"
-    )

@@ -6,9 +6,9 @@ from typing import cast
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.workflows.client.api import KubernetesApi
 from imagekiln.workflows.client.argo_server import ArgoServer
 from imagekiln.workflows.client.http import ApiConnection
-from imagekiln.workflows.client.kubernetes import KubernetesApi
 from imagekiln.workflows.objects import Json, get_mapping
 
 Api = type[ArgoServer | KubernetesApi]
@@ -47,7 +47,7 @@ def connected(api: Api, connection: Recorder) -> ArgoServer | KubernetesApi:
 
 
 @BOTH
-@pytest.mark.parametrize("name", ["", "..", "a/b", "a?b", "a%2fb", "a\nb", "-a", "A", "a" * 254])
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a?b", "a%2fb", "a\nb", "a" * 254])
 def test_name_that_would_lead_to_another_url_is_rejected(api: Api, name: str) -> None:
     connection = Recorder(stored={})
     argo = connected(api, connection)
@@ -57,19 +57,6 @@ def test_name_that_would_lead_to_another_url_is_rejected(api: Api, name: str) ->
         with pytest.raises(BadInput, match="is not a valid object name"):
             argo.stop(namespace, workflow)
     assert not connection.asked
-
-
-@BOTH
-def test_name_that_is_not_in_the_namespace_is_said_with_the_list_of_those_that_are(
-    api: Api,
-) -> None:
-    argo = connected(api, Recorder())
-    with pytest.raises(Missing, match="Looked for in namespace a: see `imagekiln workflows -n a`"):
-        argo.get("Workflow", "a", "night")
-    with pytest.raises(Missing, match="see `imagekiln schedule list -n a`"):
-        argo.set_suspended("a", "night", suspended=True)
-    with pytest.raises(Missing, match=r'"night" not found\.$'):  # no command lists templates
-        argo.get("WorkflowTemplate", "a", "night")
 
 
 def test_workflow_is_stopped_and_terminated_by_either_api() -> None:
@@ -94,29 +81,30 @@ def test_schedule_is_deleted_without_the_workflows_that_it_started(api: Api) -> 
     assert not of_workflow, "its pods would be left"
 
 
-def test_schedule_that_argos_server_replaces_keeps_when_it_last_fired() -> None:
+def test_schedule_that_argos_server_replaces_keeps_its_pause_and_when_it_last_fired() -> None:
     last = {"cronworkflows.argoproj.io/last-used-schedule": "CRON_TZ=UTC 30 1 * * *"}
     title = {"workflows.argoproj.io/title": "night"}
     metadata: Json = {"name": "night", "namespace": "images"}
     status = {"lastScheduledTime": "2026-11-21T01:30:00Z"}
     stored = metadata | {"annotations": last, "resourceVersion": "7"}
-    connection = Recorder(stored={"metadata": stored, "status": status})
+    old: Json = {"schedules": ["30 1 * * *"], "suspend": True}
+    connection = Recorder(stored={"metadata": stored, "status": status, "spec": old})
     manifest: Json = {"kind": "CronWorkflow", "metadata": metadata | {"annotations": title}}
+    manifest["spec"] = {"schedules": ["0 3 * * *"]}
     connected(ArgoServer, connection).apply(manifest)
     (_, (method, _, _, body)) = connection.asked
     replacement = get_mapping(body, "cronWorkflow")
     assert (method, replacement["status"]) == ("PUT", status)
+    assert replacement["spec"] == {"schedules": ["0 3 * * *"], "suspend": True}
     assert get_mapping(replacement, "metadata", "annotations") == last | title
     assert get_mapping(replacement, "metadata")["resourceVersion"] == "7"
 
 
-def test_events_of_a_pod_come_from_either_api() -> None:
+def test_events_are_those_of_the_pod() -> None:
     event: Json = {"reason": "Pulling"}
-    end = '{"error":{"grpc_code":8,"message":"EOF"}}'
-    server = connected(ArgoServer, Recorder('{"result":{"reason":"Pulling"}}', "", end))
-    kubernetes = connected(KubernetesApi, Recorder(stored={"items": [event]}))
-    for argo in (server, kubernetes):
-        assert argo.pod_events("images", "postcards-1") == [event]
+    connection = Recorder(stored={"items": [event]})
+    assert connected(KubernetesApi, connection).pod_events("images", "postcards-1") == [event]
+    assert "name=postcards-1" in str(connection.asked)
 
 
 @BOTH
@@ -132,7 +120,6 @@ def test_log_that_is_not_followed_has_an_end(api: Api) -> None:
     [
         ('{"error":{"http_code":404,"message":"pods \\"a\\" not found"}}', Missing, "not found"),
         ('{"error":{"http_code":500}}', BadInput, "gave no reason"),
-        ("<html>", BadInput, "is not JSON"),
     ],
 )
 def test_log_of_argos_server_is_lines_until_an_error(

@@ -4,7 +4,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows.client.client import submit
-from imagekiln.workflows.client.failures import Forbidden, LoginRefused
+from imagekiln.workflows.client.http import Forbidden, LoginRefused
 from imagekiln.workflows.client.logs import logs
 from imagekiln.workflows.objects import Json
 from tests.workflows.client.postcards import NAMESPACE, postcards
@@ -16,6 +16,7 @@ def shard_node(workflow: str, number: int, **values: object) -> Json:
     node: Json = {
         "id": f"{workflow}-{number}",
         "type": "Pod",
+        "phase": "Running",
         "templateName": "generate",
         "inputs": {"parameters": parameters},
     }
@@ -34,47 +35,7 @@ def test_logs_are_of_all_pods_or_of_one_shards(argo: Memory) -> None:
         list(logs(name, NAMESPACE, 7, argo))
 
 
-def plan_node(pods: str) -> Json:
-    """The node of a plan that is made, with the number of pods that it says."""
-    outputs = {"parameters": [{"name": "pods", "value": pods}]}
-    return {
-        "id": "p",
-        "type": "Pod",
-        "templateName": "plan",
-        "phase": "Succeeded",
-        "outputs": outputs,
-    }
-
-
-def test_shard_that_the_run_does_not_have_is_not_waited_for(argo: Memory) -> None:
-    name = submit(postcards(), argo=argo).name
-    argo.end(name, "Succeeded", nodes={"p": plan_node("3")})
-    for shard in (3, 9):
-        with pytest.raises(Missing, match=f"has 3 shards, so no shard {shard}"):
-            list(logs(name, NAMESPACE, shard, argo))
-    with pytest.raises(Missing, match="has no pod of shard 2 yet"):
-        list(logs(name, NAMESPACE, 2, argo))
-
-
-@pytest.mark.parametrize(("gone", "says"), [(1, "pod {0}-generate-0 has"), (2, "2 pods have")])
-def test_logs_that_went_with_their_pods_are_explained_once(
-    argo: Memory, gone: int, says: str
-) -> None:
-    name = submit(postcards(), argo=argo).name
-    pods = range(gone + 1)
-    nodes = {str(number): shard_node(name, number, phase="Succeeded") for number in pods}
-    argo.end(name, "Succeeded", nodes=nodes)
-    # Argo's server sends nothing; Kubernetes knows no such pod.
-    remains: tuple[dict[str, list[str]], ...] = ({f"{name}-generate-0": []}, {})
-    for remaining in remains:
-        argo.logged = remaining | {f"{name}-generate-{gone}": ["drawn"]}
-        drawn, explanation = logs(name, NAMESPACE, argo=argo)
-        assert drawn == f"generate {gone}: drawn"
-        assert explanation.startswith(says.format(name) + " no log any more: Argo deletes")
-        assert "archive_logs: true" in explanation
-
-
-OUT_OF_MEMORY = "OOMKilled (exit code 137)"
+KILLED = "OOMKilled (exit code 137)"
 OVER_QUOTA = 'pods "postcards" is forbidden: exceeded quota: gpus'
 EXECUTOR_LINE = 'time=1 level=INFO msg="exited" argo=true'
 
@@ -82,31 +43,21 @@ EXECUTOR_LINE = 'time=1 level=INFO msg="exited" argo=true'
 @pytest.mark.parametrize(
     ("node", "lines", "says"),
     [
-        (
-            {"phase": "Failed", "message": OUT_OF_MEMORY},
-            [EXECUTOR_LINE],
-            f" wrote nothing to its log. Argo says of it: Failed, {OUT_OF_MEMORY}",
-        ),
-        (
-            {"phase": "Error", "message": OVER_QUOTA, "type": "Retry"},
-            [],
-            f" has no log. Argo says of it: Error, {OVER_QUOTA}",
-        ),
-        (
-            {"phase": "Succeeded"},
-            [EXECUTOR_LINE],
-            " wrote nothing to its log. Argo says of it: Succeeded",
-        ),
+        ({"phase": "Failed", "message": KILLED}, [EXECUTOR_LINE], f"Failed, {KILLED}"),
+        ({"phase": "Error", "message": OVER_QUOTA, "type": "Retry"}, None, f"Error, {OVER_QUOTA}"),
+        ({"phase": "Succeeded"}, [], "Succeeded"),  # Argo's server sends nothing
+        ({"phase": "Succeeded"}, None, "Succeeded"),  # Kubernetes knows no such pod
     ],
-    ids=["killed for memory", "never admitted", "silent"],
+    ids=["killed for memory", "never admitted", "gone for Argo", "gone for Kubernetes"],
 )
-def test_log_that_never_was_is_not_called_deleted(
-    argo: Memory, node: Json, lines: list[str], says: str
+def test_pod_without_a_log_is_explained(
+    argo: Memory, node: Json, lines: list[str] | None, says: str
 ) -> None:
     name = submit(postcards(), argo=argo).name
     argo.end(name, "Running", nodes={"0": shard_node(name, 0, **node)})
-    argo.logged = {f"{name}-generate-0": lines}
-    assert list(logs(name, NAMESPACE, 0, argo)) == [f"pod {name}-generate-0{says}"]
+    argo.logged = {} if lines is None else {f"{name}-generate-0": lines}
+    (line,) = logs(name, NAMESPACE, 0, argo)
+    assert line.startswith(f"pod {name}-generate-0 has no log ({says}). `archive_logs: true`")
 
 
 @pytest.mark.parametrize("refusal", [Forbidden("access denied."), LoginRefused("log in.")])

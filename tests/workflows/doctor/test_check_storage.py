@@ -5,9 +5,10 @@ import pytest
 
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.job.tuning_file import add_tuning_entry
+from imagekiln.steps.job.tuning_file import add_tuning_entries
 from imagekiln.steps.storage import filesystem, open_store
 from imagekiln.steps.storage.filesystem import S3_OPTIONS
+from imagekiln.workflows.doctor.check import DoctorCheck
 from imagekiln.workflows.doctor.check_storage import (
     check_export,
     check_output,
@@ -37,9 +38,15 @@ def test_bucket_that_refuses_to_overwrite_is_ok_and_left_empty(s3_bucket: str) -
 
 
 def test_destination_of_an_export_must_take_an_object(s3_bucket: str) -> None:
-    assert check_export(f"{s3_bucket}/copy").verdict == "ok"
+    def finding(uri: str) -> DoctorCheck | None:
+        return check_export(_job(s3_bucket, export=[{"format": "parquet", "to": uri}]))
+
+    assert check_export(_job(s3_bucket)) is None
+    there, absent = finding(f"{s3_bucket}/copy"), finding(f"{s3_bucket}-not/copy")
+    assert there is not None
+    assert there.verdict == "ok"
     assert fsspec.filesystem("s3").find(s3_bucket) == []
-    assert "no such bucket" in check_export(f"{s3_bucket}-not").says
+    assert "no such bucket" in str(absent)
 
 
 @pytest.mark.parametrize(("risk", "verdict"), [("refuse", "wrong"), ("accept", "ok")])
@@ -114,45 +121,30 @@ def test_machine_without_credentials_cannot_tell(
     assert "no credentials" in finding.says
 
 
-def test_prompts_that_can_be_read_are_ok(s3_bucket: str) -> None:
-    open_store(f"{s3_bucket}/prompts").create("a.parquet", b"PAR1")
-    finding = check_prompts(_job(s3_bucket))
-    assert (finding.verdict, finding.says) == (
-        "ok",
-        f"{s3_bucket}/prompts/*.parquet can be read with this machine's credentials.",
-    )
+def test_prompts_must_be_there(s3_bucket: str) -> None:
+    def finding(name: str) -> DoctorCheck:
+        return check_prompts(_job(s3_bucket, prompts=f"{s3_bucket}/prompts/{name}"))
 
-
-def test_folder_that_is_named_like_a_file_is_ok(s3_bucket: str) -> None:
-    open_store(f"{s3_bucket}/prompts/day.parquet").create("land=de/part-0.parquet", b"PAR1")
-    job = _job(s3_bucket, prompts=f"{s3_bucket}/prompts/day.parquet")
-    assert check_prompts(job).verdict == "ok"
-
-
-@pytest.mark.parametrize("name", ["*.parquet", "a.parquet"])
-def test_missing_prompts_are_wrong(s3_bucket: str, name: str) -> None:
-    finding = check_prompts(_job(s3_bucket, prompts=f"{s3_bucket}/prompts/{name}"))
-    assert finding.verdict == "wrong"
-    assert "no such file" in finding.says
-
-
-def test_prompts_of_a_date_are_unknown() -> None:
-    assert (
-        check_prompts(_job("s3://bucket", prompts="s3://bucket/{date}.parquet")).verdict
-        == "unknown"
-    )
+    for name in ("*.parquet", "a.parquet"):
+        assert (finding(name).verdict, "no such file" in finding(name).says) == ("wrong", True)
+    store = open_store(f"{s3_bucket}/prompts")
+    store.create("a.parquet", b"PAR1")
+    says = f"{s3_bucket}/prompts/*.parquet can be read with this machine's credentials."
+    assert (finding("*.parquet").verdict, finding("*.parquet").says) == ("ok", says)
+    store.create("day.parquet/land=de/part-0.parquet", b"PAR1")
+    assert finding("day.parquet").verdict == "ok", "a folder may be named like a file"
+    assert finding("{date}.parquet").verdict == "unknown"
 
 
 def test_tuning_file_must_be_readable(s3_bucket: str) -> None:
     name = f"{s3_bucket}/tuning.yaml"
     job = _job(s3_bucket, batch={"tuning": name})
-    assert check_tuning(job).verdict == "wrong"
-    add_tuning_entry(name, entry())
-    finding = check_tuning(job)
-    assert finding.verdict == "ok"
-    assert finding.says == f"{name} can be read."
+    assert check_tuning(_job(s3_bucket)) is None
+    assert "wrong" in str(check_tuning(job))
+    add_tuning_entries(name, entry())
+    assert f"{name} can be read." in str(check_tuning(job))
     open_store(s3_bucket).replace("tuning.yaml", b"entries: []")
-    assert "is not a tuning file" in check_tuning(job).says
+    assert "is not a tuning file" in str(check_tuning(job))
 
 
 @pytest.mark.parametrize("key", ["prompts", "output"])

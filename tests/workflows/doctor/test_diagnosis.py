@@ -16,7 +16,7 @@ from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.doctor.diagnosis import diagnose
 from tests.jobs import SHAPES
-from tests.kube import H100, Kube, put_repository
+from tests.kube import Kube, put_repository
 
 # Of a job with the profile `gpu`, in order.
 EVERY_CHECK = [
@@ -77,8 +77,10 @@ def test_cluster_that_lacks_nothing_exits_with_0(job: str) -> None:
     assert "wrong " not in done.stdout.replace("0 wrong", "")
 
 
-def test_every_check_is_made_in_order(job: str) -> None:
+def test_every_check_is_made_in_order(job: str, kube: Kube) -> None:
     assert list(_verdicts(_doctor(job, "--format", "json"))) == EVERY_CHECK
+    # Nothing is written to the cluster.
+    assert all("accessreviews" in each for each in kube.requests if not each.startswith("GET"))
 
 
 def test_missing_prerequisite_is_printed_with_its_remedy_and_exits_with_2(
@@ -89,9 +91,8 @@ def test_missing_prerequisite_is_printed_with_its_remedy_and_exits_with_2(
     assert done.exit_code == 2
     assert (
         "wrong    gpu-nodes: No node advertises nvidia.com/gpu.\n"
-        "         -> Install the NVIDIA GPU Operator, "
+        "         -> Install the device plugin that advertises it, such as "
     ) in done.stdout
-    assert "1 wrong" in done.stdout
 
 
 def test_api_that_does_not_answer_exits_with_75_after_one_request(job: str, kube: Kube) -> None:
@@ -103,51 +104,29 @@ def test_api_that_does_not_answer_exits_with_75_after_one_request(job: str, kube
     assert len(kube.requests) == 1
 
 
-def test_without_kubeconfig_what_needs_no_cluster_is_checked(job: str, tmp_path: Path) -> None:
+def test_without_kubeconfig_what_needs_no_cluster_is_checked(
+    job: str, kube: Kube, tmp_path: Path
+) -> None:
     (tmp_path / "kubeconfig").unlink()
     done = _doctor(job)
     assert done.exit_code == 2
-    *checks, reason, remedy, counts = done.stdout.splitlines()
+    *checks, reason, remedy = done.stdout.splitlines()
     names = [line.split(":")[0].split()[1] for line in checks]
     assert names == LOCAL_CHECKS
     assert reason.startswith("wrong    kubernetes: kubeconfig: ")
     assert remedy.startswith("         -> Set KUBECONFIG; for commands other than doctor, --server")
-    assert "1 wrong" in counts
     assert not done.stderr
-    assert _verdicts(_doctor(job, "--format", "json"))["kubernetes"] == "wrong"
-
-
-def test_argo_server_is_checked_without_kubeconfig(job: str, kube: Kube, tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").unlink()
     kube.argo = "v4.0.7"
     verdicts = _verdicts(_doctor(job, "--server", kube.url, "--format", "json"))
     assert (verdicts["argo-server"], verdicts["kubernetes"]) == ("ok", "wrong")
 
 
 def test_what_the_user_cannot_read_is_never_wrong(job: str, kube: Kube) -> None:
-    kube.unreadable = {
-        "namespaces",
-        "nodes",
-        "configmaps",
-        "serviceaccounts",
-        "resourcequotas",
-        "limitranges",
-    }
-    kube.unreadable |= {"workflows", "workflowtemplates", "deployments", "daemonsets", "pods"}
+    plurals = "namespaces nodes configmaps serviceaccounts resourcequotas workflowtemplates"
+    kube.unreadable = {*plurals.split(), "workflows", "deployments"}
     done = _doctor(job, "--format", "json")
     assert done.exit_code == 0
     assert sum(verdict == "unknown" for verdict in _verdicts(done).values()) >= 8
-
-
-def test_nothing_is_written_to_the_cluster(job: str, kube: Kube) -> None:
-    _doctor(job)
-    assert all("accessreviews" in each for each in kube.requests if not each.startswith("GET"))
-
-
-def test_argo_server_reports_its_version(job: str, kube: Kube) -> None:
-    kube.argo = "v3.5.1"
-    done = _doctor(job, "--server", kube.url, "--format", "json")
-    assert _verdicts(done)["argo-version"] == "wrong"
 
 
 def test_cluster_is_chosen_by_context(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,39 +136,13 @@ def test_cluster_is_chosen_by_context(job: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text(
-        "description: Ours\ncache: {claim: models}\nsharing: {semaphore: gpu}\n"
-        "queue: {name: imagekiln}\n"
-        "report_artifact: false\n"
-        "generate: {runtime_class: nvidia, priority_class: imagekiln-batch}\n"
-    )
-    checks = diagnose(
-        read_job(job, [f"cluster.profile={tmp_path / 'own.yaml'}"]), kube.connection()
-    )
-    verdicts = {each.name: each.verdict for each in checks}
+    own = "description: Ours\nlike: dra\ncache: {claim: models}\nqueue: {name: imagekiln}\n"
+    (tmp_path / "own.yaml").write_text(f"{own}report_artifact: false\n")
+    job_with_profile = read_job(job, [f"cluster.profile={tmp_path / 'own.yaml'}"])
+    verdicts = {each.name: each.verdict for each in diagnose(job_with_profile, kube.connection())}
     assert "artifact-repository" not in verdicts
-    expected = {
-        "model-cache": "wrong",
-        "semaphore": "ok",
-        "queue": "wrong",
-        "runtime-class": "wrong",
-        "priority-class": "ok",
-    }
+    expected = {"model-cache": "wrong", "queue": "wrong", "gpu-claim": "wrong", "gpu-nodes": "ok"}
     assert expected.items() <= verdicts.items()
-
-
-def test_token_of_the_hub_is_checked_if_this_machine_has_one(
-    job: str, kube: Kube, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_token")
-    checks = diagnose(read_job(job, ["model.id=org/gated"]), kube.connection())
-    assert "hub-token" in {each.name for each in checks}
-
-
-def test_gpu_by_claim_is_checked_by_claim(job: str, kube: Kube) -> None:
-    checks = diagnose(read_job(job, ["cluster.profile=dra"]), kube.connection())
-    verdicts = {each.name: each.verdict for each in checks}
-    assert (verdicts["gpu-claim"], verdicts["gpu-nodes"]) == ("wrong", "ok")
 
 
 def test_address_that_nothing_listens_at_is_named(job: str, tmp_path: Path) -> None:
@@ -203,21 +156,3 @@ def test_address_that_nothing_listens_at_is_named(job: str, tmp_path: Path) -> N
     assert f"{address}: did not answer (" in done.stderr
     assert "host=" not in done.stderr
     assert "Check the address and the network" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("profile", "labels", "verdict"),
-    [
-        ("h100", {"nvidia.com/gpu.memory": "81559"}, "ok"),
-        ("h100", {"nvidia.com/gpu.memory": "20"}, "wrong"),
-        ("mig-1g-10gb", {"nvidia.com/mig-1g.10gb.memory": "21"}, "wrong"),
-        ("mig-1g-10gb", {"nvidia.com/gpu.memory": "20"}, "unknown"),
-    ],
-)
-def test_weights_are_compared_with_the_memory_of_the_gpus(
-    job: str, kube: Kube, profile: str, labels: dict[str, str], verdict: str
-) -> None:
-    slices = {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "7"}
-    kube.node("gpu-0", {**H100, "nvidia.com/gpu.memory": "", **labels}, has=slices)
-    verdicts = _verdicts(_doctor(job, "--set", f"cluster.profile={profile}", "--format", "json"))
-    assert verdicts["gpu-memory"] == verdict

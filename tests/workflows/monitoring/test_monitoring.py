@@ -113,7 +113,7 @@ def test_each_metric_of_ours_in_use_is_served() -> None:
     pods = {metric.full_name for metric in ours.METRICS}
     runs = {
         f"{argo.SERVED_PREFIX}{metric.name}"
-        for metric in [*argo.run_metrics(), *argo.shard_metrics()]
+        for metric in [*argo.plan_metrics(), *argo.outcome_metrics(), *argo.shard_metrics()]
     }
     queries = [*RULE_QUERIES, *(query.expression for query in panel_queries())]
     text = re.sub(r"_(?:bucket|sum|count)\b", "", " ".join(queries))

@@ -2,13 +2,11 @@
 
 import base64
 import json
-import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from imagekiln.steps.errors import StorageRefused
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.pod import outcome
 from imagekiln.workflows.pod.outcome import MAX_FAILURES
@@ -31,60 +29,34 @@ def _environment(**variables: str) -> dict[str, str]:
     } | variables
 
 
-def test_failing_pod_leaves_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def termination_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "termination-log"
     file.touch()
     monkeypatch.setattr(outcome, "TERMINATION_LOG", file)
-    result = CliRunner().invoke(main, ["plan", str(tmp_path / "none.yaml")])
+    return file
+
+
+def test_failing_pod_leaves_its_reason(termination_log: Path) -> None:
+    result = CliRunner().invoke(main, ["plan", "none.yaml"])
     assert result.exit_code == 2
-    assert "none.yaml" in file.read_text(encoding="utf-8")
-
-
-def test_reason_that_cannot_be_left_changes_no_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "termination-log"
-    file.touch()
-    monkeypatch.setattr(outcome, "TERMINATION_LOG", file)
+    assert "none.yaml" in termination_log.read_text(encoding="utf-8")
     outcome.write_termination_message("\N{SNOWMAN}" * 5000)
-    assert file.stat().st_size <= 2000  # Kubernetes keeps 4096 bytes of all containers
+    assert termination_log.stat().st_size <= 2000  # Kubernetes keeps 4096 bytes of all containers
+
+
+def test_reason_that_cannot_be_left_changes_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcome, "TERMINATION_LOG", Path("/proc/self/status"))  # a file to read
-    result = CliRunner().invoke(main, ["plan", str(tmp_path / "none.yaml")])
+    result = CliRunner().invoke(main, ["plan", "none.yaml"])
     assert (result.exit_code, result.exception.__class__) == (2, SystemExit)
 
 
-def test_refused_key_is_named_by_its_secret_in_pods_alone() -> None:
-    refused = StorageRefused("s3://a: access was refused.")
-    refused.__cause__ = PermissionError()
-    key = {"AWS_ACCESS_KEY_ID": "mine"}
-    assert outcome.explain_in_pod(refused, key) == str(refused)
-    in_pod = key | {"IMAGEKILN_ATTEMPT": "0"}
-    assert outcome.explain_in_pod(refused, in_pod).endswith("from Secret s3-credentials.")
-    assert "Secret" not in outcome.explain_in_pod(StorageRefused("no such bucket."), in_pod)
-
-
-@pytest.mark.parametrize(
-    "variable",
-    [
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "HF_TOKEN",
-        "IMAGEKILN_C2PA_KEY",
-        "IMAGEKILN_WEBHOOK",
-        "IMAGEKILN_WEBHOOK_AUTHORIZATION",
-    ],
-)
-def test_reason_shows_no_credential(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
-    file = tmp_path / "termination-log"
-    file.touch()
-    monkeypatch.setattr(outcome, "TERMINATION_LOG", file)
-    variables = {variable: "plain-5c2fbd4e9"}
+@pytest.mark.parametrize("variable", outcome.SECRET_VARIABLES)
+def test_reason_shows_no_credential(termination_log: Path, variable: str) -> None:
     for job in ("plain-5c2fbd4e9.yaml", "http://127.0.0.1:9/job.yaml?X-Amz-Signature=5c2fbd4e9"):
-        result = CliRunner(env=variables).invoke(main, ["plan", job])
+        result = CliRunner(env={variable: "plain-5c2fbd4e9"}).invoke(main, ["plan", job])
         assert result.exit_code in (2, 75)
-        for text in (result.output, file.read_text(encoding="utf-8")):
+        for text in (result.output, termination_log.read_text(encoding="utf-8")):
             assert "5c2fbd4e9" not in text
             assert "***" in text
 
@@ -97,10 +69,15 @@ def test_outcome_is_reported_with_its_failures_and_dataset() -> None:
 
 
 def test_list_of_failures_that_was_cut_off_is_reported_as_it_is() -> None:
-    cut = base64.b64encode(FAILURES[:30].encode()).decode()
-    result = _run_exit_handler(IMAGEKILN_FAILURES=cut)
+    result = _run_exit_handler(IMAGEKILN_FAILURES=base64.b64encode(FAILURES[:30].encode()).decode())
     assert result.exit_code == 0
     assert "displayName" in result.stdout
+
+
+def _second_line(nodes: list[dict[str, str]]) -> str:
+    """The second line of the report on a workflow with these failed nodes."""
+    failures = base64.b64encode(json.dumps(json.dumps(nodes)).encode()).decode()
+    return _run_exit_handler(IMAGEKILN_FAILURES=failures).stdout.splitlines()[1]
 
 
 def _node(name: str, template: str, message: str) -> dict[str, str]:
@@ -123,9 +100,7 @@ def test_second_line_is_the_cause_and_no_attempt_that_a_later_one_made_up_for() 
         _node("shard(3:13)(0)", "generate", "pod deleted"),
         _node("publish-report", "publish-report", "main: Error (exit code 75): no answer"),
     ]
-    failures = base64.b64encode(json.dumps(json.dumps(nodes)).encode()).decode()
-    result = _run_exit_handler(IMAGEKILN_FAILURES=failures)
-    assert result.stdout.splitlines()[1] == "Cause: generate of shard 13: GPU 0 fell off the bus"
+    assert _second_line(nodes) == "Cause: generate of shard 13: GPU 0 fell off the bus"
 
 
 def test_cause_names_no_shard_where_prompts_were_not_rewritten() -> None:
@@ -134,21 +109,10 @@ def test_cause_names_no_shard_where_prompts_were_not_rewritten() -> None:
         _node("rewriter(1:1)", "rewrite", "retryStrategy.expression evaluated to false"),
         _node("rewriter(1:1)(0)", "rewrite", failure),
     ]
-    failures = base64.b64encode(json.dumps(json.dumps(nodes)).encode()).decode()
-    result = _run_exit_handler(IMAGEKILN_FAILURES=failures)
-    second = result.stdout.splitlines()[1]
-    assert second == "Cause: rewrite: kiln/writer: no such model on the hub."
+    assert _second_line(nodes) == "Cause: rewrite: kiln/writer: no such model on the hub."
 
 
-def _cut(nodes: list[dict[str, str]]) -> str:
-    """The start of a list that is too long, as the exit handler gets it."""
-    text = json.dumps(json.dumps(nodes))
-    assert len(text) > MAX_FAILURES_CHARS
-    return base64.b64encode(text[:MAX_FAILURES_CHARS].encode()).decode()
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_list_of_failures_that_is_too_long_has_a_cause_and_is_lines(seed: int) -> None:
+def test_list_of_failures_that_is_too_long_has_a_cause_and_is_lines() -> None:
     nodes = [
         _node("plan(0)", "plan", "main: Error (exit code 75): the hub did not answer"),
         _node("aggregate", "aggregate", "retryStrategy.expression evaluated to false"),
@@ -159,13 +123,15 @@ def test_list_of_failures_that_is_too_long_has_a_cause_and_is_lines(seed: int) -
         reason = 'main: Error (exit code 2): "a \\ LoRA" does not fit'
         nodes += [_node(name, "generate", "No more retries left")]
         nodes += [_node(f"{name}(0)", "generate", reason)]
-    chance(seed).shuffle(nodes)  # as Go's maps do
-    first, second, *failures = _run_exit_handler(IMAGEKILN_FAILURES=_cut(nodes)).stdout.splitlines()
+    chance(0).shuffle(nodes)  # as Go's maps do
+    text = json.dumps(json.dumps(nodes))[:MAX_FAILURES_CHARS]
+    cut = base64.b64encode(text.encode()).decode()
+    first, second, *failures = _run_exit_handler(IMAGEKILN_FAILURES=cut).stdout.splitlines()
     assert first.startswith("images/postcards-1: Failed.")
     assert second == 'Cause: generate: "a \\ LoRA" does not fit'
     assert len(failures) == MAX_FAILURES + 1
     assert failures[0] == f"{nodes[0]['displayName']}: {nodes[0]['message']}"
-    assert re.fullmatch(r"\.\.\. and at least \d+ more", failures[-1])
+    assert failures[-1] == "... and more"
 
 
 def test_failure_of_characters_that_go_quotes_in_its_own_way_is_read() -> None:

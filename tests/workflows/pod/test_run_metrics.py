@@ -15,7 +15,7 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.pod.run_metrics import EndedWorkflow, run_metric_values
+from imagekiln.workflows.pod.outputs import EndedWorkflow, run_metric_values
 from imagekiln.workflows.templates.metrics import (
     IMAGE_STATUSES,
     SPENT_FIGURES,
@@ -113,17 +113,13 @@ def test_images_of_a_run_that_was_not_aggregated_are_missing() -> None:
         assert (values["ok"], values["missing"]) == ("0", "20")
 
 
-def test_run_that_was_never_planned_has_numbers_too() -> None:
+def test_run_that_was_never_planned_has_numbers_and_the_name_of_its_workflow() -> None:
     values = _values(UNSET)
-    assert values["job"] == "unknown"
     assert (values["seconds"], values["ok"], values["missing"]) == ("0", "0", "0")
-
-
-def test_job_that_was_never_planned_is_named_by_its_workflow() -> None:
+    assert values["job"] == _values(replace(UNSET, labels='{"a": "b"}'))["job"] == "unknown"
     labeled = replace(UNSET, labels=ENDED.labels)
-    assert _values(labeled)["job"] == "of-the-label"
-    assert _values(replace(labeled, job="unknown"))["job"] == "of-the-label"
-    assert _values(replace(UNSET, labels='{"a": "b"}'))["job"] == "unknown"
+    for unnamed in (labeled, replace(labeled, job="unknown")):
+        assert _values(unnamed)["job"] == "of-the-label"
 
 
 def test_incomplete_run_leaves_figures_and_the_exit_handler_a_value_of_every_metric(

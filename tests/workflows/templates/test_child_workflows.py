@@ -10,7 +10,6 @@ import yaml
 from imagekiln.steps.job.fields import OBJECT_NAME_PATTERN
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile, Toleration
-from imagekiln.workflows.templates.child_workflows import MAX_PODS
 from imagekiln.workflows.templates.workflow import cron_workflow_name
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from tests.workflows.argo_variables import fill_in
@@ -101,7 +100,7 @@ def test_pod_that_creates_further_workflows_is_placed_as_the_profiles_cpu_steps(
     assert "priorityClassName" not in _templates()["further-one"]
 
 
-def _templates(profile: Profile | None = None, max_pods: int = MAX_PODS) -> dict[str, Any]:
+def _templates(profile: Profile | None = None) -> dict[str, Any]:
     profile = profile or load_profile("gpu")
-    template: dict[str, Any] = build_workflow_template(profile, NAMESPACE, max_pods=max_pods)
+    template: dict[str, Any] = build_workflow_template(profile, NAMESPACE)
     return {part["name"]: part for part in template["spec"]["templates"]}

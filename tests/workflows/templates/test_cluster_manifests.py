@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from imagekiln.workflows.cli.local import tune
-from imagekiln.workflows.doctor.check_quota import get_quantities, resources_by_step
+from imagekiln.workflows.doctor.check_profile import get_quantities, usage_by_step
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from imagekiln.workflows.templates.yaml import to_yaml
@@ -96,11 +96,6 @@ def test_pod_that_asks_nothing_of_kubernetes_has_no_token(file: str) -> None:
     assert pod["automountServiceAccountToken"] is False
 
 
-def test_settings_of_a_controller_are_those_that_argo_3_6_starts_with() -> None:
-    file = CLUSTER / "overlays/own-namespace/controller.yaml"
-    assert set(yaml.safe_load(file.read_text(encoding="utf-8"))["data"]) == {"retentionPolicy"}
-
-
 def test_batches_that_give_way_still_make_a_pool_grow() -> None:
     text = (CLUSTER / "base/priority.yaml").read_text(encoding="utf-8")
     values = {
@@ -142,7 +137,9 @@ def test_queue_of_the_example_is_that_of_the_profile_and_covers_all_that_its_pod
     assert local["spec"]["clusterQueue"] == queue["metadata"]["name"]
 
     (group,) = queue["spec"]["resourceGroups"]
-    requests = resources_by_step(profile)["generate"].requests
+    usage = usage_by_step(profile)["generate"]
+    prefix = "requests."
+    requests = {key.removeprefix(prefix): usage[key] for key in usage if key.startswith(prefix)}
     assert set(requests) == set(group["coveredResources"])
     for flavor in group["flavors"]:
         quotas = {each["name"]: each["nominalQuota"] for each in flavor["resources"]}
@@ -150,17 +147,6 @@ def test_queue_of_the_example_is_that_of_the_profile_and_covers_all_that_its_pod
         pods = amounts["nvidia.com/gpu"]
         short = {name for name, amount in requests.items() if amount * pods > amounts[name]}
         assert not short, f"{flavor['name']} has fewer of these than its {pods} GPUs need"
-
-
-def test_pool_of_the_karpenter_example_takes_pods_that_scale_from_zero() -> None:
-    (pool,) = read_gpu_manifests("karpenter.yaml")
-    pod = load_profile("scale-from-zero").generate
-    template = pool["spec"]["template"]
-    assert pod.node_selector.items() <= template["metadata"]["labels"].items()
-    assert {taint["key"] for taint in template["spec"]["taints"]} <= {
-        toleration.key for toleration in pod.tolerations
-    }
-    assert pool["spec"]["disruption"]["consolidationPolicy"] == "WhenEmpty"
 
 
 def test_warm_node_gives_way_to_urgent_batches_and_makes_a_pool_grow() -> None:

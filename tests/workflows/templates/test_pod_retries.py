@@ -17,22 +17,20 @@ from imagekiln.workflows.templates.pod_retries import (
 RETRIES_SO_FAR = (0, 1, 2, 50)
 
 
-@pytest.mark.parametrize("exit_code", ["2", "3"])
-def test_mistake_of_the_user_and_incomplete_run_are_never_retried(exit_code: str) -> None:
-    assert [_is_retried(exit_code, retries) for retries in RETRIES_SO_FAR] == [False] * 4
-
-
-@pytest.mark.parametrize("exit_code", ["75", "-1", "128", "137", "143"])
-def test_what_may_pass_is_retried_up_to_the_limit(exit_code: str) -> None:
-    assert [_is_retried(exit_code, retries) for retries in RETRIES_SO_FAR] == [True] * 4
-
-
-@pytest.mark.parametrize("exit_code", ["0", "1", "134", "139", "255"])
-def test_unexplained_exit_code_is_retried_while_fewer_than_two_retries_were_made(
-    exit_code: str,
+@pytest.mark.parametrize(
+    ("exit_codes", "decisions"),
+    [
+        (("2", "3"), [False] * 4),
+        (("75", "-1", "128", "137", "143"), [True] * 4),
+        (("0", "1", "134", "139", "255"), [True, True, False, False]),
+    ],
+    ids=["a mistake or an incomplete run", "it may pass", "unexplained"],
+)
+def test_exit_code_decides_up_to_how_many_retries(
+    exit_codes: tuple[str, ...], decisions: list[bool]
 ) -> None:
-    decisions = [_is_retried(exit_code, retries) for retries in RETRIES_SO_FAR]
-    assert decisions == [True, True, False, False]
+    for exit_code in exit_codes:
+        assert [_is_retried(exit_code, retries) for retries in RETRIES_SO_FAR] == decisions
 
 
 def test_pod_out_of_memory_is_retried_whatever_its_exit_code() -> None:
@@ -58,32 +56,21 @@ NO_API_SERVER = (
 )
 
 
-def test_pod_that_awaits_a_child_workflow_is_not_retried_once_the_child_has_failed() -> None:
-    decisions = [
-        _is_retried("64", retries, FAILED_CHILD, CHILD_RETRY_EXPRESSION)
-        for retries in RETRIES_SO_FAR
-    ]
-    assert decisions == [False] * 4
-
-
 @pytest.mark.parametrize(
-    ("exit_code", "message"),
+    ("exit_code", "message", "is_retried"),
     [
-        ("64", NO_API_SERVER),
-        ("-1", "pod deleted"),
-        ("137", "main: OOMKilled (exit code 137)"),
-        ("143", "The node was low on resource: memory."),
-        ("0", ""),
+        ("64", FAILED_CHILD, False),
+        ("64", NO_API_SERVER, True),
+        ("-1", "pod deleted", True),
+        ("137", "main: OOMKilled (exit code 137)", True),
+        ("0", "", True),
     ],
 )
-def test_pod_that_awaits_a_child_workflow_is_retried_whatever_else_ended_it(
-    exit_code: str, message: str
+def test_pod_that_awaits_a_child_workflow_is_retried_unless_the_child_has_failed(
+    exit_code: str, message: str, is_retried: bool
 ) -> None:
-    decisions = [
-        _is_retried(exit_code, retries, message, CHILD_RETRY_EXPRESSION)
-        for retries in RETRIES_SO_FAR
-    ]
-    assert decisions == [True] * 4
+    for retries in RETRIES_SO_FAR:
+        assert _is_retried(exit_code, retries, message, CHILD_RETRY_EXPRESSION) is is_retried
 
 
 def _is_retried(

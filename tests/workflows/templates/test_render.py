@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagekiln.workflows.templates.render import render_manifests
+from imagekiln.workflows.templates.workflow import render_manifests
 from tests.workflows.goldens import FOLDER, JOB, goldens
 
 FILES = sorted(FOLDER.rglob("*.yaml"))

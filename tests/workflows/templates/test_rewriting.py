@@ -5,12 +5,10 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.profiles.profile import GpuSharing, Profile
-from imagekiln.workflows.templates.render import render_manifests
-from imagekiln.workflows.templates.workflow import require_reachable_paths
+from imagekiln.workflows.templates.workflow import render_manifests
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from tests.workflows.argo_pods import containers, pods
 from tests.workflows.goldens import JOB, NAMESPACE
@@ -106,9 +104,3 @@ def test_render_prints_the_template_that_a_job_needs() -> None:
     names = [manifest["metadata"]["name"] for manifest in printed]
     assert names == ["imagekiln-gpu-rewrite"] * 2
     assert printed[1]["spec"]["submit"]["workflowTemplateRef"]["name"] == names[0]
-
-
-def test_language_model_of_this_machine_is_refused() -> None:
-    require_reachable_paths(_job(rewrite={"model": {"id": "/opt/writer"}}))
-    with pytest.raises(BadInput, match=r"rewrite\.model\.id is './writer', a path on this"):
-        require_reachable_paths(_job(rewrite={"model": {"id": "./writer"}}))

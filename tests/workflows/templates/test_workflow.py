@@ -2,7 +2,6 @@
 
 import base64
 import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,12 +10,11 @@ import yaml
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates.render import render_manifests
 from imagekiln.workflows.templates.workflow import (
     build_cron_workflow,
     build_workflow,
     job_parameter,
-    require_reachable_paths,
+    render_manifests,
 )
 from tests.workflows.argo_schemas import mistakes
 from tests.workflows.goldens import JOB, ODD
@@ -71,43 +69,6 @@ def test_settings_of_each_kind_reach_the_pods(change: dict[str, object]) -> None
     assert Job.model_validate(yaml.safe_load(job_parameter(job))) == job
 
 
-REFERENCES: dict[str, Callable[[str], dict[str, object]]] = {
-    "model.id": lambda place: {"model": {"id": place}},
-    "model.config": lambda place: {"model": {"id": "/opt/sd.safetensors", "config": place}},
-    "model.controlnet.id": lambda place: {"model": HUB | {"controlnet": {"id": place}}},
-    "model.ip_adapter.id": lambda place: {
-        "model": HUB | {"ip_adapter": {"id": place, "weight_name": "ip.safetensors"}}
-    },
-    "model.loras.a.id": lambda place: {"model": HUB | {"loras": {"a": {"id": place}}}},
-    "scores.a.id": lambda place: {"scores": {"a": {"kind": "clip_score", "id": place}}},
-    "scores.a.processor.id": lambda place: {
-        "scores": {"a": {"kind": "reward", "id": HUB["id"], "processor": {"id": place}}}
-    },
-    "scores.a.head": lambda place: {
-        "scores": {"a": {"kind": "aesthetic", "id": HUB["id"], "head": place}}
-    },
-    "passes.a.id": lambda place: {"passes": {"a": {"kind": "upscale", "id": place}}},
-    "passes.a.model.id": lambda place: {
-        "passes": {"a": {"kind": "refine", "model": {"id": place}}}
-    },
-    "passes.a.model.config": lambda place: {
-        "passes": {"a": {"kind": "refine", "model": {"id": "/opt/sd.safetensors", "config": place}}}
-    },
-    "rewrite.model.id": lambda place: {"rewrite": {"model": {"id": place}}},
-}
-
-
-@pytest.mark.parametrize("setting", REFERENCES)
-def test_a_model_on_this_machine_is_refused_whatever_needs_it(setting: str) -> None:
-    for place in (str(HUB["id"]), "/opt/models/other", "./other"):
-        job = Job.model_validate(JOB.model_dump() | REFERENCES[setting](place))
-        if place != "./other":
-            require_reachable_paths(job)
-            continue
-        with pytest.raises(BadInput, match=rf"^{setting} is '\./other', a path on this machine"):
-            require_reachable_paths(job)
-
-
 def test_same_job_renders_the_same_workflow_name_and_another_another() -> None:
     names = [_name(build_workflow(job, load_profile("gpu"))) for job in (JOB, JOB, ODD)]
     assert names[0] == names[1] != names[2]
@@ -119,7 +80,6 @@ def test_same_job_renders_the_same_workflow_name_and_another_another() -> None:
         {"prompts": "./a.parquet"},
         {"output": "/data"},
         {"output": "file:///data"},
-        {"model": {"id": "./model"}},
         {"batch": {"tuning": "tuning.yaml"}},
         {"export": [{"to": "copies"}]},
     ],

@@ -18,7 +18,6 @@ from tests.workflows.argo_pods import (
     Object,
     containers,
     pods,
-    read_patch,
     with_defaults,
 )
 from tests.workflows.argo_schemas import mistakes
@@ -96,19 +95,6 @@ def test_exit_handler_finds_a_node_where_the_other_steps_find_none() -> None:
         assert limits["ephemeral-storage"] == "2048Mi"
 
 
-@pytest.mark.quick_cases(6)
-@EVERY_PROFILE
-def test_every_step_has_its_home_and_a_scratch_folder_that_it_may_write(name: str) -> None:
-    for step, pod in _pods(name).items():
-        if step == "further-one":
-            continue
-        main = containers(pod)["main"]
-        assert main["command"] == ["imagekiln"]
-        assert {"name": "HOME", "value": "/tmp"} in main["env"]  # noqa: S108
-        mounts = {mount["name"] for mount in main["volumeMounts"]}
-        assert "tmp" in mounts <= {volume["name"] for volume in pod["volumes"]}
-
-
 COMMON = {"HOME": "/home", "HF_HOME": "/hub", "IMAGEKILN_LOG": "text"}
 
 
@@ -133,30 +119,6 @@ def test_every_variable_has_one_value_and_that_of_the_profile(
         expected = of_generate if step == "generate" else of_steps
         assert by_name.keys() >= COMMON.keys()
         assert by_name.items() >= expected.items()
-
-
-@pytest.mark.quick_cases(6)
-@EVERY_PROFILE
-def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -> None:
-    # Argo evaluates them in the text of the patch, and reads that as YAML afterwards.
-    spec = _template(name)["spec"]
-    for template in spec["templates"]:
-        patch = with_defaults(template, spec).get("podSpecPatch", "")
-        if "container" not in template or "{{" not in patch:
-            continue
-        by_name = {item["name"]: item for item in read_patch(patch, {})["containers"]}
-        assert f"'{by_name['main']['resources']['limits']['memory']}'" in patch
-
-
-@pytest.mark.quick_cases(6)
-@EVERY_PROFILE
-def test_images_are_plain_names_that_kustomize_and_policies_find(name: str) -> None:
-    profile = load_profile(name)
-    for step, pod in _pods(name).items():
-        if step != "further-one":
-            of_gpu = step in ("generate", "fetch")
-            expected = profile.generate.image if of_gpu else profile.steps.image
-            assert containers(pod)["main"]["image"] == expected
 
 
 def test_run_may_name_images_of_its_own() -> None:
@@ -197,32 +159,6 @@ def test_only_pods_are_retried_never_a_whole_dag(name: str) -> None:
         is_pod = "container" in template or "resource" in template
         # Without a strategy, `retries` in a pod's patch and environment would mean nothing.
         assert ("retryStrategy" in with_defaults(template, spec)) == is_pod
-
-
-def test_cpu_steps_keep_off_gpu_nodes_and_ask_for_no_gpu() -> None:
-    for step, pod in _pods("cached-claim").items():
-        if step == "generate":
-            continue
-        terms = pod["affinity"]["nodeAffinity"][NODE_LABELS]["nodeSelectorTerms"]
-        gpu_label = {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"}
-        assert gpu_label in terms[0]["matchExpressions"]
-        resources = containers(pod)["main"]["resources"]
-        assert {*resources["requests"], *resources["limits"]} <= {
-            "cpu",
-            "memory",
-            "ephemeral-storage",
-        }
-        assert "tolerations" not in pod
-
-
-@pytest.mark.quick_cases(6)
-@EVERY_PROFILE
-def test_generate_runs_where_its_profile_puts_it_and_never_where_cpu_steps_do(name: str) -> None:
-    profile = load_profile(name)
-    affinity = _pods(name)["generate"]["affinity"].get("nodeAffinity", {})
-    terms = affinity.get(NODE_LABELS, {}).get("nodeSelectorTerms", [{"matchExpressions": []}])
-    labels = {expression["key"] for expression in terms[0]["matchExpressions"]}
-    assert labels == {label.key for label in profile.generate.labels}
 
 
 def test_settings_of_the_cpu_steps_stay_theirs() -> None:
@@ -275,38 +211,6 @@ def test_notification_links_to_the_node_that_has_the_report() -> None:
     assert [artifact["name"] for artifact in artifacts] == ["report"]
 
 
-def test_figures_of_an_incomplete_run_reach_the_exit_handler() -> None:
-    # Argo saves parameters in order, up to the first without a file or a default: `ok`, there.
-    (outputs,) = (
-        part["outputs"]["parameters"]
-        for part in _template("gpu")["spec"]["templates"]
-        if part["name"] == "aggregate"
-    )
-    assert [output["name"] for output in outputs] == ["figures", "ok"]
-
-
-NAMES_AND_NUMBERS = {
-    "--workflow={{workflow.namespace}}/{{workflow.name}}",
-    "--status={{workflow.status}}",
-    "--labels={{workflow.labels.json}}",
-    "--created-at={{workflow.creationTimestamp.s}}",
-    "--job={{workflow.outputs.parameters.job_name}}",
-    "--images={{workflow.outputs.parameters.images}}",
-    "--figures={{workflow.outputs.parameters.figures}}",
-}
-
-
-def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
-    inputs = ("run", "shard", "judge")
-    allowed = {f"{{{{inputs.parameters.{name}}}}}" for name in inputs} | NAMES_AND_NUMBERS
-    allowed.add("--run={{inputs.parameters.run}}")
-    for name in ("gpu", "cached-claim", "gpu-4"):
-        rewriting = build_workflow_template(load_profile(name), NAMESPACE, rewrites=True)
-        for template in cast("dict[str, Any]", rewriting)["spec"]["templates"]:
-            arguments = template.get("container", {}).get("args", [])
-            assert {argument for argument in arguments if "{{" in argument} <= allowed
-
-
 def _secrets(pod: Object) -> set[str]:
     """The Secrets that a pod has, by whatever container, way and key."""
     names: set[str] = set()
@@ -335,40 +239,6 @@ def _all_pods(profile: str) -> dict[str, Object]:
 
 def _template(profile: str) -> dict[str, Any]:
     return build_workflow_template(load_profile(profile), NAMESPACE)
-
-
-@pytest.mark.parametrize("archived", [False, True])
-def test_logs_are_archived_only_where_the_profile_says_so(archived: bool) -> None:
-    profile = load_profile("gpu").model_copy(update={"archive_logs": archived})
-    template = cast("dict[str, Any]", build_workflow_template(profile, "images"))
-    assert template["spec"]["archiveLogs"] is archived
-
-
-def test_artifact_store_decides_about_the_exit_handler_alone() -> None:
-    """Argo fails a pod whose artifact cannot be stored, and mounts the store's Secret into it."""
-    template = cast("dict[str, Any]", build_workflow_template(load_profile("gpu"), "images"))
-    parts = template["spec"]["templates"]
-    storing = [part["name"] for part in parts if part.get("outputs", {}).get("artifacts")]
-    assert storing == ["publish-report"]
-    publishing = next(part for part in parts if part["name"] == "publish-report")
-    assert publishing["retryStrategy"] == {"limit": 0}
-    assert publishing["timeout"] == "2m"
-
-
-def test_profile_without_reports_in_argo_publishes_none() -> None:
-    profile = load_profile("gpu").model_copy(update={"report_artifact": False})
-    template = cast("dict[str, Any]", build_workflow_template(profile, "images"))
-    assert "publish-report" not in json.dumps(template)
-
-
-def test_nodes_can_be_drained_unless_the_profile_says_otherwise() -> None:
-    profile = load_profile("gpu")
-    guarded = profile.model_copy(update={"disruption_budget": True})
-    specs = [
-        cast("dict[str, Any]", build_workflow_template(each, "images"))["spec"]
-        for each in (profile, guarded)
-    ]
-    assert [spec.get("podDisruptionBudget") for spec in specs] == [None, {"minAvailable": 9999}]
 
 
 def test_exit_handler_cannot_fail_the_workflow() -> None:
@@ -406,13 +276,6 @@ def test_kueue_admits_the_pods_with_gpus_and_no_others(tmp_path: Path) -> None:
     assert labels["generate"]["kueue.x-k8s.io/priority-class"] == "nightly"
 
 
-def test_time_in_a_queue_is_no_time_of_the_shard(tmp_path: Path) -> None:
-    generate = own_template(tmp_path, "queue: {name: research}\ngenerate: {hours: 2}\n")["generate"]
-    assert generate["activeDeadlineSeconds"] == 7200, "counted from when a node accepts the pod"
-    assert "timeout" not in generate, "counted from when Argo creates the pod"
-    assert "maxDuration" not in generate["retryStrategy"]["backoff"]
-
-
 def test_teams_share_a_semaphore_or_a_mutex_of_another_namespace(tmp_path: Path) -> None:
     text = "sharing: {semaphore: gpu, mutex: images, namespace: platform}\n"
     parts = own_template(tmp_path, text)
@@ -421,12 +284,12 @@ def test_teams_share_a_semaphore_or_a_mutex_of_another_namespace(tmp_path: Path)
     assert semaphore["namespace"] == mutex["namespace"] == "platform"
 
 
-def test_nothing_else_starts_before_a_canary_is_good() -> None:
-    (main,) = (item for item in _template("gpu")["spec"]["templates"] if item["name"] == "main")
-    tasks = {task["name"]: task for task in main["dag"]["tasks"]}
-    assert tasks["canary"]["when"] == "{{tasks.plan.outputs.parameters.canary}} == 1"
-    for name in ("generate", "generate-further"):
-        assert tasks[name]["depends"] == "(canary.Succeeded || canary.Skipped)"
-    # Where it failed, its own sentence is the workflow's: nobody counts what is missing.
-    assert "canary.Failed" not in tasks["aggregate"]["depends"]
-    assert "(canary.Succeeded || canary.Skipped || canary.Omitted)" in tasks["aggregate"]["depends"]
+def test_switches_of_a_profile_reach_the_template() -> None:
+    changes = {"archive_logs": True, "report_artifact": False, "disruption_budget": True}
+    for profile in (load_profile("gpu"), load_profile("gpu").model_copy(update=changes)):
+        template = cast("dict[str, Any]", build_workflow_template(profile, "images"))
+        spec = template["spec"]
+        assert spec["archiveLogs"] is profile.archive_logs
+        assert ("publish-report" in json.dumps(spec)) is profile.report_artifact
+        budget = {"minAvailable": 9999} if profile.disruption_budget else None
+        assert spec.get("podDisruptionBudget") == budget

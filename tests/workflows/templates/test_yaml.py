@@ -9,7 +9,6 @@ from imagekiln.workflows.templates.yaml import (
     MAX_LINE,
     Unquoted,
     to_yaml,
-    to_yaml_documents,
 )
 from tests.workflows.goldens import NAMESPACE
 
@@ -18,12 +17,6 @@ from tests.workflows.goldens import NAMESPACE
 def test_yaml_reads_back_as_what_was_rendered(name: str) -> None:
     template = build_workflow_template(load_profile(name), NAMESPACE)
     assert yaml.safe_load(to_yaml(template)) == template
-
-
-def test_texts_of_users_get_no_comments() -> None:
-    text = "startingDeadlineSeconds: 1\n\narchiveLogs: {}\n- onExit: group"
-    manifest = {"spec": {"job": text, "list": [text], "last": f"{text}\n"}, "text": f"{text}\n\n"}
-    assert yaml.safe_load(to_yaml_documents([manifest])) == manifest
 
 
 @pytest.mark.parametrize(

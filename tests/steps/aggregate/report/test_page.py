@@ -10,16 +10,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from imagekiln.steps.aggregate.device_time import (
-    DeviceUsage,
-    Spending,
-    UseAmounts,
-    summarize_throughput,
-)
-from imagekiln.steps.aggregate.distributions import Bin, Distributions, Histogram
-from imagekiln.steps.aggregate.image_counts import FailureCause
-from imagekiln.steps.aggregate.report.contact_sheet import Sample
+from imagekiln.steps.aggregate.device_time import Spending, UseSeconds, summarize_throughput
+from imagekiln.steps.aggregate.image_counts import Bin, Distributions, FailureCause, Histogram
 from imagekiln.steps.aggregate.report.page import ReportData, render_report
+from imagekiln.steps.aggregate.report.pictures import Pictures
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import Incomplete
@@ -33,6 +27,7 @@ from imagekiln.steps.runtime.figures import format_duration
 from imagekiln.steps.runtime.sanitize import sanitize_page_text as visible
 from imagekiln.steps.storage import open_store
 from tests.runs import PROMPTS, encoded, fill, finished, not_ok, planned, settings
+from tests.steps.aggregate.tables import manifest
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -144,23 +139,14 @@ def test_links_are_relative_to_files_that_are_there(hostile: PlanResult) -> None
     assert within
     assert {value[1:] for value in within} <= places
     assert len(links) == 2 * len(HOSTILE)  # a thumbnail of each image, and the image
+    stored = {encoded(place % 4).content for place in range(len(HOSTILE), 2 * len(HOSTILE))}
+    images = [link for link in links if link.startswith("images/")]
+    assert {(Path(hostile.uri) / "report" / image).read_bytes() for image in images} == stored
     for link in links:
         parts = urlsplit(link)
         assert (parts.scheme, parts.netloc) == ("", "")
         assert not link.startswith("/")
         assert (Path(hostile.uri) / "report" / link).is_file()
-
-
-def test_a_thumbnail_leads_to_the_image_as_it_is_stored(tmp_path: Path) -> None:
-    planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
-    fill(planned_run)
-    aggregate(planned_run.uri)
-    links = [link["href"] for link in Page(_html(planned_run.uri)).named("a")]
-    images = [Path(planned_run.uri, "report", link) for link in links if not link.startswith("#")]
-    assert [image.read_bytes() for image in images] == [
-        encoded(place).content for place in range(4)
-    ]
-    assert all(image.suffix == ".png" for image in images)
 
 
 @pytest.fixture(scope="module")
@@ -172,15 +158,13 @@ def summary(hostile: PlanResult) -> Summary:
 def test_large_images_are_not_all_copied_beside_the_report(
     hostile: PlanResult, summary: Summary
 ) -> None:
-    samples = [
-        Sample(f"{place:032x}", None, place, part_key(0, 0), 0, 50_000_000, "a", 4096, 4096)
-        for place in range(4)
-    ]
-    marked = {"low_contrast": samples[3:]}
+    size = {"width": [4096] * 4, "height": [4096] * 4, "byte_size": [50_000_000] * 4}
+    samples = manifest(4, contrast=[0.1] * 4, **size).to_pylist()
     found = replace(summary, marks={"low_contrast": 1})
-    data = ReportData("run", hostile.plan, found, samples, marked)
+    pictures = Pictures(samples, {"low_contrast": samples[3:]})
+    data = ReportData("run", hostile.plan, found, pictures)
     page = Page(render_report(data))
-    assert list(data.full_images) == [samples[3].image_id, samples[0].image_id]
+    assert list(data.full_images) == [samples[3]["image_id"], samples[0]["image_id"]]
     links = [link["href"] for link in page.named("a") if link["href"].startswith("images/")]
     assert len(links) == 3  # the marked image is shown twice
 
@@ -219,6 +203,9 @@ def test_a_finished_run_shows_its_model_device_and_time_by_stage(tmp_path: Path)
     assert any(text.endswith("float32, on cpu. PNG, lossless, in Parquet.") for text in page.texts)
     assert page.after("encode and hash") == format_duration(summary.seconds.encode)
     assert "Finished: all 20 images are ok." in page.texts
+    assert "No image was found by blank, safety, low_contrast, over_saturated." in page.texts
+    order = _places(_html(tmp_path / "run"), "verdict", "sheet", "gates", "output", "time")
+    assert order == sorted(order)
 
 
 def test_the_page_of_hostile_text_is_as_large_as_that_of_harmless_text(tmp_path: Path) -> None:
@@ -274,10 +261,10 @@ def large(hostile: PlanResult, summary: Summary) -> tuple[ReportData, str]:
         images=10_000_000,
         statuses={"ok": 9_000_000, "failed": 1_000_000},
         failures=failures,
-        throughput=summarize_throughput(2000, stats),
+        throughput=summarize_throughput(stats),
         distributions=Distributions(bins, bins),
         marks={"low_contrast": 53_000},
-        spending=Spending(UseAmounts(total=3.6e6), UseAmounts(total=2500.0)),
+        spending=Spending(UseSeconds(total=3.6e6), 2500.0),
         device_hours=1000.0,
         elapsed_seconds=20 * 3600.0,
         started_at=1_795_219_440.0,
@@ -285,9 +272,10 @@ def large(hostile: PlanResult, summary: Summary) -> tuple[ReportData, str]:
         seconds=StageSeconds(
             total=3.6e6, load=1e5, denoise=3e6, decode=3e5, denoise_waits=1e5, encode=2e6, write=1e5
         ),
-        usage=DeviceUsage(busy=0.95, peak_memory=31_400_000_000),
+        busy_share=0.95,
+        peak_memory=31_400_000_000,
     )
-    contents = ReportData("s3://bucket/a run", hostile.plan, sums, [])
+    contents = ReportData("s3://bucket/a run", hostile.plan, sums, Pictures())
     return contents, render_report(contents)
 
 
@@ -319,17 +307,6 @@ def _places(html: str, *names: str) -> list[int]:
     return [html.index(f'<h2 id="{name}"') for name in names]
 
 
-def test_pictures_are_between_the_verdict_and_the_figures(tmp_path: Path) -> None:
-    finished(tmp_path / "run")
-    html = _html(tmp_path / "run")
-    order = _places(html, "verdict", "sheet", "gates", "output", "time", "distributions")
-    assert order == sorted(order)
-    found_nothing = "No image was found by blank, safety, low_contrast, over_saturated."
-    assert found_nothing in Page(html).texts
-    assert "20 images" in Page(html).texts
-    assert 'id="cost"' not in html
-
-
 def test_a_sweep_is_its_grid_and_other_images_of_a_prompt_say_their_settings(
     tmp_path: Path,
 ) -> None:
@@ -353,12 +330,10 @@ def test_a_sweep_is_its_grid_and_other_images_of_a_prompt_say_their_settings(
 def test_of_many_images_some_from_all_over_the_run_are_unfolded(
     hostile: PlanResult, summary: Summary
 ) -> None:
-    samples = [
-        Sample(f"{place:032x}", None, place, part_key(0, 0), place, 1, f"number {place}", 16, 16)
-        for place in range(90)
-    ]
+    size = {"width": [16] * 90, "height": [16] * 90, "byte_size": [1] * 90}
+    pictures = Pictures(manifest(90, **size).to_pylist())
     large = replace(summary, images=1000, statuses={"ok": 1000})
-    html = render_report(ReportData("run", hostile.plan, large, samples))
+    html = render_report(ReportData("run", hostile.plan, large, pictures))
     unfolded, _, folded = html.partition("67 more images")
     assert Page(unfolded).named("img")[-1]["alt"] == "number 88"
     assert (len(Page(unfolded).named("img")), len(Page(folded).named("img"))) == (23, 67)

@@ -5,37 +5,36 @@ from collections.abc import Mapping, Sequence
 from html import unescape
 from pathlib import Path
 
-import pyarrow as pa
-
-from imagekiln.steps.aggregate.reconcile import ReconciledShard
-from imagekiln.steps.aggregate.report.sweep_grid import (
+from imagekiln.steps.aggregate.report.pictures import (
     MAX_CELLS,
     MAX_PROMPTS,
     MAX_VALUES,
     SweepGrid,
-    SweepSheet,
+    build_grid,
+    pick_sweep,
 )
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.plan.step import PlanResult, make_plan
-from imagekiln.steps.runs.image import CAPTION_SETTINGS
+from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import REPORT_KEY
 from imagekiln.steps.storage import open_store
 from tests.jobs import image_rows, write
 from tests.runs import fill, not_ok, settings
+from tests.steps.aggregate.tables import image_table, manifest
 
 HOSTILE = "</table><script>alert(1)</script> {{ 7 * 7 }} {a|b}"
 
 
-def _planned(folder: Path, sweep: Mapping[str, object]) -> PlanResult:
+def _job(folder: Path, sweep: Mapping[str, object]) -> Job:
     table = write(folder / "table.parquet", {"text": [HOSTILE, "a cat", "a dog"]})
     prompts = {"template": "{{ text }}", "table": table, "sweep": sweep}
     plain = settings(Path("unused"), str(folder / "out"), limits={"failed_share": 1.0})
-    return make_plan(validate_job({**plain, "prompts": prompts}))
+    return validate_job({**plain, "prompts": prompts})
 
 
 def test_each_image_is_where_its_prompt_and_settings_are(tmp_path: Path) -> None:
-    run = _planned(tmp_path, {"seed": [1, 2], "guidance": [1, 2.5, 5], "steps": [2]})
+    run = make_plan(_job(tmp_path, {"seed": [1, 2], "guidance": [1, 2.5, 5], "steps": [2]}))
     planned = image_rows(run).to_pylist()
     (failing,) = (
         index
@@ -71,51 +70,23 @@ def test_each_image_is_where_its_prompt_and_settings_are(tmp_path: Path) -> None
             assert place == (prompt_text, seed, guidance)
 
 
-def _shard(rows: Sequence[int]) -> ReconciledShard:
-    count = len(rows)
-    texts = {name: pa.nulls(count, pa.string()) for name in ("id", "marks_reason", "sha256")}
-    numbers = {name: [8] * count for name in ("width", "height", "byte_offset", "byte_size")}
-    floats = {name: pa.nulls(count, pa.float32()) for name in ("contrast", "saturation")}
-    manifest = pa.table(
-        {
-            "image_id": [f"{row:032x}" for row in rows],
-            "input_row": pa.array(rows, pa.int64()),
-            "image_index": pa.array([0] * count, pa.int64()),
-            "status": ["ok"] * count,
-            "prompt": [f"prompt {row // 400}" for row in rows],
-            **{name: [0] * count for name in CAPTION_SETTINGS},
-            "part": ["part"] * count,
-            "marks": pa.nulls(count, pa.list_(pa.string())),
-            "near_duplicate_of": pa.nulls(count, pa.string()),
-            **texts,
-            **numbers,
-            **floats,
-        }
-    )
-    return ReconciledShard(manifest, ())
-
-
-def _grid(settings: dict[str, tuple[int, ...]], shards: Sequence[Sequence[int]]) -> SweepGrid:
-    sheet = SweepSheet(settings)
-    for rows in shards:
-        sheet.add(_shard(rows))
-    grid = sheet.build(400 * 500)
+def _grid(job: Job, rows: Sequence[int]) -> SweepGrid:
+    prompts = [f"prompt {row // 400}" for row in rows]
+    images = manifest(len(rows), input_row=rows, prompt=prompts)
+    with image_table(job, images) as table:
+        numbers = pick_sweep(table, job)
+    grid = build_grid(job, images.take(numbers).to_pylist(), 400 * 500)
     assert grid is not None
     return grid
 
 
-def test_a_large_sweep_is_cut_to_its_first_prompts_and_values_and_says_so() -> None:
-    values = {"seed": tuple(range(20)), "steps": tuple(range(1, 21))}
-    rows = range(400 * 7, 400 * 500)  # the first seven prompts have no images in the run
-    shards = [rows[offset::4] for offset in range(4)]
-    grid = _grid(values, shards)
-    assert grid == _grid(values, shards[::-1])
+def test_a_large_sweep_is_cut_to_its_first_prompts_and_values_and_says_so(tmp_path: Path) -> None:
+    values = {"seed": list(range(20)), "steps": list(range(1, 21))}
+    # The first seven prompts have no images in the run.
+    grid = _grid(_job(tmp_path, values), range(400 * 7, 400 * 500))
     assert len(grid.columns) == len(grid.lines) == MAX_VALUES
     assert [prompt.prompt for prompt in grid.prompts] == ["prompt 7"]
-    assert len(grid.samples) <= MAX_CELLS
-    assert grid.note == (
-        "1 of 500 prompts, the first that have images in this run, 12 of 20 values of steps, "
-        "12 of 20 combinations of seed."
-    )
-    small = _grid({"steps": (1, 2)}, [range(2 * MAX_PROMPTS + 10)])
+    assert len(grid.images) <= MAX_CELLS
+    assert grid.note == "1 of 500 prompts, 144 of 400 images of each."
+    small = _grid(_job(tmp_path, {"steps": [1, 2]}), range(2 * MAX_PROMPTS + 10))
     assert len(small.prompts) == MAX_PROMPTS

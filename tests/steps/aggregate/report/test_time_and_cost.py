@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from imagekiln.steps.aggregate.device_time import DeviceUsage, summarize_throughput
+from imagekiln.steps.aggregate.device_time import summarize_throughput
 from imagekiln.steps.aggregate.report.tables import ShareTable
 from imagekiln.steps.aggregate.report.time_and_cost import (
     Bottleneck,
@@ -27,15 +27,9 @@ def test_the_breakdown_adds_up_to_all_of_the_time(busy: float | None, waits: flo
     took = StageSeconds(
         total=100.0, load=10.0, text=40.0, denoise=60.0, decode=10.0, denoise_waits=waits
     )
-    result = break_down_time(took, DeviceUsage(busy))
+    result = break_down_time(took, busy)
     assert min(result.values()) >= 0.0
     assert sum(result.values()) == pytest.approx(100.0) or busy is None
-
-
-def test_texts_encoded_during_a_batch_take_no_time_of_their_own() -> None:
-    assert break_down_time(SECONDS, DeviceUsage(busy=70 / 90))["text"] == pytest.approx(0.0)
-    assert break_down_time(SECONDS, DeviceUsage(busy=73 / 90))["text"] == pytest.approx(3.0)
-    assert break_down_time(SECONDS, DeviceUsage(busy=1.0))["text"] == 6.0
 
 
 TOOK = StageSeconds(
@@ -49,7 +43,7 @@ def _shares(table: ShareTable) -> dict[str, float]:
 
 
 def test_stages_add_up_to_all_of_the_time_and_concurrent_work_is_listed_apart() -> None:
-    sequential, concurrent = stage_tables(TOOK, DeviceUsage())
+    sequential, concurrent = stage_tables(TOOK, None)
     shares = _shares(sequential)
     assert shares["denoise"] == 0.7
     assert shares["wait"] == 0.1
@@ -64,7 +58,7 @@ def test_stages_add_up_to_all_of_the_time_and_concurrent_work_is_listed_apart() 
 
 def test_texts_encoded_during_a_batch_are_concurrent_work() -> None:
     seconds = StageSeconds(total=110.0, load=10.0, text=20.0, denoise=80.0, decode=15.0)
-    sequential, concurrent = stage_tables(seconds, DeviceUsage(busy=0.99))
+    sequential, concurrent = stage_tables(seconds, 0.99)
     # The device computed for 99 s, 95 of them at pictures.
     assert _shares(sequential)["encode texts"] == pytest.approx(4 / 110)
     assert _shares(concurrent) == {"encode texts, on the device": pytest.approx(16 / 110)}
@@ -72,18 +66,17 @@ def test_texts_encoded_during_a_batch_are_concurrent_work() -> None:
 
 def test_a_stage_that_took_nothing_has_no_line() -> None:
     seconds = StageSeconds(total=100.0, denoise=60.0, decode=40.0)
-    (sequential,) = stage_tables(seconds, DeviceUsage())
+    (sequential,) = stage_tables(seconds, None)
     assert list(_shares(sequential)) == ["denoise", "decode"]
-    _, concurrent = stage_tables(replace(seconds, safety=10.0), DeviceUsage())
+    _, concurrent = stage_tables(replace(seconds, safety=10.0), None)
     assert _shares(concurrent) == {"check safety": 0.1}
-    assert stage_tables(StageSeconds(), DeviceUsage()) == []
+    assert stage_tables(StageSeconds(), None) == []
 
 
 @pytest.mark.parametrize(
     ("rates", "title", "slowest"),
     [
         ((), None, []),
-        ((2.0,), "One shard made 2 images a second.", []),
         (
             (2.0, 4.0, 4.0),
             "3 shards made 2 to 4 images a second, 4 in the median; 1 made less than 80 % of it.",
@@ -98,16 +91,16 @@ def test_the_speed_of_shards_is_a_sentence_and_the_slow_ones_are_listed(
         ShardStats(number, 1, 100, 2, 8, "cpu", StageSeconds(100 / rate))
         for number, rate in enumerate(rates)
     ]
-    table = slow_shards_table(summarize_throughput(len(rates), stats))
+    table = slow_shards_table(summarize_throughput(stats))
     assert (table and table.title) == title
     assert [row[0] for row in (table.rows if table else ())] == slowest
 
 
-BUSY = DeviceUsage(busy=0.97)
+BUSY = 0.97
 FINE = StageSeconds(total=1000.0, load=20.0, denoise=850.0, decode=120.0, encode=500.0, write=100.0)
 
 
-def _bottleneck(used: DeviceUsage = BUSY, /, **changes: float) -> Bottleneck:
+def _bottleneck(used: float | None = BUSY, /, **changes: float) -> Bottleneck:
     result = find_bottleneck(replace(FINE, **changes), used)  # type: ignore[arg-type]  # of floats
     assert result is not None
     return result
@@ -116,7 +109,7 @@ def _bottleneck(used: DeviceUsage = BUSY, /, **changes: float) -> Bottleneck:
 @pytest.mark.parametrize(
     ("busy", "kind", "computed"),
     [
-        (0.97, "device", "97 % of the time after loading"),
+        (0.97, "device", "97 % of the time."),
         (0.6, "launching", "60 % of the time after loading"),
         (None, "device", "97 % of the time."),
     ],
@@ -124,7 +117,7 @@ def _bottleneck(used: DeviceUsage = BUSY, /, **changes: float) -> Bottleneck:
 def test_the_device_is_the_limit_or_it_is_given_too_little(
     busy: float | None, kind: str, computed: str
 ) -> None:
-    result = _bottleneck(DeviceUsage(busy))
+    result = _bottleneck(busy)
     assert result.kind == kind
     assert computed in result.sentence
     assert (result.advice == "") == (kind == "device")

@@ -258,15 +258,15 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
         ),
         (
             {"controlnet": {"id": "{pickles}"}},
-            "model.controlnet: .* has no \\*.safetensors. Pickles can run code",
+            "model.controlnet: .* has no \\*.safetensors, and pickles can run code",
         ),
         (
             {"ip_adapter": {"id": "{pickles}", "weight_name": "a.safetensors"}},
-            "has no a.safetensors. Pickles can",
+            "has no a.safetensors, and pickles can",
         ),
         (
             {"id": "{lcm}", "controlnet": {"id": "{control}"}},
-            "supports no ControlNet for LatentConsistencyModelPipeline",
+            "model.controlnet: Imagekiln does not support it for LatentConsistencyModelPipeline",
         ),
         (
             {"id": "{flux}", "controlnet": {"id": "{control}"}},
@@ -274,19 +274,14 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
         ),
         (
             {"controlnet": {"id": "{wide}"}},
-            "model.controlnet: .* expects text embeddings of 64 channels, but .* has 32. Choose",
+            "model.controlnet: .* has cross_attention_dim of 64, but the model has 32. Choose",
         ),
     ],
 )
 def test_a_network_that_is_none_is_refused_at_planning(
     tmp_path: Path, changes: dict[str, object], told: str
 ) -> None:
-    pickles = tmp_path / "pickles"
-    pickles.mkdir()
-    (pickles / "diffusion_pytorch_model.bin").write_bytes(b"\x80\x04")
-    (pickles / "config.json").write_text('{"_class_name": "ControlNetModel"}')
     known = {
-        "{pickles}": pickles,
         "{flux}": models.folder("flux"),
         "{lcm}": families.folder("lcm"),
         "{control}": adapters.controlnet("sd"),

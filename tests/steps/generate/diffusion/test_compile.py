@@ -18,18 +18,14 @@ from imagekiln.steps.generate.diffusion.compile import (
 )
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.local import run
 from imagekiln.steps.models.loras import load_lora_facts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from imagekiln.steps.storage import open_store
-from tests import loras, models, runs
-from tests.faults import image, manifests
+from tests import loras, models
 from tests.models import Kind
-from tests.runs import image_row, stats_of
+from tests.runs import image_row
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -176,29 +172,3 @@ def test_the_folder_for_code_exists_before_pods_mount_it(
     create_code_folder()
     create_code_folder()
     assert folder.is_dir()
-
-
-@pytest.mark.slow
-def test_the_whole_job_runs_compiled_and_its_statistics_say_so(tmp_path: Path) -> None:
-    prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:6])
-    plain, compiled = (
-        run(runs.job(prompts, str(tmp_path / name), speed={"compile": name})).uri
-        for name in ("off", "on")
-    )
-    told, before = (stats_of(uri, 0) for uri in (compiled, plain))
-    assert told is not None
-    assert before is not None
-    assert (told.compile_mode, before.compile_mode, before.seconds.compile) == (
-        "regional",
-        "none",
-        0.0,
-    )
-    assert 0 < told.seconds.compile < told.seconds.total - told.seconds.load
-    assert 0 < told.seconds.denoise < told.seconds.total - told.seconds.load - told.seconds.compile
-    for one, other in zip(manifests(compiled), manifests(plain), strict=True):
-        assert one["image_id"] == other["image_id"]
-        drawn, wanted = (
-            decode_image(image(open_store(uri), row))
-            for uri, row in ((compiled, one), (plain, other))
-        )
-        assert np.abs(drawn.astype(int) - wanted).max() <= 2

@@ -10,9 +10,12 @@ import torch
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.adapters import load_adapters
+from imagekiln.steps.generate.diffusion.image_models import (
+    load_captioner,
+    load_model_scorer,
+    load_upscaler,
+)
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
-from imagekiln.steps.generate.diffusion.scorers import load_model_scorer
-from imagekiln.steps.generate.diffusion.transformers_models import load_captioner, load_upscaler
 from imagekiln.steps.job.passes import CaptionPass, UpscalePass
 from imagekiln.steps.job.prompts import RewriteSettings
 from imagekiln.steps.models.component_files import weights_digest
@@ -112,7 +115,7 @@ def _captioner(_: Path, folder: Path) -> object:
 
 def _language_model(_: Path, folder: Path) -> object:
     settings = RewriteSettings.model_validate({"model": {"id": str(folder)}})
-    return load_language_model(settings, "cpu")
+    return load_language_model(settings, folder, "cpu")
 
 
 PLAIN = "diffusion_pytorch_model.safetensors"

@@ -7,18 +7,12 @@ from pathlib import Path
 import diffusers
 import pytest
 import torch
-from peft.tuners.lora import LoraLayer
-from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file
 
 from imagekiln.steps.generate.diffusion import patches
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.variants import make_scheduler
-from imagekiln.steps.job.adapters import LoraSettings
-from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.loras import load_lora_facts
-from tests import loras, models
+from tests import models
 from tests.drawing import bytes_of
 from tests.runs import image_row
 from tests.single_file import write_checkpoint
@@ -39,46 +33,6 @@ def test_a_replaced_method_is_called_in_the_block_and_gone_after_it() -> None:
         assert module(torch.tensor(-3)) == 3
     assert module(torch.tensor(-3)) == -6
     assert "forward" not in vars(module)
-
-
-def test_each_compilation_is_reported_at_its_start_and_its_end() -> None:
-    torch.compiler.reset()
-    module, reported = Doubled(), list[str]()
-    module.compile(backend="eager", dynamic=False)
-    with patches.compile_callbacks(
-        lambda _: reported.append("start"), lambda _: reported.append("end")
-    ):
-        module(torch.zeros(2))
-        module(torch.zeros(2))
-        module(torch.zeros(3))
-    module(torch.zeros(4))
-    assert reported == ["start", "end"] * 2
-
-
-def test_a_compiled_module_runs_its_own_code_again_and_then_what_was_compiled() -> None:
-    torch.compiler.reset()
-    module, compiled = Doubled(), list[object]()
-
-    def backend(graph: torch.fx.GraphModule, _inputs: object) -> object:
-        compiled.append(graph)
-        return graph.forward
-
-    module.compile(backend=backend)
-    call = patches.compiled_call(module)
-    patches.set_compiled_call(module, None)
-    module(torch.zeros(2))
-    assert compiled == []
-    patches.set_compiled_call(module, call)
-    module(torch.zeros(2))
-    assert len(compiled) == 1
-
-
-def test_models_that_repeat_blocks_name_them() -> None:
-    assert patches.repeated_blocks(models.pipe("flux").transformer) == {
-        "FluxTransformerBlock",
-        "FluxSingleTransformerBlock",
-    }
-    assert patches.repeated_blocks(Doubled()) == frozenset()
 
 
 def test_sd3_s_controlnet_pipeline_samples_control_images_without_a_generator() -> None:
@@ -107,36 +61,6 @@ def test_pipelines_prepare_the_embeddings_of_an_ip_adapter_by_known_arguments(
     ]
     prepare = getattr(diffusers, pipeline).prepare_ip_adapter_image_embeds
     assert [*inspect.signature(prepare).parameters][1:] == expected[:parameters]
-
-
-def test_pipelines_name_the_components_that_loras_change() -> None:
-    assert [*patches.lora_components(models.pipe("sd"))] == ["unet", "text_encoder"]
-    assert [*patches.lora_components(models.pipe("flux"))] == ["transformer", "text_encoder"]
-
-
-def test_the_weights_of_loras_become_tensors() -> None:
-    pipe = models.pipe("sd")
-    settings = {"style": LoraSettings(id=str(loras.folder("sd", 1)))}
-    facts = load_lora_facts(ModelSettings(id="bundled:shapes", loras=settings))
-    LoraLayers(pipe, settings, facts).activate("style:0.5", texts=False)
-    scales = [
-        scale
-        for layer in pipe.unet.modules()
-        if isinstance(layer, BaseTunerLayer)
-        for scale in vars(layer)["scaling"].values()
-    ]
-    assert scales
-    assert all(torch.is_tensor(scale) and scale.shape == () for scale in scales)
-
-
-def test_each_layer_of_a_lora_has_the_scale_one_before_any_weight() -> None:
-    pipe = models.pipe("sd")
-    loras.load(pipe, loras.folder("sd", 1), "a")
-    layers = [layer for layer in pipe.unet.modules() if isinstance(layer, LoraLayer)]
-    assert {layer.scaling["a"] for layer in layers} == {1.5}
-    patches.set_own_scales(pipe.unet, "a")
-    pipe.set_adapters(["a"], [0.25])
-    assert {layer.scaling["a"] for layer in layers} == {0.25}
 
 
 def test_each_network_of_a_model_in_one_file_is_checked_once_it_is_filled(tmp_path: Path) -> None:

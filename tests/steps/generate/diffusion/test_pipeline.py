@@ -12,9 +12,9 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion import pipeline
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
 from imagekiln.steps.generate.diffusion.variants import make_scheduler
+from imagekiln.steps.job.columns import SCHEDULERS
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.job.samplers import SCHEDULERS
-from imagekiln.steps.models.weights_check import WeightsCheck
+from imagekiln.steps.models.facts import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
 from tests import models
 from tests.runs import planned
@@ -134,7 +134,7 @@ def test_a_pipeline_that_draws_from_more_than_a_text_is_bad_input(
     monkeypatch.setattr(diffusers.StableDiffusionPipeline, "__call__", call)
     with pytest.raises(
         BadInput,
-        match=r"is a StableDiffusionPipeline, which draws from prompt, image\. Choose one that",
+        match=r"is a StableDiffusionPipeline, which does not draw from a text alone \(missing a",
     ):
         load_pipeline(plan)
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.recovery import MAX_ERROR_CHARS, BatchRecovery
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from tests.runs import image_row, picture
@@ -89,11 +88,3 @@ def test_a_long_error_is_cut_and_made_valid_text() -> None:
     assert drawn.error is not None
     assert len(drawn.error) == MAX_ERROR_CHARS
     assert drawn.error.encode().startswith(b"ValueError: ?xxx")
-
-
-def test_a_lost_device_is_to_be_tried_again() -> None:
-    fault = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
-    with pytest.raises(
-        TryAgain, match=r"the device failed \(CUDA error: an illegal memory access.*Run the comm"
-    ):
-        _drawn(BatchRecovery(Model(poison="prompt 5", fault=fault), lambda _: 4))

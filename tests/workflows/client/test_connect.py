@@ -8,8 +8,7 @@ from kubernetes.client import Configuration
 from kubernetes.config import incluster_config, kube_config
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.client.access import argo_server_access, kubernetes_access
-from imagekiln.workflows.client.connect import connect
+from imagekiln.workflows.client.connect import argo_server_access, connect, kubernetes_access
 
 CONTEXT = {"cluster": "one", "user": "one"}
 
@@ -78,7 +77,6 @@ def test_pod_uses_its_account_unless_it_has_a_kubeconfig(
     [
         (None, r"names no cluster \(.+ name nope"),
         ("{a: [b", r"names no cluster \(.+\)\. Set KUBECONFIG"),
-        ("", r"names no cluster \(.+\)\. Set KUBECONFIG"),
         ("current-context: 1\ncontexts: [1]", r"names no cluster \(.+\)\. Set KUBECONFIG"),
     ],
 )
