@@ -31,10 +31,11 @@ class Family:
     result of `encode_prompt`; without the former, prompts are passed as text.
     `pad_to_tokens` is the length to which the texts of a batch are padded, under their masks, if
     the family would pad to the longest of them; a single text is padded to the next 64 tokens.
-    If no mask hides the padding, or nothing is known, images are generated `one_at_a_time`.
+    If no mask hides the padding, images are generated `one_at_a_time`. If nothing is known, a
+    trial decides that.
     `float32_latents`: latents stay in float32 whatever the model's dtype.
     `default_size` and `size_multiple` are in pixels; None: as the model's own files state.
-    `compiles` is False if each length of a text would be compiled by itself, or nothing is known.
+    `compiles` is False if each length of a text would be compiled by itself.
     `supports_loras` is True for unknown pipelines: only loading one tells.
     `limits_guidance`: some steps can run without the negative prompts. `caches_steps`: its steps
     can be extrapolated, as diffusers does in transformers that have `enable_cache`.
@@ -66,7 +67,7 @@ class Family:
     control_source_and_reference: bool = True
 
 
-PLAIN_FAMILY = Family(one_at_a_time=True, compiles=False)
+PLAIN_FAMILY = Family()
 _MASKED = Family(
     {"prompt_embeds": 0, "prompt_attention_mask": 1},
     {"negative_prompt_embeds": 2, "negative_prompt_attention_mask": 3},
@@ -289,7 +290,6 @@ def require_pipeline_support(job: Job, pipeline: str) -> None:
         )
     unsupported = {
         "model.loras": bool(job.model.loras) and not family.supports_loras,
-        "speed.quantization": in_fp8 and family is PLAIN_FAMILY,
         "speed.guidance_interval": speed.guidance_interval is not None
         and not family.limits_guidance,
         "speed.step_cache": speed.step_cache is not None and not family.caches_steps,

@@ -23,7 +23,7 @@ from imagekiln.steps.generate.diffusion.patches import (
     set_compiled_call,
 )
 from imagekiln.steps.job.execution import SpeedSettings
-from imagekiln.steps.models.families import CallSignature, family_of, known_call_of
+from imagekiln.steps.models.families import PLAIN_FAMILY, CallSignature, family_of, known_call_of
 from imagekiln.steps.models.loras import lora_weights
 from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape
 from imagekiln.steps.runtime.sanitize import sanitize_line
@@ -112,8 +112,10 @@ class CompiledPipeline:
         vae = getattr(pipe, "vae", None)
         if isinstance(vae, diffusers.AutoencoderKL):  # others decode in loops that compile badly
             blocks.append(vae.decoder)
+        # Texts of a pipeline that no table knows may have any length, each time another.
+        dynamic = None if family_of(name) is PLAIN_FAMILY else False
         for block in blocks:
-            block.compile(dynamic=False, **COMPILE_OPTIONS)
+            block.compile(dynamic=dynamic, **COMPILE_OPTIONS)
             self._compiled[block] = compiled_call(block)
 
     def draw(
@@ -142,20 +144,28 @@ class CompiledPipeline:
             reason = sanitize_line(first_line(str(error)) or type(error).__name__)
         return self._draw_uncompiled(call, reason)
 
+    @contextmanager
+    def uncompiled(self) -> Iterator[None]:
+        """Run the blocks uncompiled inside the `with` block."""
+        self._set_compiled(on=False)
+        try:
+            yield
+        finally:
+            self._set_compiled(on=self.mode == "regional")
+
+    def _set_compiled(self, *, on: bool) -> None:
+        for block, compiled in self._compiled.items():
+            set_compiled_call(block, compiled if on else None)
+
     def expect_recompilation(self) -> None:
         """Take the next batch of each shape for its first one: what it runs is compiled anew."""
         self._drawn.clear()
 
     def _draw_uncompiled(self, call: Callable[[], T], reason: str) -> T:
         """Draw without compiling. If that fails too, compiling was not to blame."""
-        for block in self._compiled:
-            set_compiled_call(block, None)
-        try:
+        with self.uncompiled():
             result = call()
-        except BaseException:
-            for block, compiled in self._compiled.items():
-                set_compiled_call(block, compiled)
-            raise
+        self._set_compiled(on=False)
         self.mode = "none"
         log.warning(
             "The model could not be compiled (%s), so it runs uncompiled, slower. "

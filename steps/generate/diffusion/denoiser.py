@@ -8,9 +8,11 @@ from typing import Protocol
 
 import diffusers
 import torch
+from diffusers.utils import BaseOutput
 from PIL import Image as Pillow
 
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, load_adapters
+from imagekiln.steps.generate.diffusion.batch_trial import rows_are_independent, trial_row
 from imagekiln.steps.generate.diffusion.compile import CompiledPipeline
 from imagekiln.steps.generate.diffusion.device import (
     DeviceEvent,
@@ -22,7 +24,8 @@ from imagekiln.steps.generate.diffusion.device import (
 from imagekiln.steps.generate.diffusion.image_models import ACCEPTED, BoundScorer, SafetyChecker
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import pinned_step_noise, step_on_host
-from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
+from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, load_pipeline
+from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
@@ -37,6 +40,7 @@ from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Varian
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.models.facts import WeightsCheck
+from imagekiln.steps.models.families import PLAIN_FAMILY, family_of, known_call_of
 from imagekiln.steps.runs.image import (
     DrawnImage,
     ImageRow,
@@ -93,6 +97,7 @@ class Denoiser:
         variants = PipelineVariants(pipe, loras, adapters)
         self._variants = variants
         self._inputs = variants.text_to_image.inputs
+        self._needs_trial = family_of(type(pipe).__name__) is PLAIN_FAMILY
 
         other_denoisers = []
         if adapters is not None and adapters.controlnet is not None:
@@ -127,6 +132,9 @@ class Denoiser:
         check: Callable[[], None],
     ) -> Sequence[DrawnImage]:
         """Draw over images of these rows, given by their index in the part. See `draw`."""
+        if self._needs_trial and size > 1:
+            self._needs_trial = False
+            self._inputs.one_at_a_time = not self._are_rows_independent(rows[0])
         calls = []
         for batch in self._inputs.split_batches(rows, size):
             call = partial(self._call_pipeline, batch, check, over)
@@ -192,15 +200,32 @@ class Denoiser:
             kwargs |= variant.inputs.batch_kwargs(batch, check)
             self._prefetch_texts(batch[0])
             kwargs |= self._variants.image_kwargs(batch, over)
-            shortcuts = step_shortcuts(variant.pipe, self._speed, len(batch))
-            noise: AbstractContextManager[None] = nullcontext()
-            if variant is self._variants.text_to_image:  # others draw noise between steps
-                noise = pinned_step_noise(variant.pipe.scheduler)
-            with shortcuts, noise:
-                output = variant.draw(kwargs)
-        tensor = to_tensor(output.images, batch[0])
+            output = self._run(variant, kwargs, len(batch))
+        tensor = to_tensor(output, batch[0])
         host_copy = copy_to_host(tensor, self._copy_stream, spans)
         return PipelineCall(batch, host_copy, spans)
+
+    def _run(self, variant: Variant, kwargs: PipelineKwargs, images: int) -> BaseOutput:
+        shortcuts = step_shortcuts(variant.pipe, self._speed, images)
+        noise: AbstractContextManager[None] = nullcontext()
+        if variant is self._variants.text_to_image:  # others draw noise between steps
+            noise = pinned_step_noise(variant.pipe.scheduler)
+        with shortcuts, noise:
+            return variant.draw(kwargs)
+
+    def _are_rows_independent(self, row: ImageRow) -> bool:
+        """Try rows of a pipeline that no table knows, in the shape of `row`."""
+        variant = self._variants.text_to_image
+        row = trial_row(row, known_call_of(type(variant.pipe).__name__))
+
+        def generate(rows: Sequence[ImageRow]) -> torch.Tensor:
+            self._prepare_pipeline(variant, row)
+            inputs = variant.inputs
+            kwargs = inputs.text_kwargs(rows) | inputs.batch_kwargs(rows, lambda: None)
+            return to_tensor(self._run(variant, kwargs, len(rows)), row)
+
+        with self.compiled_pipeline.uncompiled():
+            return rows_are_independent(row, denoiser_network(variant.pipe).dtype, generate)
 
     def _to_drawn_images(
         self, rows: Sequence[ImageRow], calls: Sequence["PipelineCall"], is_timed: bool

@@ -35,6 +35,8 @@ class PipelineInputs:
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
         self._family = family_of(type(pipe).__name__)
         self._call = known_call_of(type(pipe).__name__)
+        # Of a pipeline that no table knows, a trial tells.
+        self.one_at_a_time = self._family.one_at_a_time
         if self._family.positive_embeds:
             encoder = PromptEncoder(pipe, self._family)
             self._prompts = TextCache(encoder.encode_prompt)
@@ -52,7 +54,7 @@ class PipelineInputs:
 
     def split_batches(self, rows: Sequence[ImageRow], size: int) -> list[list[ImageRow]]:
         """One call of `size` for rows of one shape, or one a row if neighbors affect pixels."""
-        if self._family.one_at_a_time:
+        if self.one_at_a_time:
             return [[row] for row in rows]
         return [pad_rows(rows, size)]
 
@@ -129,12 +131,13 @@ class PipelineInputs:
         return min(longest, TEXT_STEP * steps)
 
     def _plain_text_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
-        kwargs: PipelineKwargs = {"prompt": [row.parameters.prompt for row in rows]}
+        prompts = [row.parameters.prompt for row in rows]
         negative_prompts = [row.parameters.negative_prompt for row in rows]
+        kwargs: PipelineKwargs = {"prompt": _single_or_list(prompts)}
         # By such a scale, guidance needs one, if only an empty one.
         needs_one = self._call.guidance_argument == "true_cfg_scale"
         if (needs_one or any(negative_prompts)) and self.accepts("negative_prompt"):
-            kwargs["negative_prompt"] = negative_prompts
+            kwargs["negative_prompt"] = _single_or_list(negative_prompts)
         return kwargs
 
     def batch_kwargs(self, rows: Sequence[ImageRow], after_step: StepCallback) -> PipelineKwargs:
@@ -147,13 +150,13 @@ class PipelineInputs:
 
         So noise does not depend on device, dtype or neighbors.
         """
-        if not self._family.positive_embeds:  # a single row
+        generators = [_make_generator(row) for row in rows]
+        if not self.encodes_texts:
             # What the pipeline draws without a generator must follow from the row too.
             torch.manual_seed(rows[0].parameters.seed)
             # Every pipeline takes a generator; some take no list of one.
-            return {"generator": _make_generator(rows[0])}
+            return {"generator": generators if len(rows) > 1 else generators[0]}
 
-        generators = [_make_generator(row) for row in rows]
         if rows[0].parameters.source_image is not None:
             return {"generator": generators}  # the pipeline mixes its noise with the image
         shape = self._latent_shape(rows[0])
@@ -182,6 +185,8 @@ class PipelineInputs:
             "num_inference_steps": parameters.steps,
             # Binning draws another size and resizes it.
             "use_resolution_binning": False,
+            "_auto_resize": False,  # likewise, of FLUX.1 Kontext
+            "max_area": parameters.width * parameters.height,
         }
         if parameters.steps != 2:
             # SanaSprint's default is a time between two steps, and is refused with other numbers.
@@ -224,6 +229,11 @@ class PipelineInputs:
         if self._loras is None:
             return None
         return self._loras.activate(row.parameters.loras, texts=True)
+
+
+def _single_or_list(prompts: list[str]) -> str | list[str]:
+    """Unpack a single prompt: some pipelines take no list."""
+    return prompts if len(prompts) > 1 else prompts[0]
 
 
 def _call_after_step(

@@ -7,6 +7,7 @@ from typing import overload
 
 import numpy as np
 import torch
+from diffusers.utils import BaseOutput
 
 from imagekiln.steps.generate.diffusion.device import (
     DeviceEvent,
@@ -18,6 +19,7 @@ from imagekiln.steps.generate.diffusion.profiling import Spans
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 
+RGBA_CHANNELS = 4
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
@@ -71,12 +73,20 @@ class PendingBatch(Sequence[DrawnImage]):
         return self._images[index]
 
 
-def to_tensor(images: torch.Tensor | FloatArray, row: ImageRow) -> torch.Tensor:
-    """Return images as float32 (batch, 3, height, width); arrays have channels last."""
+def to_tensor(output: BaseOutput, row: ImageRow) -> torch.Tensor:
+    """Return the images of a pipeline as float32 (batch, 3, height, width) in [0, 1].
+
+    They are the first field of its output. Arrays have channels last. Transparency becomes white,
+    as models of such images see it. Raises ValueError for images of another size than the row's.
+    """
+    images, *_ = output.values()
     if isinstance(images, torch.Tensor):
         tensor = images.float()
     else:
         tensor = torch.from_numpy(images).float().permute(0, 3, 1, 2)
+    if tensor.shape[1] == RGBA_CHANNELS:
+        alpha = tensor[:, 3:]
+        tensor = tensor[:, :3] * alpha + (1 - alpha)
     height, width = tensor.shape[-2:]
     if (height, width) != (row.parameters.height, row.parameters.width):
         raise ValueError(
