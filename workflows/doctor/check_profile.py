@@ -1,4 +1,4 @@
-"""Objects that a profile and a job name: template, quota, classes, claims, queue, semaphore."""
+"""Objects that a profile and a job name: template, quota, limits, classes, queue, and so on."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -38,6 +38,7 @@ from imagekiln.workflows.templates.workflow_template import (
 WORKFLOW_TEMPLATES = ResourceKind(ARGO_API_PATH, "workflowtemplates", namespaced=True)
 CONFIG_MAPS = ResourceKind("api/v1", "configmaps", namespaced=True)
 QUOTAS = ResourceKind("api/v1", "resourcequotas", namespaced=True)
+LIMIT_RANGES = ResourceKind("api/v1", "limitranges", namespaced=True)
 VOLUME_CLAIMS = ResourceKind("api/v1", "persistentvolumeclaims", namespaced=True)
 LOCAL_QUEUES = ResourceKind("apis/kueue.x-k8s.io/v1beta2", "localqueues", namespaced=True)
 RUNTIME_CLASSES = ResourceKind("apis/node.k8s.io/v1", "runtimeclasses")
@@ -51,6 +52,7 @@ POD_SCOPES = {"Terminating", "NotBestEffort"}
 # A quota means the requests of these if it does not say more.
 COMPUTE_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 MIB = 2**20
+GIB = 2**30
 REPOSITORIES_CONFIG_MAP = "artifact-repositories"
 DEFAULT_REPOSITORY_ANNOTATION = "workflows.argoproj.io/default-artifact-repository"
 
@@ -119,18 +121,27 @@ def usage_by_step(profile: Profile) -> dict[str, dict[str, Decimal]]:
 
 def _pod_usage(pod: PodSettings, gpu: Gpu | None) -> dict[str, Decimal]:
     """Return the resources of a pod with both containers; a GPU by claim is not among them."""
-    limits = {"memory": Decimal(round(pod.memory * 1024) * MIB)}
-    if pod.disk is not None:
-        limits["ephemeral-storage"] = Decimal(round((pod.disk + POD_OVERHEAD_GIB) * 1024) * MIB)
-    if gpu is not None and not gpu.claim:
-        limits[gpu.resource] = Decimal(gpu.count)
-    cpu = {"cpu": Decimal(round(pod.cpu * 1000)) / 1000}
-    requests = _add(limits | cpu, get_quantities(ARGO_RESOURCES, "requests"))
-    limits = _add(limits, get_quantities(ARGO_RESOURCES, "limits"))
+    main = _main_requests(pod, gpu)
+    requests = _add(main, get_quantities(ARGO_RESOURCES, "requests"))
+    del main["cpu"]  # which has no limit
+    limits = _add(main, get_quantities(ARGO_RESOURCES, "limits"))
     usage = {"pods": Decimal(1), "count/pods": Decimal(1)}
     usage |= {name: requests[name] for name in COMPUTE_RESOURCES if name in requests}
     usage |= {f"requests.{name}": amount for name, amount in requests.items()}
     return usage | {f"limits.{name}": amount for name, amount in limits.items()}
+
+
+def _main_requests(pod: PodSettings, gpu: Gpu | None) -> dict[str, Decimal]:
+    """Return what our container requests, and except for the CPU also has as its limit."""
+    requests = {
+        "cpu": Decimal(round(pod.cpu * 1000)) / 1000,
+        "memory": Decimal(round(pod.memory * 1024) * MIB),
+    }
+    if pod.disk is not None:
+        requests["ephemeral-storage"] = Decimal(round((pod.disk + POD_OVERHEAD_GIB) * 1024) * MIB)
+    if gpu is not None and not gpu.claim:
+        requests[gpu.resource] = Decimal(gpu.count)
+    return requests
 
 
 def _add(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, Decimal]:
@@ -143,6 +154,50 @@ def get_quantities(value: object, *keys: str) -> dict[str, Decimal]:
 
     mapping = get_mapping(value, *keys)
     return {key: cast("Decimal", parse_quantity(item)) for key, item in mapping.items()}
+
+
+@doctor_check("limit-range")
+def check_limit_ranges(needs: Needs) -> DoctorCheck:
+    """Every LimitRange allows a container what GPU pods request; the API server refuses others.
+
+    The memory that a pod grows to after OOMKilled is not compared.
+    """
+    requests = _main_requests(needs.profile.generate, needs.profile.gpu)
+    exceeded = [
+        (object_name(limit_range), resource, text)
+        for limit_range in needs.view.list_objects(LIMIT_RANGES)
+        for resource, text, maximum in _container_maxima(limit_range)
+        if resource in requests and requests[resource] > maximum
+    ]
+    if not exceeded:
+        return ok("No LimitRange refuses the GPU pods.")
+    says = [
+        f"LimitRange {name} allows a container at most {text} of {resource}, and a GPU pod "
+        f"requests {_format_amount(resource, requests[resource])}: Kubernetes refuses it."
+        for name, resource, text in exceeded
+    ]
+    names = sorted({name for name, _, _ in exceeded})
+    return wrong(
+        " ".join(says),
+        f"Raise max: `kubectl edit limitrange {' '.join(names)} -n {needs.view.namespace}`. "
+        "Or ask for less in a profile of your own.",
+    )
+
+
+def _container_maxima(limit_range: Json) -> Iterator[tuple[str, str, Decimal]]:
+    """Yield each resource with the most that a container may have, as text and as a number."""
+    for item in get_mappings(limit_range, "spec", "limits"):
+        if item.get("type") == "Container":
+            texts = get_texts(item, "max")
+            for resource, maximum in get_quantities(item, "max").items():
+                yield resource, texts[resource], maximum
+
+
+def _format_amount(resource: str, amount: Decimal) -> str:
+    """Format cores or devices as a number, and bytes in the unit of profiles."""
+    if resource in ("memory", "ephemeral-storage"):
+        return f"{float(amount / GIB):g}Gi"
+    return f"{float(amount):g}"
 
 
 @doctor_check("runtime-class")

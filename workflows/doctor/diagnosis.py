@@ -33,6 +33,7 @@ CLUSTER_CHECKS = (
     check_access.check_hub_token,
     check_profile.check_template,
     check_profile.check_resource_quota,
+    check_profile.check_limit_ranges,
     check_profile.check_priority_classes,
     check_profile.check_semaphore,
     check_profile.check_queue,
