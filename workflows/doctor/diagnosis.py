@@ -1,6 +1,6 @@
 """The list of doctor's checks, in the order in which they run.
 
-A new check is yielded here; `imagekiln.workflows.doctor` says how to write one.
+A new check is listed in CLUSTER_CHECKS; `imagekiln.workflows.doctor` says how to write one.
 """
 
 from collections.abc import Iterable, Iterator
