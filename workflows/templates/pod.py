@@ -42,7 +42,8 @@ IMAGE_LINE = "OVERRIDE"  # stands for the line of a patch that Argo fills in
 POD_OVERHEAD_GIB = 1  # of a node's disk, beside /tmp: a pod's log, and the program of Argo's
 # Of a pod that sends a message or copies a report: 180 MiB, and a report of some megabytes.
 # In cores and GiB; `most_memory` after OOMKilled.
-FINISH_RESOURCES = {"cpu": 0.1, "memory": 0.5, "most_memory": 2, "disk": 1}
+FINISH_RESOURCES = {"cpu": 0.1, "memory": 0.5, "most_memory": 2}
+FINISH_DISK = 1
 DEFAULTS_CONFIG_MAP = "imagekiln-defaults"
 # What each step has in its environment, unless the profile or its cache of models sets it.
 COMMON_VARIABLES = {"HOME": TMP, "HF_HOME": f"{TMP}/models", LOG_VARIABLE: "json"}
@@ -149,7 +150,9 @@ def finish_container(step: StepCommand, profile: Profile) -> Container:
 
     What planning asks of a node may be the very reason why the workflow failed, or was stopped.
     """
-    small = profile.steps.model_copy(update=FINISH_RESOURCES)
+    # Nodes may not account for their disks: then no pod of the profile has a limit of it.
+    disk = None if profile.steps.disk is None else FINISH_DISK
+    small = profile.steps.model_copy(update={**FINISH_RESOURCES, "disk": disk})
     container = cpu_container(step, profile.model_copy(update={"steps": small}))
     container.resources = m.ResourceRequirements(requests=_cpu_request(small))
     container.pod_spec_patch = _pod_patch(small, CPU_IMAGE_PARAMETER)
