@@ -46,8 +46,12 @@ def argo_server_access(url: str, environment: Mapping[str, str] = os.environ) ->
     Raises BadInput.
     """
     configuration = _new_configuration()
+    if "://" not in url:
+        is_plain = environment.get("ARGO_SECURE", "").lower() in ("false", "0")
+        path = environment.get("ARGO_BASE_HREF", "").strip("/")
+        url = f"{'http' if is_plain else 'https'}://{url}/{path}"
     try:
-        configuration.host = url if "://" in url else f"https://{url}"
+        configuration.host = url
     except ValueError:
         raise BadInput(f"{url}: is not a valid URL. Write https://host:port.") from None
     configuration.ssl_ca_cert = environment.get(AUTHORITIES_VARIABLE)
