@@ -212,7 +212,7 @@ def _remove_abandoned_downloads(name: str) -> None:
 def _translate_hub_errors(
     reference: HubReference, setting: str = "model"
 ) -> AbstractContextManager[None]:
-    """Convert errors of the hub's client in the block to messages about the setting's repository."""
+    """Convert errors of the hub's client in the block to ours about the setting's repository."""
     return explained_by(partial(_explain_hub_error, reference, setting))
 
 
@@ -230,7 +230,7 @@ def _explain_hub_error(reference: HubReference, setting: str, error: Exception) 
 
 
 def _iter_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and its causes, which the client or diffusers raised before using the cache."""
+    """Yield the error and its causes, from before the client or diffusers tried the cache."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -248,9 +248,9 @@ def _find_explanation(error: BaseException) -> Explanation | None:
 def require_undamaged(
     name: str, paths: Iterable[Path], before_piece: BeforePiece = proceed
 ) -> None:
-    """Remove damaged files of the model `name` from the cache, and raise TryAgain if there are any.
+    """Remove damaged files of the model `name` from the cache, and raise TryAgain if any was bad.
 
-    Checks only links into the cache; a lost file counts as damaged. `before_piece` may raise to
+    Checks only links into the cache. Also raises it for lost files. `before_piece` may raise to
     cancel.
     """
     links = [path for path in paths if path.is_symlink()]

@@ -54,7 +54,7 @@ class ParsedLoras:
 
 
 def parse_loras(text: str, names: Collection[str]) -> ParsedLoras:
-    """Parse a user's value; only these names are valid."""
+    """Parse a user's LoRAs. Only these names are valid."""
     if not text.strip():
         return ParsedLoras()
     items = text[: MAX_LORA_CHARS + 1].split(",")

@@ -230,7 +230,7 @@ def fitting_samplers(configuration: Path, changes: Config) -> SamplerFit:
         return SamplerFit()
     config |= changes
     scheduler = str(config.get("_class_name"))
-    fitting = {"default", *_samplers_of(scheduler)}  # other classes may not accept its configuration
+    fitting = {"default", *_samplers_of(scheduler)}  # its configuration may fit no other
     if scheduler in EXCHANGEABLE_SCHEDULERS:
         fitting = set(SAMPLERS) - {"flow_euler"} - _unfit_samplers(config)
     samplers = tuple(sampler for sampler in SAMPLERS if sampler in fitting)
