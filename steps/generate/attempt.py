@@ -80,7 +80,7 @@ class ShardWork:
         observe_stages(load=load_seconds)
 
         batches = [batch for part in parts for batch in split_into_batches(part, self._batch_size)]
-        denoiser.pop_times()  # of an earlier attempt with the same model
+        denoiser.pop_times()  # drop the times of an earlier attempt with the same model
         recovery = BatchRecovery(
             partial(denoiser.draw, check=self._stop.raise_if_due),
             self._batch_size,
@@ -107,7 +107,7 @@ class ShardWork:
         return self._stats(number, denoiser, recovery, committed, seconds), stopped
 
     def _batch_size(self, row: ImageRow) -> int:
-        """The planned size of a batch with rows of this one's shape."""
+        """Return the planned size of a batch with rows of this shape."""
         return self._plan.batch_size(row.parameters.width, row.parameters.height)
 
     def _is_missing(self, part: Part) -> bool:
@@ -147,7 +147,7 @@ class ShardWork:
         committed: Sequence[CommittedPart],
         seconds: StageSeconds,
     ) -> ShardStats:
-        """Combine the statistics of the stages into those of the attempt."""
+        """Combine the statistics of the stages."""
         ended_at = time.time()
         new_parts = [each.part for each in committed if each.was_first]
         dropped = [each.part for each in committed if not each.was_first]

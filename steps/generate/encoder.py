@@ -138,7 +138,7 @@ class QualityGates:
         if measures.saturation > MAX_SATURATION:
             failed.append(OVER_SATURATED)
 
-        height, width = rgb.shape[:2]  # passes may have changed them after the row was drawn
+        height, width = rgb.shape[:2]  # passes may have changed the size
         spec = replace(to_image_spec(row), width=width, height=height)
         reasons = []
         for check in self._checks:
@@ -153,7 +153,7 @@ class QualityGates:
 
 
 class UserCheck:
-    """A check function of the user's, called by one thread at a time."""
+    """A user's check function, called by one thread at a time. Its errors become verdicts."""
 
     def __init__(self, check: UserCheckGate) -> None:
         """Import the function. Raises BadInput if that fails."""
@@ -162,12 +162,12 @@ class UserCheck:
         self._lock = Lock()
 
     def __call__(self, image: ImageArray, spec: ImageSpec) -> Verdict:
-        """Judge RGB uint8 (height, width, 3). Raises as `explain_device`."""
+        """Judge RGB uint8 (height, width, 3). Raises the errors of `explain_device`."""
         try:
             with self._lock:
                 return _to_verdict(self._function(read_only_view(image), spec))
         except Exception as error:  # a user's code may raise anything
-            # Imported only here: torch takes seconds.
+            # Imported only here, since torch takes seconds to import.
             from imagekiln.steps.generate.diffusion.device import explain_device
 
             if failure := explain_device(f"the check {self.name}", error):

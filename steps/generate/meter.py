@@ -86,7 +86,7 @@ class Meter:
         devices: int,
         age: float,
     ) -> None:
-        """Begin, `age` seconds ago. The attempt is named after its first shard."""
+        """Create the meter of an attempt that began `age` seconds ago at its first shard."""
         self.excess: str | None = None
         self.progress: Progress = _MeteredProgress(progress, self)
         self._attempt = AttemptFile(run.store, plan, shard, devices)
@@ -164,7 +164,7 @@ class Meter:
             self._check_budget()
 
     def _write(self, spent: Spent, end: AttemptEnd | None = None) -> None:
-        with self._lock, suppress(KilnError):  # only figures are lost, and the next one has them
+        with self._lock, suppress(KilnError):  # only figures are lost, and the next write has them
             self._attempt.write(spent, end)
 
     def _measure(self, ended: int = 0) -> Spent:

@@ -171,7 +171,7 @@ def help_late_shards(
 
 
 def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:
-    """Find shards that other processes have begun and not finished, shuffled by `own`.
+    """Find shards that other processes have begun and not finished, in an order seeded by `own`.
 
     Looks at the last 512 shards. Finds none while a shard is pending, since its pod needs the
     device.
@@ -187,7 +187,7 @@ def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:
 
 
 def parts_to_help_with(store: Store, plan: Plan, shard: int, own: int) -> Sequence[Part]:
-    """List the missing parts of a late shard in reverse, rotated by a number drawn from `own`.
+    """List the missing parts of a late shard in reverse, from a start that is seeded by `own`.
 
     Its process and its helpers therefore seldom generate the same part.
     """

@@ -155,7 +155,7 @@ def _complete_entry(
         default_guidance(job, facts),
         defaults.sampler,
     )
-    denoiser.vae_decoder.reset()  # what did not fit at another size may fit at this one
+    denoiser.vae_decoder.reset()  # whole images may fit at this size
 
     def measure(images: int) -> BatchRate | None:
         rate = measure_batch(denoiser, parameters, images)

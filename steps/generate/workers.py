@@ -63,7 +63,7 @@ class WorkUnit:
 
     @property
     def parts(self) -> slice:
-        """Return the parts as a slice of the shard's parts."""
+        """The range as a slice of the shard's parts."""
         return slice(self.first_part, self.end_part)
 
 
@@ -282,7 +282,7 @@ class _WorkerPool:
         self._meter.add_stats(stats)
 
     def _lose(self, worker: _Worker) -> None:
-        """Remove a worker that has ended, and put its unit back for the others."""
+        """Remove a worker that has ended, and put its unit back unless it was lost too often."""
         self._workers.remove(worker)
         self._reason = worker.end()
         if worker.unit is None:

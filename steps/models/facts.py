@@ -218,7 +218,7 @@ class WeightsCheck:
         self._begin(partial(self._require_digest, digest))
 
     def __enter__(self) -> Self:
-        """Return the check itself."""
+        """Return the check."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -34,7 +34,7 @@ DISTILLED: Mapping[str, Numbers] = {
     "Flux2KleinKVPipeline": (4, 1.0),
     "Krea2Pipeline": (8, 0.0),
 }
-# By pipeline, and whether the denoiser reads guidance as a number of its own.
+# By pipeline, and by whether the denoiser reads guidance as a number.
 GUIDANCE_EMBEDS: Mapping[tuple[str, bool | None], Numbers] = {
     ("FluxPipeline", False): (4, 0.0),
     ("HunyuanImagePipeline", True): (8, 3.25),

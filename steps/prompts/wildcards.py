@@ -37,7 +37,7 @@ class WildcardFiles:
 
     @property
     def digest(self) -> str:
-        """Hash the files that were read, independently of their folder."""
+        """A hash of the files that were read, independent of their folder."""
         contents = sorted(self._contents.items())
         digests = [(name, hashlib.sha256(content).hexdigest()) for name, content in contents]
         return hashlib.sha256(json.dumps(digests).encode()).hexdigest()

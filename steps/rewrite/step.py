@@ -51,7 +51,7 @@ WEIGHTS = "model*.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """The location of rewritten prompts, the number of distinct prompts, and of those new now."""
+    """The location of the rewritten prompts, their number, and the number that are new."""
 
     uri: str
     prompts: int

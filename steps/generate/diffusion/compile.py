@@ -119,7 +119,7 @@ class CompiledPipeline:
     def draw(
         self, batch: Sequence[ImageRow], call: Callable[[], T], tokens: int | None = None
     ) -> T:
-        """Run `call`, which denoises a batch. If compiling fails, run it again without.
+        """Run `call`, which denoises a batch. If its compilation fails, run it uncompiled.
 
         `tokens` is the length of the batch's prompts, if compiled code depends on it.
         """

@@ -1,4 +1,4 @@
-"""The device: its choice, its name, its clock, its memory and its failures."""
+"""The device: choice, name, clock, memory and failures."""
 
 import gc
 import os
@@ -137,7 +137,7 @@ def explain_device(subject: str, error: Exception) -> KilnError | None:
 def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> KilnError:
     """Return the error to report if memory ran out: BadInput if no other process uses the GPU.
 
-    `problem` begins the message. `remedy` ends that of a BadInput.
+    `problem` begins the message. `remedy` ends the message of a BadInput.
     """
     problem = f"{problem} ({first_line(reason).rstrip('.')})"
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

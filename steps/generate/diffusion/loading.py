@@ -172,7 +172,7 @@ def _network_class(library: str, name: str) -> Untyped:
 def load_checkpoint(
     file: Path, folder: Path, pipeline: str, dtype: torch.dtype
 ) -> diffusers.DiffusionPipeline:
-    """Load a model in one file, with the configuration in a folder."""
+    """Load a single-file model with the configuration in a folder."""
     names = tensor_names(file, str(file))
     held: tuple[str, ...] = ()
     for kind, starts in STARTS.items():

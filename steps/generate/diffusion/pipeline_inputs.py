@@ -26,7 +26,7 @@ TEXT_STEP = 64  # tokens: single prompts are padded to a multiple, to share comp
 
 
 class PipelineInputs:
-    """Turns rows of one shape into a pipeline's arguments."""
+    """Builds a pipeline's arguments from rows of one shape."""
 
     def __init__(self, pipe: diffusers.DiffusionPipeline, loras: LoraLayers | None = None) -> None:
         """Inspect the pipeline's arguments. LoRAs may change the embeddings of prompts."""
