@@ -67,7 +67,7 @@ class ShardWork:
     def make_parts(
         self, number: int, parts: Sequence[Part], is_wanted: Callable[[], bool] = lambda: True
     ) -> tuple[ShardStats, bool]:
-        """Generate parts; return their statistics as shard `number`, and if a stop cut it short.
+        """Generate parts; return statistics for shard `number`, and whether it was stopped.
 
         Skips parts that another process has committed. Begins no part once `is_wanted` returns
         False.
@@ -136,7 +136,7 @@ class ShardWork:
 
         if not job.scores and denoiser.passes is None:
             return drawn
-        # Only the winner of each group of candidates has passes: so many images fill a batch.
+        # Judge so many candidates that their winners, which alone have passes, fill a batch.
         return judge_batches(drawn, judge, self._plan.max_batch_size * job.candidates)
 
     def _stats(

@@ -86,7 +86,7 @@ class Meter:
         devices: int,
         age: float,
     ) -> None:
-        """Create the meter of an attempt that began `age` seconds ago at its first shard."""
+        """Take the run and the attempt's `age` in seconds. `shard` is the first, which names it."""
         self.excess: str | None = None
         self.progress: Progress = _MeteredProgress(progress, self)
         self._attempt = AttemptFile(run.store, plan, shard, devices)
@@ -105,7 +105,7 @@ class Meter:
         self._thread = threading.Thread(target=self._write_often, daemon=True)
 
     def start(self) -> None:
-        """Write the attempt now and then about once a minute. Raises TryAgain if writing fails."""
+        """Write the attempt, at first now, then about once a minute. Raises TryAgain if it fails."""
         self._attempt.write(self._measure())
         self._thread.start()
 

@@ -212,7 +212,7 @@ def _remove_abandoned_downloads(name: str) -> None:
 def _translate_hub_errors(
     reference: HubReference, setting: str = "model"
 ) -> AbstractContextManager[None]:
-    """Convert errors of the hub's client in the block to ours about the setting's repository."""
+    """Convert errors of the hub's client in the block to KilnError, about the setting's model."""
     return explained_by(partial(_explain_hub_error, reference, setting))
 
 

@@ -217,7 +217,7 @@ class _OutOfMemory(TryAgain):
 
 @contextmanager
 def _translate_errors(settings: RewriteSettings) -> Iterator[None]:
-    """Convert errors of transformers and torch in the block to ours."""
+    """Convert errors of transformers and torch in the block to KilnError."""
     name = settings.model.id
     try:
         yield

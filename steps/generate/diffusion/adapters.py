@@ -257,7 +257,7 @@ def load_ip_adapter(
     require_data_component(folder / settings.image_encoder, settings.setting_path)
     _load_image_encoder(pipe, folder / settings.image_encoder)
     denoiser = denoiser_network(pipe)
-    with suppress(NotImplementedError):  # weights that the file lacks stay on the meta device
+    with suppress(NotImplementedError):  # weights that the file lacks cannot be moved
         pipe.load_ip_adapter(
             str(folder),
             subfolder=settings.subfolder,

@@ -81,7 +81,7 @@ def is_out_of_memory(error: Exception) -> bool:
 def is_device_lost(error: Exception) -> bool:
     """Return whether the device failed, so that this process can no longer use it.
 
-    Queries CUDA, since cuDNN, cuBLAS and Triton raise the same errors for a bad prompt.
+    Queries CUDA, since cuDNN, cuBLAS or Triton may notice first, with errors like a bad prompt's.
     """
     if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
         return True

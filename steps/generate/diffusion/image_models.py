@@ -283,7 +283,7 @@ class SafetyChecker:
     def __init__(
         self, pipe: diffusers.DiffusionPipeline, add: Callable[[StageSeconds], None]
     ) -> None:
-        """Move the checker out of the pipeline, if it has one, so that its calls run none.
+        """Move the checker out of the pipeline, if it has one, so that its calls do not run it.
 
         `add` is called with the time of each batch.
         """

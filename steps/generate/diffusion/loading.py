@@ -131,7 +131,7 @@ def list_names(names: list[str]) -> str:
 
 
 def _beginning(tensor: torch.Tensor) -> tuple[float, ...]:
-    """Fingerprint a tensor by its first numbers, which splitting keeps, and its size if equal."""
+    """Fingerprint a tensor: its first numbers, which splitting keeps, and its size if all equal."""
     first = tensor.flatten()[:8].tolist()
     return (*first, tensor.numel() if len({*first}) == 1 else 0)
 
