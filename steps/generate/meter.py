@@ -105,7 +105,7 @@ class Meter:
         self._thread = threading.Thread(target=self._write_often, daemon=True)
 
     def start(self) -> None:
-        """Write the attempt, at first now, then about once a minute. Raises TryAgain if it fails."""
+        """Write the attempt now, then about once a minute. Raises TryAgain if writing fails."""
         self._attempt.write(self._measure())
         self._thread.start()
 
