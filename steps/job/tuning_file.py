@@ -51,7 +51,7 @@ class TuningEntry(Settings):
     """The tuned batch size for one model, image size and GPU.
 
     `seconds_per_image` is for this batch size and number of steps. If `guided`, the denoiser runs
-    twice per step, with and without the prompt.
+    twice per step, for the prompt and the negative prompt.
     """
 
     model: NonEmptyText
