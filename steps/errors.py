@@ -78,7 +78,7 @@ def version_error(where: str, version: int, known_version: int) -> BadInput:
 def explain_failures(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a public function to raise its errors without tracebacks and causes.
 
-    These would fill screens before the message that explains them.
+    Tracebacks would fill screens before the message that explains the error.
     """
 
     @wraps(function)
@@ -93,7 +93,7 @@ def explain_failures(function: Callable[P, T]) -> Callable[P, T]:
 
 @contextmanager
 def explained_by(explain: Callable[[Exception], KilnError | None]) -> Iterator[None]:
-    """Replace an error inside the block by its explanation, if `explain` returns one."""
+    """Replace an error inside the block with its explanation, if `explain` returns one."""
     try:
         yield
     except KilnError:

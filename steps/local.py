@@ -104,7 +104,7 @@ def _make_run(
 def _require_what_it_names(job: Job) -> None:
     """Raise BadInput if a library, function or key that the job names is missing.
 
-    Otherwise they would be missed only after planning and the download of a model.
+    Otherwise it would be noticed only after planning and downloading a model.
     """
     require_libraries(job)
     require_entries(job)

@@ -189,10 +189,7 @@ class ValueCount:
 
 @dataclass(frozen=True, slots=True)
 class TopValues:
-    """Most frequent values of a setting.
-
-    `others` counts the remaining values, and `other_images` their images.
-    """
+    """Most frequent values of a setting; `others` counts the rest, `other_images` their images."""
 
     top: tuple[ValueCount, ...] = ()
     others: int = 0

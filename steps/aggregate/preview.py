@@ -26,10 +26,7 @@ from imagekiln.steps.storage import open_store
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A preview of the run at `uri`: the page and summary of its first shard.
-
-    `planned_images` counts the images of the whole run.
-    """
+    """The page and summary of a run's first shard. `planned_images` counts the whole run."""
 
     uri: str
     page: str

@@ -68,10 +68,7 @@ class GalleryRuns:
 
 
 def find_gallery_runs(uri: str) -> GalleryRuns:
-    """Find the run at `uri`, or all aggregated runs under it.
-
-    Raises Missing, BadInput, TryAgain.
-    """
+    """Find the aggregated runs at or under `uri`. Raises Missing, BadInput, TryAgain."""
     plans = sorted(
         open_runs(uri, skips_unreadable=True),
         key=lambda run: (run.plan.created_at, run.plan.run_id),

@@ -67,7 +67,7 @@ class PageQuery:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """An image on a page. `number` is its row in the index, `note` the value it is sorted by.
+    """An image on a page. `number` is its row in the index, `note` explains its position.
 
     `settings` describes settings that vary among the images of its prompt.
     """

@@ -80,10 +80,7 @@ class RefinePass(Settings):
 
 
 class CaptionPass(HubReference):
-    """A pass that captions images with a transformers image-to-text model.
-
-    The caption is a column with the name of the pass.
-    """
+    """A pass that writes a column of captions, by a transformers image-to-text model."""
 
     kind: Literal["caption"] = "caption"
     max_tokens: Annotated[Integer, Field(ge=1, le=MAX_CAPTION_TOKENS)] = Field(

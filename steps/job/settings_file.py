@@ -46,7 +46,7 @@ def load_yaml(text: str) -> object:
 def read_local_text(name: str, noun: str) -> str:
     """Read a local settings file. `noun` names its kind in messages, such as "a job file".
 
-    Raises Missing, BadInput if it is not text, TryAgain.
+    Raises Missing, BadInput if it is not UTF-8, TryAgain.
     """
     with translate_errors(name), Path(resolve_path(name)).open("rb") as file:
         content = file.read(MAX_TEXT_BYTES + 1)

@@ -87,10 +87,7 @@ class Catalog:
             WHERE row >= {start} AND row < {end} ORDER BY row""")
 
     def count_rejections(self, limit: int) -> pa.Table:
-        """Count rejected rows by reason, most frequent first.
-
-        The table has `column`, `reason`, `rows` and the first `row`.
-        """
+        """Count `rows` by `column` and `reason`, most frequent first, with the first `row`."""
         return self.database.fetch_table(f"""
             SELECT "column", reason, count(*) AS rows, min(row) AS row
             FROM rejected JOIN labels USING (rule)

@@ -125,15 +125,12 @@ def read_texts(array: pa.Array, where: str) -> Cells:
 
 
 def read_integers(array: pa.Array, where: str) -> Cells:
-    """Convert integers, whole floats (pandas has these beside nulls) and strings to integers.
-
-    Raises BadInput for other types.
-    """
+    """Convert integers, whole floats and strings to integers. Raises BadInput for other types."""
     array = decode_dictionary(array)
     kind = array.type
     if pa.types.is_null(kind) or pa.types.is_signed_integer(kind):
         return Cells(array.cast(pa.int64()))
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(kind):  # as pandas stores integers beside nulls
         floats = _nan_to_null(array)
         is_whole = pc.equal(pc.trunc(floats), floats)
         is_exact = pc.less_equal(pc.abs(floats), MAX_EXACT_FLOAT)
@@ -228,10 +225,7 @@ def _parse_texts(texts: Cells, pattern: str, kind: pa.DataType) -> Cells:
 
 
 def _read_valid_texts(array: pa.Array, problem: str) -> Cells:
-    """Return strings, with a fault for each that is not UTF-8.
-
-    Raises BadInput with `problem` if the type is not a string.
-    """
+    """Return strings, with faults for invalid UTF-8. Raises BadInput(`problem`) for other types."""
     if not is_text(array.type):
         raise BadInput(problem.format(cut_name(str(array.type))))
     array = array.cast(pa.string())
@@ -254,10 +248,7 @@ def passthrough_names(count: int) -> tuple[str, ...]:
 
 
 def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) -> pa.Schema:
-    """Build the schema of the carried columns, with extension and view types as plain types.
-
-    Raises BadInput if a column is absent or cannot be carried.
-    """
+    """Build the schema of carried columns, in plain types. Raises BadInput if one is unsuitable."""
     fields = []
     spellings: dict[str, str] = {}  # SQL ignores case
     for name in columns:
@@ -287,10 +278,7 @@ def describe_absence(schema: pa.Schema, name: str) -> str:
 
 
 def read_passthrough(array: pa.Array, where: str) -> Cells:
-    """Read values of a carried column unchanged; strings that are not UTF-8 are invalid.
-
-    Raises BadInput if such a string is nested.
-    """
+    """Read a carried column unchanged. Raises BadInput for nested strings that are not UTF-8."""
     array = plain_array(array)
     try:
         array.validate(full=True)

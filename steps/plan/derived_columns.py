@@ -31,7 +31,7 @@ DERIVED_FIELDS = (
 
 
 class DerivedColumns:
-    """Appends DERIVED_FIELDS to batches of prompt rows."""
+    """The derived columns of a job, DERIVED_FIELDS, for batches of prompt rows."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class DerivedColumns:
 
 
 class LoraColumnReader:
-    """Parses cells of the `loras` column. Null is the job's default, an empty string no LoRA."""
+    """Parser of the `loras` column. Null is the job's default, an empty string no LoRA."""
 
     def __init__(self, default: str, digests: Mapping[str, str]) -> None:
         """Take the job's default and the digest of each of its LoRAs.
@@ -107,7 +107,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class PromptLengths:
-    """Counts prompt tokens with the model's tokenizer that has the highest limit."""
+    """Token counter for prompts, with the tokenizer of the model that has the highest limit."""
 
     def __init__(self, model: Path) -> None:
         """Load the tokenizers of a model folder. Raises BadInput if one is damaged."""

@@ -173,10 +173,7 @@ def _guidance_sql(job: Job, facts: ModelFacts) -> str:
 
 
 def _input_sql(empty_columns: tuple[str, ...]) -> str:
-    """Build the FROM clause, with null constants in place of empty columns.
-
-    DuckDB evaluates an expression of constants once.
-    """
+    """Build the FROM clause, with empty columns as constants, which DuckDB evaluates once."""
     if not empty_columns:
         return "input"
     constants = ", ".join(

@@ -59,20 +59,14 @@ class RewrittenText:
 
 @dataclass(frozen=True, slots=True)
 class PromptTexts:
-    """The rewritten prompts of a job by original prompt, and their hash.
-
-    If `appends`, the model's output is appended to the original prompt.
-    """
+    """Rewritten prompts by original prompt, and their hash. If `appends`, they extend it."""
 
     texts: Mapping[str, RewrittenText]
     sha256: str
     appends: bool
 
     def choose(self, prompt: str | None) -> tuple[str | None, str | None]:
-        """Return the final prompt and the outcome of its rewriting.
-
-        A prompt that was not rewritten is returned unchanged, with None.
-        """
+        """Return the final prompt and the outcome of rewriting, or the prompt itself and None."""
         rewritten = None if prompt is None else self.texts.get(prompt)
         if prompt is None or rewritten is None:
             return prompt, None
@@ -238,10 +232,7 @@ def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
 def _match_columns(
     source: SourceFile, schema: pa.Schema, columns: ColumnNames, wanted: Sequence[str]
 ) -> dict[str, str]:
-    """Map the `wanted` prompt columns to the file's names for them.
-
-    Raises BadInput if a column is absent or ambiguous.
-    """
+    """Map the `wanted` prompt columns to the file's names for them. Raises BadInput."""
     for ours in wanted:
         named = getattr(columns, ours)
         if named is not None and is_set(ours, named) and named not in schema.names:

@@ -60,10 +60,7 @@ def _quote(text: str) -> str:
 def find_rejection_causes(
     files: tuple[InputFile, ...], catalog: Catalog, counts: pa.Table | None = None
 ) -> tuple[RejectionCause, ...]:
-    """Find the most frequent reasons for rejection, with the first row of each.
-
-    `counts` replaces the catalog's own counts.
-    """
+    """Find the most frequent reasons for rejection, or those in `counts`, and their first rows."""
     if counts is None:
         counts = catalog.count_rejections(MAX_CAUSES)
     firsts = counts.select(["row", "column", "reason"]).sort_by("row")

@@ -125,10 +125,7 @@ class Rewriting:
                 yield RewritePart(key, prompts[start : start + size])
 
     def divide(self, prompts: set[str]) -> Iterator[tuple[RewritePart, set[str]]]:
-        """Yield each part with the subset of `prompts` that it rewrites.
-
-        A prompt in several lists belongs to the first.
-        """
+        """Yield each part with the `prompts` that it rewrites, each from the first list with it."""
         left = set(prompts)
         for part in self.iter_parts():
             own = left.intersection(part.prompts)
@@ -166,10 +163,7 @@ class Rewriting:
         self._store.create(part.key, content)
 
     def read_part(self, part: RewritePart) -> list[RewrittenText] | None:
-        """Read the rewritten prompts of a part in order; None if it is not committed.
-
-        Raises BadInput if the part is damaged.
-        """
+        """Read the rewritten prompts of a part; None if it is not committed. Raises BadInput."""
         try:
             table = read_table(self._store, part.key)
         except Missing:
@@ -205,10 +199,7 @@ def open_rewriting(job: Job, settings: RewriteSettings) -> Rewriting:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenInput:
-    """Input files with rewritten prompts, and facts for the plan.
-
-    `missing` counts prompts that are not rewritten yet.
-    """
+    """Input files with rewritten prompts, and facts for the plan; `missing` counts the rest."""
 
     files: tuple[InputFile, ...]
     facts: RewriteFacts | None = None
@@ -247,10 +238,7 @@ def rewrite_input(
 
 
 def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
-    """Collect the distinct prompts of the files, except invalid ones.
-
-    Raises BadInput if there are more than MAX_PROMPTS.
-    """
+    """Collect the distinct valid prompts. Raises BadInput if there are more than MAX_PROMPTS."""
     prompts: set[str] = set()
     for file in files:
         name = file.column_names["prompt"]

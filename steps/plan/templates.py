@@ -256,10 +256,7 @@ def _read_file(
 
 @dataclass(frozen=True, slots=True)
 class _TableRow:
-    """A row of the table: its key for random draws, its id, and its strings.
-
-    `texts` is None if one of the strings is missing.
-    """
+    """A table row: its key for random draws, its id, and its strings; None if one is missing."""
 
     key: str
     id: str | None
