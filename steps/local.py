@@ -74,7 +74,7 @@ def _make_run(
     planned: Callable[[PlanResult, int], None],
     gpus: int | None,
 ) -> RunResult:
-    _require_what_it_names(job)
+    _require_dependencies(job)
     # Check devices first, so that a missing or unusable device leaves no plan behind.
     environments = choose_environments(job, gpus)
     result = make_plan(job, rewriter=prompt_rewriter(progress))
@@ -101,7 +101,7 @@ def _make_run(
     return RunResult(result.uri, aggregate(result.uri), before=False, input_change=change)
 
 
-def _require_what_it_names(job: Job) -> None:
+def _require_dependencies(job: Job) -> None:
     """Raise BadInput if a library, function or key that the job names is missing.
 
     Otherwise it would be noticed only after planning and downloading a model.
@@ -166,7 +166,7 @@ def preview(
     run was planned without a sample.
     """
     progress = progress or NoProgress()
-    _require_what_it_names(job)
+    _require_dependencies(job)
     choose_environments(job, None)
     result = make_plan(job, sample_images=images, rewriter=prompt_rewriter(progress))
     plan = result.plan

@@ -221,8 +221,8 @@ def overlay(manifest: pa.Table, later: pa.Table, candidates: int = 1) -> pa.Tabl
     position = pc.index_in(manifest["image_id"], later_ids)
     in_later = position.is_valid().to_numpy()
     later_rows = pc.fill_null(position, 0).to_numpy()
-    own_place = _places(manifest, candidates)
-    later_place = _places(later, candidates)[later_rows]
+    own_place = _place_progress(manifest, candidates)
+    later_place = _place_progress(later, candidates)[later_rows]
 
     # If neither stored an image, the newest failures count.
     is_empty = own_place == NOTHING_STORED
@@ -245,7 +245,7 @@ def overlay(manifest: pa.Table, later: pa.Table, candidates: int = 1) -> pa.Tabl
     return both.take(pa.array(rows)).combine_chunks()
 
 
-def _places(manifest: pa.Table, candidates: int) -> npt.NDArray[np.int64]:
+def _place_progress(manifest: pa.Table, candidates: int) -> npt.NDArray[np.int64]:
     """Return the progress of each image's place, from NOT_MADE to STORED."""
     statuses = manifest["status"].to_numpy()
     place = np.zeros(manifest.num_rows, np.int64)

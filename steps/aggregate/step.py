@@ -109,7 +109,7 @@ def aggregate_run(
     check_gate_names(run.plan.job, accept)
 
     def attempt(head: Head) -> CountedRun | None:
-        priced_head = _priced(run, head, price)
+        priced_head = _with_price(run, head, price)
         priced = replace(run, head=priced_head)
         policy = resolve_policy(priced, failed_share, accept)
         reconciler = RunReconciler(priced)
@@ -130,7 +130,7 @@ def aggregate_run(
     return counted.summary
 
 
-def _priced(run: Run, head: Head, price: PricePerHour | None) -> Head:
+def _with_price(run: Run, head: Head, price: PricePerHour | None) -> Head:
     """Set the price in the terms of a commit, if there is one."""
     if price is None:
         return head

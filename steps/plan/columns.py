@@ -121,7 +121,7 @@ def read_texts(array: pa.Array, where: str) -> Cells:
         return Cells(uuid_texts(array.storage))
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return Cells(array.cast(pa.string()))
-    return _read_valid_texts(array, f"{where} is {{}}, not text. Write it as strings.")
+    return _read_valid_strings(array, f"{where} is {{}}, not text. Write it as strings.")
 
 
 def read_integers(array: pa.Array, where: str) -> Cells:
@@ -134,15 +134,15 @@ def read_integers(array: pa.Array, where: str) -> Cells:
         floats = _nan_to_null(array)
         is_whole = pc.equal(pc.trunc(floats), floats)
         is_exact = pc.less_equal(pc.abs(floats), MAX_EXACT_FLOAT)
-        return _keep(floats, pc.and_(is_whole, is_exact), pa.int64())
+        return _cast_valid(floats, pc.and_(is_whole, is_exact), pa.int64())
     if pa.types.is_unsigned_integer(kind):
         array = array.cast(pa.string())
-    texts = _read_valid_texts(array, f"{where} is {{}}, not integers. Write it as integers.")
-    decimals = _parse_texts(texts, INTEGER_PATTERN, pa.decimal128(38))
+    texts = _read_valid_strings(array, f"{where} is {{}}, not integers. Write it as integers.")
+    decimals = _parse_strings(texts, INTEGER_PATTERN, pa.decimal128(38))
     lowest, highest = INT64_RANGE
     is_high_enough = pc.greater_equal(decimals.values, lowest)
     fits = pc.and_(is_high_enough, pc.less_equal(decimals.values, highest))
-    return _keep(
+    return _cast_valid(
         decimals.values,
         fits,
         pa.int64(),
@@ -158,9 +158,9 @@ def read_numbers(array: pa.Array, where: str) -> Cells:
         return Cells(array.cast(pa.float64(), safe=False))
     if pa.types.is_floating(kind):
         floats = _nan_to_null(array)
-        return _keep(floats, pc.is_finite(floats), pa.float64())
-    texts = _read_valid_texts(array, f"{where} is {{}}, not numbers. Write it as floats.")
-    return _parse_texts(texts, NUMBER_PATTERN, pa.float64())
+        return _cast_valid(floats, pc.is_finite(floats), pa.float64())
+    texts = _read_valid_strings(array, f"{where} is {{}}, not numbers. Write it as floats.")
+    return _parse_strings(texts, NUMBER_PATTERN, pa.float64())
 
 
 COLUMN_READERS: Mapping[ColumnKind, Callable[[pa.Array, str], Cells]] = {
@@ -200,7 +200,7 @@ def _nan_to_null(array: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(floats), None, floats)
 
 
-def _keep(
+def _cast_valid(
     array: pa.Array, is_valid: pa.Array, kind: pa.DataType, earlier: pa.Array | None = None
 ) -> Cells:
     """Cast valid cells to `kind`, and add the other cells to the `earlier` faults."""
@@ -210,11 +210,11 @@ def _keep(
     return Cells(values.cast(kind), faults if earlier is None else pc.coalesce(earlier, faults))
 
 
-def _parse_texts(texts: Cells, pattern: str, kind: pa.DataType) -> Cells:
+def _parse_strings(texts: Cells, pattern: str, kind: pa.DataType) -> Cells:
     """Parse strings as numbers. Empty strings become null; others must match `pattern`."""
     trimmed = pc.utf8_trim_whitespace(texts.values)
     filled = pc.if_else(pc.equal(trimmed, ""), None, trimmed)
-    cells = _keep(
+    cells = _cast_valid(
         filled,
         pc.match_substring_regex(filled, pattern),
         pa.string(),
@@ -224,7 +224,7 @@ def _parse_texts(texts: Cells, pattern: str, kind: pa.DataType) -> Cells:
     return Cells(unsigned.cast(kind), cells.faults)
 
 
-def _read_valid_texts(array: pa.Array, problem: str) -> Cells:
+def _read_valid_strings(array: pa.Array, problem: str) -> Cells:
     """Return strings, with faults for invalid UTF-8. Raises BadInput(`problem`) for other types."""
     if not is_text(array.type):
         raise BadInput(problem.format(cut_name(str(array.type))))
@@ -238,7 +238,7 @@ def _read_valid_texts(array: pa.Array, problem: str) -> Cells:
             None if cell is None else cell.decode(errors="replace") for cell in raw.to_pylist()
         ]
         replaced = pa.array(decoded, pa.string())
-        return _keep(replaced, pc.equal(replaced.cast(pa.binary()), raw), pa.string())
+        return _cast_valid(replaced, pc.equal(replaced.cast(pa.binary()), raw), pa.string())
     return Cells(array)
 
 

@@ -130,10 +130,10 @@ class PromptLengths:
         is_long = pc.greater(pc.binary_length(prompts), self._limit)
         is_long = pc.fill_null(is_long, False)
         long_prompts = prompts.filter(is_long)
-        exceeds = self._exceed(long_prompts, self._limit)
+        exceeds = self._exceeds_limit(long_prompts, self._limit)
         return pc.replace_with_mask(is_long, is_long, pa.array(exceeds))
 
-    def _exceed(self, prompts: pa.Array, limit: int) -> npt.NDArray[np.bool_]:
+    def _exceeds_limit(self, prompts: pa.Array, limit: int) -> npt.NDArray[np.bool_]:
         """Return a mask of the prompts with more than `limit` tokens.
 
         Most words are cached. Other words are tokenized only for prompts that may be too long.
@@ -149,7 +149,7 @@ class PromptLengths:
         cached = map(self._words.get, words.to_pylist(), repeat(UNKNOWN_LENGTH))
         lengths = np.fromiter(cached, np.int64, len(words))
         unknown = np.flatnonzero(lengths == UNKNOWN_LENGTH)
-        lengths[unknown] = _most_tokens(words.take(pa.array(unknown)), limit)
+        lengths[unknown] = _max_tokens(words.take(pa.array(unknown)), limit)
         exceeds = _sum_slices(lengths[indices], offsets) > limit
         # If a prompt is within the limit even by the upper bounds, its words need no tokenizing.
         is_open_word = np.repeat(exceeds, np.diff(offsets))
@@ -181,7 +181,7 @@ def _sum_slices(values: Int64Array, offsets: npt.NDArray[np.int32]) -> Int64Arra
     return sums
 
 
-def _most_tokens(words: pa.Array, limit: int) -> Int64Array:
+def _max_tokens(words: pa.Array, limit: int) -> Int64Array:
     """Return an upper bound of tokens per word: one per byte, and one that begins the word.
 
     The bound of words beyond ASCII exceeds `limit`, since normalization may lengthen them.

@@ -104,7 +104,7 @@ def expect_run_time(
     rates: list[RunRate] = []
     if job.shard.seconds_per_image is None:
         with suppress(KilnError):  # an estimate by other figures is better than none
-            rates = _read_alike(job, model.facts.digest)
+            rates = _read_matching_rates(job, model.facts.digest)
     rates = [rate for rate in rates if _is_on_device(rate.device, job.device, gpu)]
     if rates:
         return _time_by_runs([rate for rate in rates if rate.device == rates[0].device], draft)
@@ -150,7 +150,7 @@ def _is_on_device(measured: str, device: str, gpu: str | None) -> bool:
     return device == "auto" or measured not in DEVICES_WITHOUT_GPU_NAME
 
 
-def _read_alike(job: Job, digest: str) -> list[RunRate]:
+def _read_matching_rates(job: Job, digest: str) -> list[RunRate]:
     """Read the rates of the latest runs under the output with the same model and settings."""
     store = open_store(job.output)
     newest_first = read_entries(job.output)[::-1]

@@ -220,7 +220,7 @@ def rewrite_input(
     if rewriter is not None:
         rewriter(job, prompts)
     rewriting = open_rewriting(job, settings)
-    texts = _read_texts_of(rewriting, prompts)
+    texts = _read_rewritten(rewriting, prompts)
     digest = hashlib.sha256()
     for prompt in sorted(texts):  # independent of the order of rows
         rewritten = texts[prompt]
@@ -256,7 +256,7 @@ def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
     return prompts
 
 
-def _read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
+def _read_rewritten(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
     """Read the committed rewrites of `prompts`."""
     texts: dict[str, RewrittenText] = {}
     for part, own in rewriting.divide(prompts):

@@ -128,7 +128,7 @@ def _default_most_images(job: Job, images: int) -> int:
     """Return the default maximum number of images per shard.
 
     Figures in the table of models are from one GPU, and others may be ten times slower. Shards are
-    therefore larger only if the job was measured. There are still shards for all pods.
+    therefore larger only with a measured time, and there are still enough for all pods.
     """
     if job.shard.seconds_per_image is None and job.batch.tuning is None:
         return DEFAULT_SHARD_IMAGES

@@ -350,7 +350,7 @@ class _PromptMaker:
             count = recipe.count * self._recipes.negative.count
             for draw in range(self._recipes.draws):
                 for number in range(count):
-                    texts = self._make_texts(
+                    texts = self._render_prompts(
                         row,
                         recipe,
                         draw,
@@ -358,7 +358,7 @@ class _PromptMaker:
                     )
                     yield from self._sweep(row, draw, texts)
 
-    def _make_texts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
+    def _render_prompts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
         """Render a prompt and its negative prompt, with the choices made in them."""
         texts: _Values = {TEMPLATE_COLUMN: recipe.source}
         if row.texts is None:
