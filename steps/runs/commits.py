@@ -65,11 +65,11 @@ class Takedown:
 class Commit:
     """State of a run.
 
-    `manifests` maps shards to keys of manifests and is empty until the run is first aggregated.
+    `manifests` lists the manifest keys in shard order. It is empty before the first aggregation.
     `forgotten` names a table of the ids that were taken down. `buried` lists names that hold no
     images and are never written again. `is_complete` is true if the job and its retries have no
     missing part, `is_finished` if the run has all that its job requires. `summary` has the counts
-    and times, `rate` the speed by which later runs are estimated.
+    and times, `rate` the speed for estimates of later runs.
     """
 
     schema_version: int
@@ -99,7 +99,7 @@ class Head:
 
     @property
     def is_removed(self) -> bool:
-        """Whether the run was removed."""
+        """True if the run was removed."""
         return self.commit.kind == "removed"
 
     @property

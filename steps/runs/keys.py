@@ -127,7 +127,7 @@ def diff_image_key(number: int, side: str) -> str:
 
 
 def parse_part_key(part: str) -> tuple[int, int] | None:
-    """Parse the retry and the shard from a part's key in the manifest; None for any other string."""
+    """Parse the retry and the shard from a part's key; None for any other string."""
     match = re.match(PART_KEY_PATTERN, part)
     if match is None:
         return None

@@ -84,14 +84,14 @@ class PartOutcomes:
 
 
 def pack_part(part: Part, images: Sequence[EncodedImage]) -> PackedPart:
-    """Pack images into a part. Their order does not matter: equal images give equal bytes."""
+    """Pack images into a part. Equal images in any order give equal bytes."""
     return PackedPart(part, part_to_parquet(part.rows, images, part.added))
 
 
 def part_to_parquet(
     rows: pa.Table, images: Sequence[EncodedImage], added: AddedFields = ()
 ) -> bytes:
-    """Write a part as Parquet. The order of images does not matter: equal images give equal bytes."""
+    """Write a part as Parquet. Equal images in any order give equal bytes."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
     image_ids = rows["image_id"].to_pylist()
     files: list[dict[str, object] | None] = []

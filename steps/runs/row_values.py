@@ -24,14 +24,14 @@ def json_lines(table: pa.Table) -> Iterator[bytes]:
 
 
 def to_rows(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """Convert rows to Python. A column with a time beyond Python's range is converted as for JSON."""
+    """Convert rows to Python. Columns with times beyond Python's range are as in JSON."""
     columns = map(to_values, table.columns)
     names = table.schema.names
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def to_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Convert a column to Python values, or as for JSON if a time is beyond Python's range."""
+    """Convert a column to Python values, or to JSON values if a time is beyond Python's range."""
     try:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):  # beyond the years 1 to 9999, or nanoseconds without pandas

@@ -102,9 +102,7 @@ def split_address(uri: str) -> tuple[str, int | None]:
     """Split an address into the URI of a run, and the retry if it names one."""
     parent, _, name = uri.rstrip("/").rpartition("/")
     match = RETRY_ADDRESS.fullmatch(name)
-    if match is None or open_store(uri).exists(
-        PLAN_KEY
-    ):  # a run whose folder happens to have such a name
+    if match is None or open_store(uri).exists(PLAN_KEY):  # a run that happens to have such a name
         return uri, None
     return parent or ".", int(match[1])
 

@@ -128,12 +128,12 @@ class ShardStats:
 
 
 def time_share(seconds: float, whole: float) -> float | None:
-    """Return the share of the whole time, at most 1; None if the whole is zero."""
+    """Return `seconds` as a share of `whole`, at most 1; None if `whole` is zero."""
     return min(1.0, seconds / whole) if whole > 0 else None
 
 
 def mean_busy_share(stats: Iterable[ShardStats]) -> float | None:
-    """Return the mean of known shares, weighted by the time after loading; None if none is known."""
+    """Return the mean of known shares, weighted by time after loading; None if all are unknown."""
     whole = 0.0
     busy = 0.0
     for shard in stats:
@@ -192,7 +192,7 @@ class RunRate:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Estimate of a run at planning, and the run that its figures come from."""
+    """Estimate of a run, made at planning, and the source of its figures."""
 
     gpu_hours: Amount
     source: str

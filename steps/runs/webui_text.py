@@ -50,7 +50,7 @@ class ModelLabel:
 
     @property
     def name(self) -> str:
-        """The model's id; for a local folder, only the last name, which does not reveal its path."""
+        """The model's id; only the last name of a local folder, which does not reveal its path."""
         is_folder = self.digest.startswith("sha256:")
         return PurePath(self.model_id).name if is_folder else self.model_id
 
@@ -114,9 +114,7 @@ def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
         "Shortcuts": model.shortcuts,
         **_pass_settings(parameters, model.passes),
     }
-    if (
-        parameters.strength is not None
-    ):  # strength of the image-to-image generation, before any pass
+    if parameters.strength is not None:  # of the generation itself, before any pass
         values["Denoising strength"] = parameters.strength
     values["Version"] = program_version()
     present = [(name, str(value)) for name, value in values.items() if value is not None]
