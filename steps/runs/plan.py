@@ -225,7 +225,7 @@ def parse_plan(content: bytes, where: str) -> Plan:
 
 
 def parse_json(adapter: TypeAdapter[T], content: bytes, where: str, noun: str) -> T:
-    """Parse an object of a run. Raises BadInput, which calls the object a `noun`."""
+    """Parse an object of a run, which is expected to be a `noun`. Raises BadInput."""
     try:
         return adapter.validate_json(content)
     except ValidationError as error:
