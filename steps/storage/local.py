@@ -161,7 +161,7 @@ class LocalStore:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BufferedReader]:
-    """Open a regular file for reading. Raises BadInput for a pipe, without waiting for its writer."""
+    """Open a regular file for reading. Raises BadInput for a pipe, without blocking on it."""
     with open(path, "rb", opener=_open_at_once) as file:  # pathlib has no opener
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise BadInput(f"{path}: is a pipe or a device. Put a file in its place.")
