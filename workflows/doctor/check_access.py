@@ -122,7 +122,7 @@ def check_pod_rights(needs: Needs) -> DoctorCheck:
 
 @doctor_check("store-credentials")
 def check_store_credentials(needs: Needs) -> DoctorCheck:
-    """Check that pods have a key to the object store or a cloud identity, without reading the key."""
+    """Check that pods have a key to the object store or a cloud identity. Reads no key's value."""
     view = needs.view
     annotations = get_texts(view.get(SERVICE_ACCOUNTS, POD_ACCOUNT), "metadata", "annotations")
     identity = next((key for key in IDENTITY_ANNOTATIONS if annotations.get(key)), None)

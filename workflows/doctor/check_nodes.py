@@ -76,7 +76,7 @@ def check_cpu_nodes(needs: Needs) -> DoctorCheck:
 
 @doctor_check("gpu-claim")
 def check_gpu_claim(needs: Needs) -> DoctorCheck | None:
-    """Check that the claim template and its device classes exist, and that devices are published."""
+    """Check that the claim template and its device classes exist, and devices are published."""
     name = needs.profile.gpu.claim
     if name is None:
         return None

@@ -96,7 +96,7 @@ def check_resource_quota(needs: Needs) -> DoctorCheck:
 
 
 def _rooms(quota: Json, profile: Profile) -> Iterator[tuple[str, str, int, str]]:
-    """Yield the step, the resource, the number of pods of the step it admits, and the quota's name."""
+    """Yield the step, the resource, the number of its pods that fit, and the quota's name."""
     hard = get_quantities(quota, "spec", "hard")
     for step, usage in usage_by_step(profile).items():
         for resource in hard.keys() & usage.keys():
@@ -160,7 +160,7 @@ def check_runtime_classes(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("priority-class")
 def check_priority_classes(needs: Needs) -> DoctorCheck | None:
-    """Check that the PriorityClasses named by pods exist. Kubernetes rejects pods without theirs."""
+    """Check that the PriorityClasses of pods exist. Without them, Kubernetes rejects the pods."""
     own = needs.job.cluster.priority_class
     names = {pod.priority_class or own for pod in (needs.profile.generate, needs.profile.steps)}
     return _find_classes(

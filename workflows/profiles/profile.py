@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 from imagekiln.steps.job.fields import ImageReference, ObjectName, Settings
 
 Amount = Annotated[float, Field(gt=0)]
-MIG_RESOURCE = "/mig-"  # in the name of the resource, where NVIDIA's plugin offers MIG slices
-GPU_LABEL = "nvidia.com/gpu.product"  # of nodes, by GPU feature discovery
+MIG_RESOURCE = "/mig-"  # in the resource name of MIG slices, if NVIDIA's plugin offers them
+GPU_LABEL = "nvidia.com/gpu.product"  # on nodes, set by GPU feature discovery
 
 
 class NodeLabel(Settings):
@@ -88,7 +88,7 @@ class Gpu(Settings):
 
     @model_validator(mode="after")
     def _check_single_share(self) -> "Gpu":
-        # CUDA counts whole GPUs, and takes slices by their UUIDs alone.
+        # CUDA counts only whole GPUs, and selects slices by their UUIDs.
         if self.count > 1 and MIG_RESOURCE in self.resource:
             raise ValueError(
                 "asks for several slices in one pod, whose workers would find one; set count: 1"
@@ -199,7 +199,7 @@ class Profile(Settings):
 
     @property
     def gpu_name(self) -> str | None:
-        """The GPU that its nodes have, by their label; None if several or none are named."""
+        """The GPU named by the node label; None if several or none are named."""
         for label in self.generate.labels:
             if label.key == GPU_LABEL and len(label.values) == 1:
                 return label.values[0]
@@ -207,7 +207,7 @@ class Profile(Settings):
 
     @property
     def names_gpus(self) -> bool:
-        """Return whether its nodes are chosen by their GPU, of one model or of several."""
+        """Return whether nodes are selected by GPU, of one model or several."""
         pods = self.generate
         if GPU_LABEL in pods.node_selector:
             return True
