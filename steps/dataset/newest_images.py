@@ -50,7 +50,7 @@ class NewestImages:
 
 
 def find_newest_images(uri: str, runs: Sequence[RunSource], column: str) -> NewestImages | None:
-    """Select, for each image and each value of a column, the newest run that has it.
+    """Select each image, and each value of a column, from the newest run that has it.
 
     A failed image never hides one that is ok. Returns None for a single run, whose images are
     distinct. Raises Incomplete, BadInput, TryAgain.

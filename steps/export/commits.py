@@ -1,4 +1,4 @@
-"""Commits of an export, like those of a run: objects created once, under consecutive numbers.
+"""Commits of an export: as in a run, objects that are created once, under consecutive numbers.
 
 The highest commit is the state of the export. A process announces new files in a commit, then
 copies images, and counts the files in the next commit. A process that loses a number starts over

@@ -40,7 +40,7 @@ def open_images(
 ) -> tuple[Dataset, pa.Schema]:
     """Open the images of a source, with the columns of the export, set by its first file.
 
-    All files have the same columns, whatever columns later runs have. Raises BadInput if a column
+    All files have the same columns, even if later runs have others. Raises BadInput if a column
     has another type.
     """
     known = open_dataset(uri, settings.columns).manifest_columns.names

@@ -110,7 +110,7 @@ class PairComparison:
 
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """Number of images whose status changed from the first run to the second."""
+    """Number of images with one status in the first run and another in the second."""
 
     before: str
     after: str

@@ -1,4 +1,4 @@
-"""Takedown of images: removes them from runs, and from the given exports.
+"""Takedown of images: their removal from runs, and from the given exports.
 
 A first commit announces the ids, and the parts to be replaced. New parts without these images are
 written, and the next commit counts them. Then the old parts are buried: they are overwritten by a

@@ -1,4 +1,4 @@
-"""Regenerates one image of a run, and compares it with the stored image."""
+"""Regeneration of one image of a run, for comparison with the stored image."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing

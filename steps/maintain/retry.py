@@ -1,4 +1,4 @@
-"""Regenerates failed and blank images: a commit announces a retry, and a later one counts it."""
+"""Retries of failed and blank images: a commit announces a retry, and a later one counts it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Reads a whole run back and checks it against the plan and its highest commit, by hash.
+"""Verification of a whole run, by hash, against its plan and its highest commit.
 
 Images, input images, shards, manifests and lists are compared with their hashes, manifest rows with
 their parts, and the commit's counts with the manifests. Report and card, attempts, times and costs
@@ -259,7 +259,7 @@ def _check_input_image(store: Store, key: str) -> None:
 
 
 def _check_part(run: Run, part: Part, manifest: pa.Table) -> None:
-    """Read a whole part, decode its images, and compare its rows with those of a manifest."""
+    """Read a whole part, decode its images, and compare its rows with the manifest."""
     store = run.store
     where = store.uri_of(part.key)
     content = store.read(part.key)

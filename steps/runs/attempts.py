@@ -190,7 +190,7 @@ def list_attempts(store: Store) -> dict[str, tuple[int, int]]:
 
 
 def read_begun(store: Store, plan: Plan, shards: Set[int]) -> dict[int, bool]:
-    """Return, for each of these shards that an attempt has begun, whether it is complete."""
+    """Map these shards, if an attempt has begun them, to whether they are complete."""
     begun = {
         key: shard
         for key, (retry, shard) in list_attempts(store).items()

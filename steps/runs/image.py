@@ -199,7 +199,7 @@ SettingValues: TypeAlias = Mapping[str, object]
 def find_varied_settings(
     images: Iterable[tuple[str, SettingValues]],
 ) -> dict[str, tuple[str, ...]]:
-    """Find, by prompt, the settings that differ among its images.
+    """Find the settings that differ among the images of each prompt.
 
     Takes pairs of prompt and settings.
     """

@@ -81,7 +81,7 @@ def write_manifest(
 def _check_manifest(manifest: pa.Table, images: int) -> None:
     """Raise ValueError if no shard of this size has such a manifest.
 
-    Ids become file names, so those of an untrusted manifest are checked too.
+    Ids become file names, so they are checked even if the manifest is untrusted.
     """
     if manifest.num_rows != images:
         raise ValueError(f"it has {manifest.num_rows} rows for {images} images")
@@ -100,7 +100,7 @@ def read_held_ids(store: Store, key: str) -> pa.Table:
 
 
 def read_forgotten(store: Store, commit: Commit) -> pa.Array:
-    """The ids of the images that were taken down. Raises BadInput on damage, TryAgain."""
+    """Read the ids of the images that were taken down. Raises BadInput on damage, TryAgain."""
     if commit.forgotten is None:
         return NO_IDS
     return read_column(store, commit.forgotten, "image_id")
@@ -115,7 +115,7 @@ def write_forgotten(store: Store, image_ids: pa.Array) -> str:
 
 
 def forget_rows(manifest: pa.Table, image_ids: pa.Array, added: AddedFields) -> pa.Table:
-    """The manifest, with nothing but the status of what became of the images with these ids."""
+    """Set the status of these images to `forgotten`, and clear their other results."""
     is_forgotten = pc.is_in(manifest["image_id"], image_ids)
     if not pc.any(is_forgotten).as_py():
         return manifest
@@ -132,7 +132,7 @@ def forget_rows(manifest: pa.Table, image_ids: pa.Array, added: AddedFields) -> 
 
 
 def replace_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """The table with other values in a column, of the same type."""
+    """Replace a column of a table by values of the same type."""
     schema = table.schema
     index = schema.get_field_index(name)
     field = schema.field(index)

@@ -1,4 +1,4 @@
-"""Reads stored images by the object and the offset that their manifest rows name.
+"""Reader of stored images, by the object and the offset in their manifest rows.
 
 Neighboring images of an object are read with one request.
 """

@@ -1,4 +1,4 @@
-"""Converts rows of images to Python values and to lines of JSON.
+"""Conversion of image rows to Python values and to lines of JSON.
 
 Carried columns may have any type, and times that Python cannot represent.
 """

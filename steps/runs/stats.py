@@ -200,7 +200,7 @@ class Expectation:
 
 
 def describe_passes(job: Job) -> str:
-    """Describe the passes for comparison: another kind, model or setting takes other time."""
+    """Describe the passes for comparison: another kind, model or setting has another speed."""
     if not job.passes:
         return ""
     settings = [each_pass.model_dump(mode="json") for each_pass in job.passes.values()]

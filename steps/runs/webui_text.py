@@ -56,7 +56,7 @@ class ModelLabel:
 
     @property
     def hash(self) -> str:
-        """The first digits of the revision or of the hash."""
+        """First digits of the revision or of the hash."""
         separator = "@" if "@" in self.digest else ":"
         return self.digest.rpartition(separator)[2][:HASH_DIGITS]
 

@@ -76,7 +76,7 @@ def find_nvidia_gpu(devices: Path = DEVICES) -> str | None:
 
 
 def silence_libraries() -> None:
-    """Suppress messages of libraries about each other, unless the environment asks for them."""
+    """Suppress messages of libraries about each other, unless the environment requests them."""
     for name in ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY", "HF_HUB_VERBOSITY"):
         os.environ.setdefault(name, "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

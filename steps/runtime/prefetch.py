@@ -81,7 +81,7 @@ class _Channel(Generic[T]):
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Accept no more items."""
+        """Stop accepting items."""
         self._closed.set()
 
     def put(self, item: T | _EndOfStream) -> bool:

@@ -1,4 +1,4 @@
-"""Makes untrusted strings safe to show: they cannot move a cursor, forge a line, or reorder one.
+"""Sanitizing of untrusted strings: they cannot move a cursor, or forge or reorder a line.
 
 Messages to the outside, such as a chat, are also stripped of credentials.
 """

@@ -1,4 +1,4 @@
-"""Translates errors of disks and object stores into messages for the user."""
+"""Translation of disk and object store errors into messages for the user."""
 
 import errno
 import re

@@ -24,7 +24,7 @@ JobSource = Job | PathOrUri
 def read_job(
     source: PathOrUri, settings: Sequence[str] = (), *, date: str = "", timezone: str = "UTC"
 ) -> Job:
-    """Read and validate a job file, with `key=value` settings on top of its own.
+    """Read and validate a job file, with `key=value` settings that override its own.
 
     `date`, such as "2026-11-21", replaces `{date}` in the job's prompts, in `timezone`, and names
     the run.

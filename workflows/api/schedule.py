@@ -1,6 +1,6 @@
 """Schedules of jobs on a cluster, and backfills of missed runs.
 
-Functions take `argo` like those of `imagekiln.cluster`.
+Functions take `argo` as in `imagekiln.cluster`.
 """
 
 import datetime

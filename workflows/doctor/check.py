@@ -59,7 +59,7 @@ def unknown(says: str, remedy: str) -> DoctorCheck:
 def doctor_check(name: str) -> Callable[[Callable[P, Found]], Callable[P, Found]]:
     """Name the result of a check function, which returns None if there is nothing to check.
 
-    An object that the user may not read gives unknown, never wrong.
+    If the user may not read an object, the result is unknown, not wrong.
     """
 
     def decorate(find: Callable[P, Found]) -> Callable[P, Found]:

@@ -117,7 +117,7 @@ def _watching_controllers(view: ClusterView) -> list[Json]:
 
 
 def _watches_namespace(controller: Json, namespace: str) -> bool:
-    """Return whether a controller, by its arguments, runs the workflows of a namespace."""
+    """Return whether a controller runs the workflows of a namespace, by its arguments."""
     arguments = [str(item) for each in _containers(controller) for item in get_list(each, "args")]
     words = " ".join(arguments).replace("=", " ").split()
     if NAMESPACED_FLAG not in words:

@@ -181,7 +181,7 @@ def _label_term(label: NodeLabel) -> str:
 
 
 def _no_node(reason: str, remedy: str, pod: PodSettings) -> DoctorCheck:
-    """Report no node as wrong, or as unknown if an autoscaler may add one."""
+    """Report a missing node as wrong, or as unknown if an autoscaler may add one."""
     if AUTOSCALER_ANNOTATIONS.isdisjoint(pod.annotations):
         return wrong(reason, remedy)
     return unknown(

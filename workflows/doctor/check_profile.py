@@ -110,7 +110,7 @@ def _counts_pods(quota: Json) -> bool:
 
 
 def usage_by_step(profile: Profile) -> dict[str, dict[str, Decimal]]:
-    """Return what a pod of generate, and a pod of the CPU steps, uses of a quota, by resource."""
+    """Return the quota usage of a pod of generate, and of a pod of the CPU steps, by resource."""
     return {
         "plan": _pod_usage(profile.steps, None),
         "generate": _pod_usage(profile.generate, profile.gpu),

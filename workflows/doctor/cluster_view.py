@@ -21,7 +21,7 @@ class Unreadable(BadInput):
     """Raised if the user has no right to read something. `remedy` names the right to request."""
 
     def __init__(self, says: str, remedy: str) -> None:
-        """Take both as sentences."""
+        """Take the problem and the remedy, as sentences."""
         super().__init__(f"{says} {remedy}")
         self.says = says
         self.remedy = remedy

@@ -34,7 +34,7 @@ def load_profile(name: str) -> Profile:
 
 
 def _read_values(name: str, depth: int) -> LocatedValues:
-    """Read the profile's settings, and merge them with those of the profile named by `like`."""
+    """Read the profile's settings, merged over the settings of the profile named by `like`."""
     path = _profile_path(name)
     text = read_local_text(str(path), "a YAML file")
     values, locations = parse_settings(text, name, "at least `description:`")

@@ -61,7 +61,7 @@ def _simulate(cron: str, start: datetime) -> CronSim:
     """Simulate the fire times after `start`.
 
     A schedule that restricts both days of the month and days of the week fires on either. Argo
-    counts every step, such as `*/2`, as a restriction. Debian's cron, which CronSim follows, does
+    counts a step, such as `*/2`, as a restriction. Debian's cron, which CronSim follows, does
     not if the field starts with a star.
     """
     simulation = CronSim(cron, start)

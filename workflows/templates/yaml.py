@@ -29,7 +29,7 @@ class Unquoted(str):
 
 
 class _ManifestDumper(yaml.SafeDumper):
-    """YAML dumper with indented lists, multi-line strings as blocks and short groups on one line."""
+    """YAML dumper with indented lists, multi-line strings as blocks, and short groups on a line."""
 
     def represent(self, data: object) -> None:
         node = self.represent_data(data)
