@@ -153,7 +153,7 @@ def create_export_commit(store: Store, number: int, commit: ExportCommit) -> boo
 
 
 def is_highest(store: Store, head: ExportHead) -> bool:
-    """Check that no commit is higher than this one."""
+    """Return whether there is no higher commit."""
     return not store.exists(commit_key(head.number + 1))
 
 

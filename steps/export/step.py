@@ -185,7 +185,7 @@ def _require_same_source(source: _Source, store: Store, commit: ExportCommit) ->
 
 
 def _is_unchanged(commit: ExportCommit, source: _Source) -> bool:
-    """Check that the runs of a source are unchanged since a commit. Raises as `find_runs` does."""
+    """Return whether the runs of a source match a commit. Raises as `find_runs` does."""
     return commit.runs == tuple(map(_describe_run, find_runs(source.uri)))
 
 
@@ -296,7 +296,7 @@ def success_marker(head: ExportHead) -> bytes:
 
 
 def is_complete(store: Store, head: ExportHead) -> bool:
-    """Check that the export has all announced files, and no dropped ones."""
+    """Return whether the export has all announced files, and no dropped ones."""
     if not store.exists(SUCCESS_KEY):
         return False
     return store.read(SUCCESS_KEY) == success_marker(head)

@@ -287,7 +287,7 @@ def _check_part(run: Run, part: Part, manifest: pa.Table) -> None:
 
 
 def _agrees_with_manifest(key: str, stored: pa.Table, manifest: pa.Table) -> bool:
-    """Check that a manifest has the same rows as a part, for the manifest's shard."""
+    """Return whether a manifest has the same rows of its shard as a part."""
     is_in_part = pc.equal(manifest["part"], key)
     named = without_near_duplicates(manifest).filter(is_in_part)
     # A later retry may have made images that failed here. A retry's part may span several shards.

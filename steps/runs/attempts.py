@@ -153,9 +153,7 @@ class AttemptReader:
     def read(self, keys: Iterable[str] | None = None) -> dict[str, Attempt]:
         """Read these attempts, or all, by key.
 
-        Damaged ones, which lose only statistics, are skipped.
-
-        Raises TryAgain.
+        Damaged ones, which lose only statistics, are skipped. Raises TryAgain.
         """
         keys = list(list_attempts(self._store) if keys is None else keys)
         read = map_ordered(lambda index: self._read(keys[index]), len(keys))

@@ -140,7 +140,7 @@ def read_commit(store: Store, number: int) -> Commit:
 
 
 def is_highest(store: Store, head: Head) -> bool:
-    """Check that no commit is higher than this one."""
+    """Return whether there is no higher commit."""
     return not store.exists(commit_key(head.number + 1))
 
 

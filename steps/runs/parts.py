@@ -293,7 +293,7 @@ def read_part(
 
 
 def matches_rows(parquet: pq.ParquetFile, part: Part) -> bool:
-    """Check that an object has the planned columns of a part, with the planned rows."""
+    """Return whether an object has the planned columns and rows of a part."""
     rows = part.rows
     outcome = outcome_schema(part.added)
     planned = pa.schema([IMAGE_FIELD, *rows.schema, *outcome])

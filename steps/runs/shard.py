@@ -158,7 +158,7 @@ def count_committed_images(store: Store, plan: Plan) -> int:
 
 
 def has_missing_parts(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
-    """Check for a missing part in any of these shards. Raises as `missing_parts` does."""
+    """Return whether a part of any of these shards is missing. Raises as `missing_parts` does."""
 
     def is_incomplete(index: int) -> bool:
         parts = read_shard(store, plan, shards[index])

@@ -188,7 +188,7 @@ def read_whole(parquet: pq.ParquetFile, columns: Sequence[str] | None = None) ->
 
 
 def have_same_rows(first: pa.Table, second: pa.Table) -> bool:
-    """Check that two tables have the same columns with the same values.
+    """Return whether two tables have the same columns with the same values.
 
     Unlike in Arrow, NaN equals itself, and dictionary encodings are ignored.
     """
@@ -198,10 +198,10 @@ def have_same_rows(first: pa.Table, second: pa.Table) -> bool:
 
 
 def can_be_carried(kind: pa.DataType) -> bool:
-    """Check that a run may carry a column of this type.
+    """Return whether a run may carry a column of this type.
 
-    Refused are types that DuckDB, which validates the rows, changes or drops, and types that Arrow
-    cannot filter, such as views.
+    DuckDB, which validates the rows, changes or drops values of the other types, or Arrow cannot
+    filter them, as with views.
     """
     if isinstance(kind, pa.BaseExtensionType):
         return False

@@ -90,7 +90,7 @@ def truncate_text(value: str, most: int) -> str:
 
 
 def holds_credentials(uri: str) -> bool:
-    """Check a URI for a user or password, a signed query, or a query that names a secret."""
+    """Return whether a URI has a user or password, or a query that is signed or names a secret."""
     chain = uri.split("::")  # of fsspec file systems, unless part of a password
     return any(map(_url_holds_credentials, [uri, *chain]))
 

@@ -63,7 +63,7 @@ class Store(Protocol):
 
 
 def is_plain_name(name: str) -> bool:
-    """Check that a name stays in its folder, since buckets may contain any name."""
+    """Return whether a name stays in its folder, since buckets may contain any name."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 

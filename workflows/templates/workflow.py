@@ -76,9 +76,8 @@ def build_workflow(
 ) -> dict[str, object]:
     """Build the workflow that runs the job.
 
-    Its name follows from the job, so applying it twice runs it once.
-
-    With `retry`, it is the first, second... retry of the job's run.
+    Its name follows from the job, so applying it twice runs it once. With `retry`, it is the first,
+    second... retry of the job's run.
     """
     require_reachable_paths(job)
     dates = {"logical-date": date, "timezone": timezone} if date else {}
@@ -155,7 +154,7 @@ def _labels(job: Job) -> dict[str, str]:
 
 
 def shares_new_rows(job: Job) -> bool:
-    """Check if concurrent runs of the job would both generate the new rows of one table."""
+    """Return whether concurrent runs of the job would both generate the new rows of one table."""
     return job.skip_existing and not needs_date(job)
 
 
