@@ -185,7 +185,7 @@ class Dataset:
 def open_dataset(
     uri: str,
     columns: Sequence[str] | None = None,
-    filter: pc.Expression | None = None,  # noqa: A002  # noqa: A002  # named as in pyarrow.dataset
+    filter: pc.Expression | None = None,  # noqa: A002  # named as in pyarrow.dataset
     newest_by: str | None = None,
 ) -> Dataset:
     """Open the dataset of the run at `uri`, or of the successful runs under it.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 REPOSITORY_PATTERN = re.compile(r"hf://datasets/([\w.-]{1,96}/[\w.-]{1,96})", re.ASCII)
-TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105  # noqa: S105  # the name of a variable
+TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105  # the name of a variable
 COMMIT_FILES = 50
 OWN_FOLDERS = (f"{DATA_FOLDER}/", f"{MANIFEST_FOLDER}/")
 DENIED_STATUSES = (401, 403)

@@ -87,7 +87,7 @@ class ForgetSelection:
         return ids_of_rows.filter(is_selected)
 
     def require_valid(self) -> None:
-        """Raise BadInput if nothing is selected by anything, or a hash is malformed."""
+        """Raise BadInput if the selection is empty, or a hash is malformed."""
         if not (self.ids or any(self.prompt_parts) or self.prompt_hashes):
             raise BadInput("Nothing says which images to forget. Name ids, or texts of prompts.")
         for digest in self.prompt_hashes:

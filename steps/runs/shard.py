@@ -169,7 +169,7 @@ def has_missing_parts(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
 
 
 def with_final_sizes(rows: pa.Table, sizes: PassSizes) -> pa.Table:
-    """Add the sizes of stored images, after all passes, to planned rows."""
+    """Set the sizes in planned rows to those after all passes, and add the sizes before."""
     if not sizes.alters_images:
         return rows
     widths = rows["width"].to_pylist()

@@ -256,7 +256,7 @@ def _row_groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterato
 
 
 def added_fields(job: Job) -> tuple[pa.Field, ...]:
-    """Return a field for each score and caption, and with `keep` for the rank of a candidate."""
+    """Return the fields of scores and captions, and with `keep` of the candidate rank."""
     fields = [pa.field(name, pa.float32()) for name in job.scores]
     if job.keep is not None:
         rank = pa.field(RANK_COLUMN, pa.int32())

@@ -80,7 +80,7 @@ def silence_libraries() -> None:
     for name in ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY", "HF_HUB_VERBOSITY"):
         os.environ.setdefault(name, "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    # Logs at INFO a wait for a lock, which never ends if another host's process was killed.
+    # Show its waits for a lock, which never end if the owner was killed on another host.
     logging.getLogger("huggingface_hub.utils._fixes").setLevel(logging.INFO)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the hub need not know what runs here
     # Deprecations inside diffusers, for Kolors and for FLUX's ControlNets.

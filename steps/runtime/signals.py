@@ -18,7 +18,7 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Stopped(BaseException):
-    """Raised to stop the work on request. As a BaseException, it passes `except Exception`."""
+    """Raised to stop on request. A BaseException, so that `except Exception` does not catch it."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Object stores that fsspec reaches: S3 client settings, refused schemes, conditional writes.
 
-Objects are never renamed. Only deletion lists objects; progress is not derived from listings.
+Objects are never renamed. Listings are for deletion, and do not decide what is done.
 """
 
 import time
@@ -127,7 +127,7 @@ def _watch_requests(files: Any) -> None:
 
 @contextmanager
 def open_object(uri: str, block_bytes: int) -> Iterator[BinaryIO]:
-    """Open the file at a URI for reading in blocks of this size. Raises the errors of fsspec."""
+    """Open the file at a URI for reading in blocks of this size. Raises fsspec's errors."""
     files, path = open_filesystem(uri)
     with open_in_pieces(files, path, block_size=block_bytes) as file:
         yield file

@@ -77,7 +77,7 @@ def submit(
     argo = argo or connect()
     profile = load_profile(job.cluster.profile)
     if isinstance(job.prompts, PromptList):
-        # Imported only here: pyarrow is slow to import, and only retries need it.
+        # Imported only here: pyarrow is slow to import, and only inline prompts need it.
         from imagekiln.steps.plan.source_files import store_prompt_list
 
         require_reachable_paths(job)

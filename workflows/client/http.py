@@ -134,7 +134,7 @@ class ApiConnection:
     ) -> BaseHTTPResponse:
         """Send a request, and return its successful response before the body is read."""
         try:
-            # kubeconfig may renew a login that is about to expire
+            # kubeconfig may renew a login that is about to expire.
             login = self._configuration.auth_settings().get("BearerToken")
             authorization = {"Authorization": login["value"]} if login else {}
             response = self._pool.request(

@@ -33,7 +33,7 @@ from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
 
 # Outputs of plan for the labels and metrics of the pods that generate.
 LABELS = ("job_name", "run_id")
-TMP = "/tmp"  # noqa: S108  # noqa: S108  # an emptyDir per pod, since the root is read-only
+TMP = "/tmp"  # noqa: S108  # an emptyDir per pod, since the root is read-only
 COMPILED_CODE_FOLDER = "imagekiln"  # in the folder of models
 # The workflow parameters that replace the images of a run.
 CPU_IMAGE_PARAMETER = "cpu-image"

@@ -1,15 +1,15 @@
 """Retries of failed pods by Argo: exit codes, nodes and memory.
 
-`retry_strategy` is that of every container: plan, generate, aggregate and the others. To change
-what is retried:
+Every container uses `retry_strategy`: plan, generate, aggregate and the others. To change which
+failures are retried:
 
 1. Change `RETRY_EXPRESSION`, or `FINAL_EXIT_CODES`, which `watch` reads too. Two places mention
-   OOMKilled: the expression, and `OOM_EXPRESSION`, which grows memory. What no clause names is
-   retried while `asInt(retries) < 2`.
+   OOMKilled: the expression, and `OOM_EXPRESSION`, which increases memory. Exit codes without a
+   clause are retried while `asInt(retries) < 2`.
 2. Change the comment above it, which gives the reason for each exit code.
 3. A pod of several GPUs ends with 75 if so many of its workers were lost that images are
-   missing: `make_shards` (`steps/generate/workers.py`) raises what gives Argo the code.
-4. If memory is concerned, see `memory_expression` and the profiles' `most_memory`. With a `limit`
+   missing: `make_shards` (`steps/generate/workers.py`) raises the error with this code.
+4. For memory, see `memory_expression` and the profiles' `most_memory`. With a `limit`
    of n retries, memory grows to `memory` times 1 + n / 2 at most: a larger `most_memory` is never
    reached.
 5. Test it in `tests/workflows/templates/test_pod_retries.py`.

@@ -40,7 +40,7 @@ MODELS_FOLDER = "/models"
 REPORT_TIMEOUT = "15m"
 # A store accepts a report in seconds. Argo would retry an unresponsive one for five minutes.
 PUBLISH_TIMEOUT = "2m"
-MAX_FAILURES_CHARS = 20_000  # of Argo's list of failures that reach the report
+MAX_FAILURES_CHARS = 20_000  # of Argo's list of failures, in the report
 # On the pods that generate, besides Argo's labels.
 POD_LABELS = {
     "imagekiln.dev/job": "{{inputs.parameters.job_name}}",
@@ -306,7 +306,7 @@ def _offline_environment(cache: ModelCache | None) -> dict[str, str]:
 def _model_volume(cache: ModelCache | None, *, read_only: bool) -> ModelVolume | None:
     if cache is None:
         return None
-    # Hera's volumes do not support images, and would make a whole claim read-only, not its mount.
+    # Hera's volumes do not support images, and would make a claim itself read-only, not its mount.
     source: dict[str, object] = {"image": {"reference": cache.image, "pullPolicy": "IfNotPresent"}}
     if cache.claim:
         source = {"persistentVolumeClaim": {"claimName": cache.claim}}
