@@ -257,10 +257,10 @@ def _render_page(result: Diff, comparisons: Sequence[PairComparison]) -> str:
     return environment.get_template("diff.html.j2").render(diff=result, pairs=pairs)
 
 
-def _visible_text(text: str) -> str:
-    if len(text) > MAX_PROMPT_CHARS:
-        text = f"{text[:MAX_PROMPT_CHARS]}…"
-    return sanitize_page_text(text)
+def _visible_text(value: str) -> str:
+    if len(value) > MAX_PROMPT_CHARS:
+        value = f"{value[:MAX_PROMPT_CHARS]}…"
+    return sanitize_page_text(value)
 
 
 def _setting_differences(first: Plan, second: Plan) -> Iterator[SettingDifference]:

@@ -192,9 +192,9 @@ def _guard_prompt(prompt: str) -> str:
     return LINE_TO_GUARD.sub(rf"\1{GUARD}", without_tags)
 
 
-def _truncate(text: str, max_length: int) -> str:
-    content = text.encode("utf-16-be")
+def _truncate(value: str, max_length: int) -> str:
+    content = value.encode("utf-16-be")
     if len(content) <= 2 * max_length:
-        return text
+        return value
     end = 2 * (max_length - 1)
     return content[:end].decode("utf-16-be", "ignore") + ELLIPSIS

@@ -110,9 +110,9 @@ def job_name(prompts: str) -> str:
     return name.strip("-") or DEFAULT_NAME
 
 
-def _quote(text: str) -> str:
+def _quote(value: str) -> str:
     """Quote a string for YAML, as in JSON, but without escaping letters of other languages."""
-    return json.dumps(text, ensure_ascii=not text.isprintable())
+    return json.dumps(value, ensure_ascii=not value.isprintable())
 
 
 def write_manifests(folder: Path, *, monitoring: bool = False) -> None:

@@ -44,20 +44,20 @@ def print_result(result: T, format_text: Callable[[T], str] | None = None) -> No
     print_text((format_text or format_fields)(result))
 
 
-def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
+def print_text(message: str, *, err: bool = False, nl: bool = True) -> None:
     """Print our own sentences, line feeds included.
 
     User input must be passed through `sanitize_line` before it is inserted.
     """
     if is_log_structured():
-        print_event("note" if err else "result", message=text, err=err)
+        print_event("note" if err else "result", message=message, err=err)
     else:
-        click.echo(sanitize_lines(text), err=err, nl=nl)
+        click.echo(sanitize_lines(message), err=err, nl=nl)
 
 
-def print_note(text: str) -> None:
+def print_note(message: str) -> None:
     """Print a sentence about the work in progress to stderr, apart from the result."""
-    print_text(text, err=True)
+    print_text(message, err=True)
 
 
 def print_plan(result: "PlanResult", gpus: int = 1) -> None:
@@ -67,12 +67,12 @@ def print_plan(result: "PlanResult", gpus: int = 1) -> None:
     print_note(format_plan(result, gpus))
 
 
-def print_failure(text: str, exit_code: int) -> None:
+def print_failure(message: str, exit_code: int) -> None:
     """Print the reason why a command failed, as its last line."""
     if is_log_structured():
-        print_event("failure", message=text, exit_code=exit_code, err=True)
+        print_event("failure", message=message, exit_code=exit_code, err=True)
     else:
-        print_note(text)
+        print_note(message)
 
 
 def print_event(name: str, *, err: bool = False, **fields: object) -> None:
@@ -80,6 +80,6 @@ def print_event(name: str, *, err: bool = False, **fields: object) -> None:
     click.echo(sanitize_json(format_log_event(name, fields)), err=err)
 
 
-def print_json(text: str) -> None:
+def print_json(content: str) -> None:
     """Print JSON that every parser reads the same way."""
-    click.echo(sanitize_json(text))
+    click.echo(sanitize_json(content))

@@ -158,10 +158,10 @@ def _read_links(environment: Mapping[str, str], workflow: str, node: str) -> dic
     return links
 
 
-def _fnv1a(text: str) -> int:
+def _fnv1a(string: str) -> int:
     """Return the 32-bit FNV-1a hash, by which Argo names a node."""
     value = 0x811C9DC5
-    for byte in text.encode():
+    for byte in string.encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
     return value
 

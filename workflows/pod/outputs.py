@@ -110,9 +110,9 @@ def write_parameters(folder: Path, parameters: Mapping[str, str]) -> None:
             (folder / name).write_text(text, encoding="utf-8")
 
 
-def _label_value(text: str) -> str:
+def _label_value(value: str) -> str:
     """Convert a string to a pod label, which is shorter, and ends with a letter or digit."""
-    return text[:MAX_LABEL_CHARS].rstrip("._-")
+    return value[:MAX_LABEL_CHARS].rstrip("._-")
 
 
 def _require_safe_uri(uri: str) -> None:
@@ -214,6 +214,6 @@ def _job_name(ended: EndedWorkflow) -> str:
     return get_texts(labels).get(JOB_LABEL) or UNKNOWN_JOB
 
 
-def set_value(text: str) -> str:
+def set_value(output: str) -> str:
     """Return the value of an output; empty if it is unset and still has Argo's variable."""
-    return "" if text.startswith("{{") else text
+    return "" if output.startswith("{{") else output

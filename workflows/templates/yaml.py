@@ -48,14 +48,14 @@ class _ManifestDumper(yaml.SafeDumper):
         return True
 
 
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+def _represent_text(dumper: yaml.SafeDumper, string: str) -> yaml.Node:
     # Readers differ on numbers: 1e3 is a string here and a number to Kubernetes.
-    style = "|" if "\n" in text else '"' if NUMBER_LIKE.fullmatch(text) else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    style = "|" if "\n" in string else '"' if NUMBER_LIKE.fullmatch(string) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", string, style=style)
 
 
-def _represent_unquoted(dumper: yaml.SafeDumper, text: Unquoted) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=UNQUOTED)
+def _represent_unquoted(dumper: yaml.SafeDumper, string: Unquoted) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", string, style=UNQUOTED)
 
 
 _ManifestDumper.add_representer(str, _represent_text)
