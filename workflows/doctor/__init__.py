@@ -1,4 +1,4 @@
-"""`imagekiln doctor`: what a job needs of a cluster, checked one prerequisite at a time.
+"""Checks of `imagekiln doctor`: the prerequisites of a job on a cluster, one at a time.
 
 `docs/cluster.md` ("Check the cluster") lists every check. To add one:
 

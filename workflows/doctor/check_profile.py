@@ -1,4 +1,4 @@
-"""Objects that a profile and a job name: template, quota, limits, classes, queue, and so on."""
+"""Checks of objects that a profile and a job name: template, quota, limits, classes, claims."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -44,12 +44,12 @@ LOCAL_QUEUES = ResourceKind("apis/kueue.x-k8s.io/v1beta2", "localqueues", namesp
 RUNTIME_CLASSES = ResourceKind("apis/node.k8s.io/v1", "runtimeclasses")
 PRIORITY_CLASSES = ResourceKind("apis/scheduling.k8s.io/v1", "priorityclasses")
 SEMAPHORE_CONFIG_MAP = "imagekiln-gpus"
-IMAGE_VOLUMES_SINCE = (1, 33)  # behind the feature gate ImageVolume
+IMAGE_VOLUMES_SINCE = (1, 33)  # with the feature gate ImageVolume
 IMAGE_VOLUMES_BY_DEFAULT = (1, 35)
 SHARED_ACCESS_MODES = {"ReadWriteMany", "ReadOnlyMany"}
-# The scopes of a quota that pods with a deadline and requests are in.
+# The scopes of a quota that include pods with a deadline and requests.
 POD_SCOPES = {"Terminating", "NotBestEffort"}
-# A quota means the requests of these if it does not say more.
+# In a quota, these plain names stand for requests.
 COMPUTE_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 MIB = 2**20
 GIB = 2**30
@@ -59,7 +59,7 @@ DEFAULT_REPOSITORY_ANNOTATION = "workflows.argoproj.io/default-artifact-reposito
 
 @doctor_check("template")
 def check_template(needs: Needs) -> DoctorCheck:
-    """The job's WorkflowTemplate, if registered, is that of this version and profile."""
+    """Check that the job's WorkflowTemplate, if registered, has this version and profile."""
     name = job_template_name(needs.job, needs.profile)
     registered = needs.view.get(WORKFLOW_TEMPLATES, name)
     if registered is None:
@@ -75,7 +75,7 @@ def check_template(needs: Needs) -> DoctorCheck:
 
 @doctor_check("quota")
 def check_resource_quota(needs: Needs) -> DoctorCheck:
-    """The quotas have room for each pod. Room for fewer than `parallelism` at once is enough."""
+    """Check that the quotas have room for each pod, though not always for `parallelism` at once."""
     view, parallelism = needs.view, needs.job.cluster.parallelism
     quotas = [quota for quota in view.list_objects(QUOTAS) if _counts_pods(quota)]
     rooms = [room for quota in quotas for room in _rooms(quota, needs.profile)]
@@ -98,7 +98,7 @@ def check_resource_quota(needs: Needs) -> DoctorCheck:
 
 
 def _rooms(quota: Json, profile: Profile) -> Iterator[tuple[str, str, int, str]]:
-    """Yield the step, the resource, how many pods of that step it admits, and the quota's name."""
+    """Yield the step, the resource, the number of its pods that fit, and the quota's name."""
     hard = get_quantities(quota, "spec", "hard")
     for step, usage in usage_by_step(profile).items():
         for resource in hard.keys() & usage.keys():
@@ -106,13 +106,13 @@ def _rooms(quota: Json, profile: Profile) -> Iterator[tuple[str, str, int, str]]
 
 
 def _counts_pods(quota: Json) -> bool:
-    """Return whether a quota certainly counts our pods: those of a priority class may not."""
+    """Return whether a quota surely counts our pods. Quotas of a priority class may not."""
     is_of_pods = POD_SCOPES.issuperset(map(str, get_list(quota, "spec", "scopes")))
     return is_of_pods and not get_mapping(quota, "spec", "scopeSelector")
 
 
 def usage_by_step(profile: Profile) -> dict[str, dict[str, Decimal]]:
-    """Return what a pod of generate, and one of the CPU steps, counts for by quotas' names."""
+    """Return the quota usage of a pod of generate, and of a pod of the CPU steps, by resource."""
     return {
         "plan": _pod_usage(profile.steps, None),
         "generate": _pod_usage(profile.generate, profile.gpu),
@@ -120,7 +120,7 @@ def usage_by_step(profile: Profile) -> dict[str, dict[str, Decimal]]:
 
 
 def _pod_usage(pod: PodSettings, gpu: Gpu | None) -> dict[str, Decimal]:
-    """Return the resources of a pod with both containers; a GPU by claim is not among them."""
+    """Return the resources of a pod with both containers, without a GPU by claim."""
     main = _main_requests(pod, gpu)
     requests = _add(main, get_quantities(ARGO_RESOURCES, "requests"))
     del main["cpu"]  # which has no limit
@@ -158,9 +158,10 @@ def get_quantities(value: object, *keys: str) -> dict[str, Decimal]:
 
 @doctor_check("limit-range")
 def check_limit_ranges(needs: Needs) -> DoctorCheck:
-    """Every LimitRange allows a container what GPU pods request; the API server refuses others.
+    """Check that every LimitRange allows a container what GPU pods request.
 
-    The memory that a pod grows to after OOMKilled is not compared.
+    The API server refuses a pod that requests more. The memory that a pod grows to after OOMKilled
+    is not compared.
     """
     requests = _main_requests(needs.profile.generate, needs.profile.gpu)
     exceeded = [
@@ -185,7 +186,7 @@ def check_limit_ranges(needs: Needs) -> DoctorCheck:
 
 
 def _container_maxima(limit_range: Json) -> Iterator[tuple[str, str, Decimal]]:
-    """Yield each resource with the most that a container may have, as text and as a number."""
+    """Yield each resource and the most that a container may have, as a quantity and as a number."""
     for item in get_mappings(limit_range, "spec", "limits"):
         if item.get("type") == "Container":
             texts = get_texts(item, "max")
@@ -202,7 +203,7 @@ def _format_amount(resource: str, amount: Decimal) -> str:
 
 @doctor_check("runtime-class")
 def check_runtime_classes(needs: Needs) -> DoctorCheck | None:
-    """The RuntimeClasses that pods name exist."""
+    """Check that the RuntimeClasses named by pods exist."""
     names = {pod.runtime_class for pod in (needs.profile.generate, needs.profile.steps)}
     return _find_classes(
         needs.view,
@@ -215,7 +216,7 @@ def check_runtime_classes(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("priority-class")
 def check_priority_classes(needs: Needs) -> DoctorCheck | None:
-    """The PriorityClasses that pods name exist: without one, Kubernetes rejects them."""
+    """Check that the PriorityClasses of pods exist. Without them, Kubernetes rejects the pods."""
     own = needs.job.cluster.priority_class
     names = {pod.priority_class or own for pod in (needs.profile.generate, needs.profile.steps)}
     return _find_classes(
@@ -241,7 +242,7 @@ def _find_classes(
 
 @doctor_check("model-cache")
 def check_model_claim(needs: Needs) -> DoctorCheck | None:
-    """The claim that holds model files is bound, and many nodes can mount it."""
+    """Check that the claim for model files is bound, and that many nodes can mount it."""
     view, cache = needs.view, needs.profile.cache
     if cache is None or cache.claim is None:
         return None
@@ -261,7 +262,7 @@ def check_model_claim(needs: Needs) -> DoctorCheck | None:
     phase = get_mapping(claim, "status").get("phase")
     if phase == "Bound":
         return ok(f"{name} is bound.")
-    # Only the claim's events say whether its storage class waits for the first pod.
+    # Only the claim's events tell if its storage class waits for the first pod.
     return unknown(
         f"{name} is {phase}.",
         "Pending, it may wait for its first pod; Lost, create it again. See its events: "
@@ -271,7 +272,7 @@ def check_model_claim(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("model-image")
 def check_image_volume(needs: Needs) -> DoctorCheck | None:
-    """Kubernetes can mount an OCI image, in which the profile keeps model files."""
+    """Check that Kubernetes can mount an OCI image, if the profile keeps model files in one."""
     if needs.profile.cache is None or needs.profile.cache.image is None:
         return None
     version = needs.view.version()
@@ -293,9 +294,9 @@ def check_image_volume(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("semaphore")
 def check_semaphore(needs: Needs) -> DoctorCheck | None:
-    """The semaphore has a limit: how many pods generate at once, over all batches.
+    """Check that the semaphore has a limit: the number of generating pods over all batches.
 
-    One of another namespace is not read.
+    A semaphore of another namespace is not read.
     """
     key, namespace = needs.profile.sharing.semaphore, needs.view.namespace
     if key is None or needs.profile.sharing.namespace not in (None, namespace):
@@ -314,7 +315,7 @@ def check_semaphore(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("queue")
 def check_queue(needs: Needs) -> DoctorCheck | None:
-    """Kueue has the queue that GPU pods name, and admits pods from it."""
+    """Check that Kueue has the queue of the GPU pods, and admits pods from it."""
     if needs.profile.queue is None:
         return None
     name, namespace = needs.profile.queue.name, needs.view.namespace
@@ -337,7 +338,7 @@ def check_queue(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("artifact-repository")
 def check_artifact_repository(needs: Needs) -> DoctorCheck | None:
-    """Argo has an S3 repository for reports and archived logs."""
+    """Check that Argo has an S3 repository for reports and archived logs."""
     if not needs.profile.report_artifact and not needs.profile.archive_logs:
         return None
     config_map = needs.view.get(CONFIG_MAPS, REPOSITORIES_CONFIG_MAP)
