@@ -7,6 +7,11 @@ folder of pictures has a file for each image, and its row as JSON beside it. Its
 table is incomplete and is written again.
 
 The same images give the same bytes.
+
+To add a format, list it in `ExportFormat` (`steps/job/output.py`) and its suffix in
+`FORMAT_SUFFIXES` (`commits.py`), write its files here, and say in `card.py` how it is loaded.
+Search for `"files"` to find where a folder of pictures differs. docs/export.md describes each
+format, and the `FORMATS` of `tests/steps/export` run it.
 """
 
 import io

@@ -2,14 +2,17 @@
 
 To add a column, append it to `PROMPT_COLUMNS`. Set `identity` to `optional` if it changes pixels,
 so that rows without a value keep their image ids. Set `in_shape` if all images of a batch must
-share the value. Then follow a similar column, such as `strength`, through: `ColumnNames` and
-`RowDefaults` (both with `exclude_if`, to keep run ids), `steps/plan/image_sql.py`,
-`steps/plan/rules.py`, `ImageGroup` (`steps/plan/catalog.py`), `ImageParameters` and `BatchShape`
-(`steps/runs/image.py`), `ImageSpec` (`steps/checks.py`),
-`steps/generate/diffusion/pipeline_inputs.py`, and docs/job.md. Its default must be None, since any
-other default changes the ids of all images. Normalize values that generate the same pixels in SQL
-(-0.0 becomes 0.0), or one image has two ids. `tests/steps/job/test_columns.py` and
-`tests/steps/plan/test_rules.py` find most omissions.
+share the value. Then follow `guidance_rescale` through: `ColumnNames` and `RowDefaults` (both with
+`exclude_if`, to keep run ids), `steps/plan/image_sql.py`, `steps/plan/rules.py`, `ImageGroup`
+(`steps/plan/catalog.py`), `ImageParameters` and `BatchShape` (`steps/runs/image.py`), `ImageSpec`
+(`steps/checks.py`), `pipeline_inputs.py` and `code_shape` (`steps/generate/diffusion`), docs/job.md
+and docs/dataset.md. What a pipeline takes is in `CallSignature` (`steps/models/families.py`), which
+`make pipeline-calls` writes.
+
+Its default must be None, since any other default changes the ids of all images. Reject values
+without effect, and normalize values that generate the same pixels in SQL (-0.0 becomes 0.0), or one
+image has two ids. `tests/steps/job/test_columns.py` and `tests/steps/plan/test_rules.py` find most
+omissions.
 """
 
 from collections.abc import Mapping

@@ -12,7 +12,6 @@ from imagekiln.steps.job.adapters import (
     LoraSettings,
 )
 from imagekiln.steps.job.columns import (
-    GUIDANCE_RESCALE,
     IMAGES_PER_ROW,
     MAX_SEED,
     Sampler,
@@ -39,6 +38,7 @@ from imagekiln.steps.job.fields import (
     PipelineSettings,
     PositiveInteger,
     Settings,
+    Share,
     StepCount,
     is_unset,
     require_unique,
@@ -144,10 +144,8 @@ class RowDefaults(Settings):
     loras: str = Field(
         default="", description="LoRAs and their weights, such as style:0.8, detail:0.5."
     )
-    guidance_rescale: Number | None = Field(
+    guidance_rescale: Share | None = Field(
         default=None,
-        ge=GUIDANCE_RESCALE.lowest,
-        le=GUIDANCE_RESCALE.highest,
         exclude_if=is_unset,
         description="How far guidance keeps the contrast of the image without it.",
     )

@@ -29,6 +29,10 @@ from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
 from imagekiln.steps.plan.columns import INVALID, passthrough_names
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
+RESCALE_HAS_NO_EFFECT = (
+    "has no effect: it takes a model of Stable Diffusion 1, 2 or XL, a guidance above 1, and no "
+    "source or control image; remove it from the job or the table"
+)
 NO_EFFECT = "has no effect: the model does not read it; remove it from the job or the table"
 NO_FITS: Mapping[str, SamplerFit] = {}
 NOT_UTF8 = "is not valid UTF-8"
@@ -206,8 +210,14 @@ def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[Reje
     call = model.own.call
     if not model.own.reads_guidance:
         yield RejectionRule("guidance", "guidance IS NOT NULL", NO_EFFECT)
-    if not call.rescales_guidance:
-        yield RejectionRule("guidance_rescale", "guidance_rescale IS NOT NULL", NO_EFFECT)
+    # Not all pipelines that start from images take it.
+    has_no_effect = "TRUE"
+    if call.rescales_guidance and call.guided_above is not None:
+        images = ("source_image", "control_image")
+        has_no_effect = " OR ".join(f"{name} IS NOT NULL" for name in images)
+        has_no_effect += f" OR guidance <= {call.guided_above}"
+    condition = f"guidance_rescale IS NOT NULL AND ({has_no_effect})"
+    yield RejectionRule("guidance_rescale", condition, RESCALE_HAS_NO_EFFECT)
     if call.schedule_steps is not None:
         condition = f"guidance IS NULL AND steps <> {call.schedule_steps}"
         reason = f"is not {call.schedule_steps}, for which the model has guidance; set guidance"

@@ -117,21 +117,12 @@ def make_plan(
         inputs = replace(inputs, existing_runs=existing, sample_images=samples)
         store_image = partial(store_input_image, store)
         store_rejected = partial(write_rejected, store, scratch)
-        with make_draft(
-            inputs,
-            scratch,
-            store_image,
-            store_rejected,
-        ) as draft:
-            result = _write_draft(
-                store,
-                run_id,
-                draft,
-                scratch,
-                terms,
-            )
+        with make_draft(inputs, scratch, store_image, store_rejected) as draft:
+            result = _write_draft(store, run_id, draft, scratch, terms)
     # If another process wrote a plan first, adopt it.
-    return result or make_plan(job, sample_images=sample_images, rewriter=rewriter)
+    return result or make_plan(
+        job, sample_images=sample_images, rewriter=rewriter, gpu_memory=gpu_memory
+    )
 
 
 def _read_inputs(

@@ -167,8 +167,9 @@ def slow_shards_table(throughput: Throughput) -> TextTable | None:
         return None
     title = (
         f"{pluralize(throughput.shards, 'shard')} made {format_number(throughput.least)} to "
-        f"{format_number(throughput.most)} images a second, {format_number(throughput.median)} in "
-        f"the median; {format_count(throughput.slow)} made less than 80 % of it."
+        f"{format_number(throughput.most)} images per second, "
+        f"{format_number(throughput.median)} in the median; "
+        f"{format_count(throughput.slow)} made less than 80 % of it."
     )
     rows = [
         (
@@ -180,7 +181,7 @@ def slow_shards_table(throughput: Throughput) -> TextTable | None:
         )
         for shard in throughput.slowest
     ]
-    columns = ("slow shard", "images a second", "images", "time", "attempts")
+    columns = ("slow shard", "images per second", "images", "time", "attempts")
     return TextTable(title, columns, tuple(rows))
 
 
