@@ -1,1 +1,1 @@
-"""Code that pods run: the job's settings, its plan, and the steps that make a dataset of it."""
+"""Code that runs in pods: job settings, plans, and the steps that generate a dataset."""

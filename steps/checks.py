@@ -1,14 +1,14 @@
-"""Input and result of your own check. It needs nothing else of Imagekiln, and no torch."""
+"""Input and result of user-defined checks. A check needs no other module of Imagekiln."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """The requested image. `id` is the input's, if it has one; `seed` is the image's own.
+    """Specification of a requested image. `id` is the id of the input row, if any.
 
-    Sizes are in pixels. `guidance` is None if the model reads none. `loras` is text such as
-    "detail:0.5,style:0.8". Each input image is the SHA-256 of its bytes.
+    Sizes are in pixels. `guidance` is None if the model reads none. `loras` is a string such as
+    "detail:0.5,style:0.8". Input images are given as the SHA-256 of their bytes.
     """
 
     image_id: str
@@ -33,7 +33,7 @@ class ImageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a check. The reason is stored if the image does not pass."""
+    """Result of a check. The reason is stored if the image does not pass."""
 
     ok: bool
     reason: str = ""

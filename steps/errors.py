@@ -1,4 +1,4 @@
-"""The ways a step can fail. Each has an exit code, and a sentence: where, what, what to do."""
+"""Errors of steps. Each has an exit code and a message with the place, problem and remedy."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,40 +15,40 @@ T = TypeVar("T")
 
 
 class KilnError(Exception):
-    """A failure that is explained to the user: each argument is one sentence, shown on one line.
+    """Base class of errors with a message for the user. Each argument is one line of it.
 
-    Whatever a sentence quotes, it stays one line of bounded length, without control characters or
-    credentials in URLs. Of a longer one, the middle is left out, and what to do is at its end: so
-    it is of the traceback that PyTorch makes the sentence of an error in a worker.
+    Lines are safe to print: they have bounded length, without control characters or credentials in
+    URLs. The middle of a long line is omitted, because the remedy is at the end. So is the error in
+    a PyTorch worker's traceback.
     """
 
     exit_code: ClassVar[int] = 1
 
     def __str__(self) -> str:
-        """The sentences, safe to print on a terminal or in a log."""
+        """Format the message, safe to print on a terminal or in a log."""
         return "\n".join(_safe_sentence(str(sentence)) for sentence in self.args)
 
     def _render_traceback_(self) -> list[str]:
-        """Show the message alone in IPython: a traceback says nothing more."""
+        """Show only the message in IPython, since a traceback adds nothing."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class BadInput(KilnError):
-    """The user's input, settings or permissions are wrong; trying again is useless."""
+    """The user's input, settings or permissions are wrong. Retrying does not help."""
 
     exit_code = 2
 
 
 class Missing(BadInput):
-    """An object, file or bucket that was named does not exist."""
+    """A named object, file or bucket does not exist."""
 
 
 class StorageRefused(BadInput):
-    """A store refuses requests as they are. What it holds is unknown, not wrong."""
+    """A store refuses requests of this form. Its contents are unknown, not invalid."""
 
 
 class NotInstalled(BadInput):
-    """A library that the request needs is not installed."""
+    """A required library is not installed."""
 
 
 class Incomplete(KilnError):
@@ -58,17 +58,17 @@ class Incomplete(KilnError):
 
 
 class BudgetSpent(Incomplete):
-    """The run has spent its budget. Argo does not retry it; with a larger budget, it resumes."""
+    """The run has spent its budget. Argo does not retry it; it resumes with a larger budget."""
 
 
 class TryAgain(KilnError):
-    """Nothing is wrong with the job: storage, disk, device or time ran out."""
+    """A temporary failure: storage, disk, device or time ran out. Retrying may help."""
 
     exit_code = 75
 
 
 def version_error(where: str, version: int, known_version: int) -> BadInput:
-    """The error for a plan that an Imagekiln with another format has written."""
+    """Return the error for an object that an Imagekiln with another format version wrote."""
     return BadInput(
         f"{where}: has version {version}, and this Imagekiln reads {known_version}. "
         "Use the Imagekiln that wrote it, or make it anew under another name."
@@ -76,9 +76,9 @@ def version_error(where: str, version: int, known_version: int) -> BadInput:
 
 
 def explain_failures(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function that users call raise its failures without the errors behind them.
+    """Decorate a public function to raise its errors without tracebacks and causes.
 
-    Their tracebacks would fill screens before the sentence that explains them.
+    Tracebacks would fill screens before the message that explains the error.
     """
 
     @wraps(function)
@@ -93,7 +93,7 @@ def explain_failures(function: Callable[P, T]) -> Callable[P, T]:
 
 @contextmanager
 def explained_by(explain: Callable[[Exception], KilnError | None]) -> Iterator[None]:
-    """Raise what explains an error inside the block, or the error itself where nothing does."""
+    """Replace an error inside the block with its explanation, if `explain` returns one."""
     try:
         yield
     except KilnError:
@@ -106,9 +106,9 @@ def explained_by(explain: Callable[[Exception], KilnError | None]) -> Iterator[N
 
 @contextmanager
 def in_setting(setting: str) -> Iterator[None]:
-    """Begin the sentences of failures inside with the setting at fault, such as passes.detail.
+    """Prefix messages of errors inside the block with a setting, such as `passes.detail`.
 
-    What they name of that setting is then below it.
+    Names in these messages are then relative to that setting.
     """
     try:
         yield
@@ -120,7 +120,7 @@ def in_setting(setting: str) -> Iterator[None]:
 def _safe_sentence(text: str) -> str:
     if len(text) <= MAX_SENTENCE_CHARS:
         return sanitize_line(redact_urls(text))
-    # A URL that is cut is none that can be redacted; and not all of a text without end is searched.
+    # Redact URLs before cutting, in bounded parts of the message. A cut URL cannot be redacted.
     searched = 2 * MAX_SENTENCE_CHARS
     head = redact_urls(text[:searched])
     tail = redact_urls(text[-searched:].partition(" ")[2])
@@ -130,11 +130,11 @@ def _safe_sentence(text: str) -> str:
 
 
 def first_line(message: str) -> str:
-    """The first line of a message, cut to the length that a sentence has room for."""
+    """Return the first line of a message, truncated to MAX_LINE_CHARS."""
     lines = message.splitlines()
     return lines[0][:MAX_LINE_CHARS] if lines else ""
 
 
 def cut_name(name: str) -> str:
-    """A name or type from a file of somebody's, cut to what a sentence has room for."""
+    """Truncate a name or type from an input file to MAX_NAME_CHARS, for messages."""
     return name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}..."

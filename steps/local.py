@@ -1,4 +1,4 @@
-"""The whole job on this machine: plan, generate on each of its GPUs, aggregate. Or its preview."""
+"""Run or preview a whole job on this machine: plan, generate on its GPUs, aggregate."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,10 +31,10 @@ LOADING = ("loading", "Loading the model ...")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunResult:
-    """A finished run. `before`: it had been finished already, and nothing was made.
+    """A finished run. If `before`, it was finished already, and nothing was generated.
 
-    `input_change` says that the input of a named run has changed since it was planned. `exports`
-    are the copies that the job asks for.
+    `input_change` describes changes of the input since a named run was planned. `exports` are the
+    results of the job's exports.
     """
 
     uri: str
@@ -44,7 +44,7 @@ class RunResult:
     exports: tuple[ExportResult, ...] = ()
 
     def __repr__(self) -> str:
-        """Leave out the summary, whose distributions fill screens."""
+        """Format without the summary, which would fill screens."""
         summary = self.summary
         return f"RunResult(uri={self.uri!r}, images={summary.images}, ok={summary.ok})"
 
@@ -56,12 +56,11 @@ def run(
     planned: Callable[[PlanResult, int], None] = lambda _result, _workers: None,
     gpus: int | None = None,
 ) -> RunResult:
-    """Do what is left of the job, and make the copies that it asks for.
+    """Run the remaining work of a job, and its exports.
 
-    Raises what the steps raise; after TryAgain, run it to resume.
-
-    `planned` is called with the plan, and the number of workers, before the first image is made.
-    With `gpus`, only so many GPUs are used, or so many processes where the job's device is the CPU.
+    `planned` is called with the plan and the number of workers before generation starts. `gpus` is
+    the number of GPUs to use, or of processes if the job's device is the CPU. Raises the errors of
+    the steps. After TryAgain, call it again to resume.
     """
     progress = progress or NoProgress()
     result = _make_run(job, progress, stop or Stop(), planned, gpus)
@@ -75,8 +74,8 @@ def _make_run(
     planned: Callable[[PlanResult, int], None],
     gpus: int | None,
 ) -> RunResult:
-    _require_what_it_names(job)
-    # A device that is not here, or cannot be used, leaves no plan behind.
+    _require_dependencies(job)
+    # Check devices first, so that a missing or unusable device leaves no plan behind.
     environments = choose_environments(job, gpus)
     result = make_plan(job, rewriter=prompt_rewriter(progress))
     change = result.input_change
@@ -102,10 +101,10 @@ def _make_run(
     return RunResult(result.uri, aggregate(result.uri), before=False, input_change=change)
 
 
-def _require_what_it_names(job: Job) -> None:
-    """Raise BadInput where a library, a function or a key that the job names is not here.
+def _require_dependencies(job: Job) -> None:
+    """Raise BadInput if a library, function or key that the job names is missing.
 
-    Each is needed only once images are made: after planning, and after a model was downloaded.
+    Otherwise it would be noticed only after planning and downloading a model.
     """
     require_libraries(job)
     require_entries(job)
@@ -114,7 +113,7 @@ def _require_what_it_names(job: Job) -> None:
 
 
 def _stopped_error(store: Store, plan: Plan) -> TryAgain:
-    """The error of a stopped run, with the number of images that are left in all its shards."""
+    """Return the error for a stopped run, with the number of images left in all shards."""
     images = plan.counts.images
     left = images - count_committed_images(store, plan)
     return TryAgain(
@@ -124,9 +123,9 @@ def _stopped_error(store: Store, plan: Plan) -> TryAgain:
 
 
 def _generate_here(run: Run, shards: Sequence[int], progress: Progress, stop: Stop) -> None:
-    """Make these shards in this process, with one loaded model."""
+    """Generate shards in this process, with one loaded model."""
     progress.show_event(*LOADING)
-    # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
+    # Imported late, since importing torch takes seconds and planning does not need it.
     from imagekiln.steps.generate.step import generate_shards
 
     plan = run.plan
@@ -144,7 +143,7 @@ def _generate_in_workers(
     progress: Progress,
     stop: Stop,
 ) -> None:
-    """Make all shards with a process for each environment."""
+    """Generate all shards with one process per environment."""
     progress.show_event(*LOADING)
     plan = run.plan
     with serve_metrics(progress, plan, in_workers=True) as variables:
@@ -160,14 +159,14 @@ def preview(
     stop: Stop | None = None,
     planned: Callable[[PlanResult, int], None] = lambda _result, _workers: None,
 ) -> Preview:
-    """Plan the job with a sample of so many images first, make these, and write their page.
+    """Plan the job with a sample as its first shard, generate the sample, and write its page.
 
-    They are images of the run: a later `run` or `submit` of the job makes the others. Raises what
-    the steps raise: Incomplete where the sample is not as the job asks, BadInput where the run was
-    planned without a sample.
+    The sample is part of the run. A later `run` or `submit` of the job generates the rest. Raises
+    the errors of the steps, Incomplete if the sample fails the job's limits, and BadInput if the
+    run was planned without a sample.
     """
     progress = progress or NoProgress()
-    _require_what_it_names(job)
+    _require_dependencies(job)
     choose_environments(job, None)
     result = make_plan(job, sample_images=images, rewriter=prompt_rewriter(progress))
     plan = result.plan

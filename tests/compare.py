@@ -46,7 +46,7 @@ TIME = re.compile(r"\d[\d.,]*(?= ?(s|ms|min|h|seconds|a second|images/s|% of the
 # Of the report: the section on time, what its figures cost, and when the run was.
 TIMES = re.compile(
     r'<section aria-labelledby="(?:time|cost)">.*?</section>|'
-    r'<tr><th scope="row">(?:images a second|device hours|cost)[^\n]*|'
+    r'<tr><th scope="row">(?:images (?:a|per) second|device hours|cost)[^\n]*|'
     r"from [\d-]+ [\d:]+ UTC to [^<]*",
     re.DOTALL,
 )

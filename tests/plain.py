@@ -170,7 +170,6 @@ def _krea2() -> Untyped:
     )
 
 
-
 def _ernie() -> Untyped:
     return diffusers.ErnieImagePipeline(
         transformer=diffusers.ErnieImageTransformer2DModel(

@@ -1,4 +1,4 @@
-"""Running jobs on a cluster, and the command line: templates, client, doctor, pods, commands.
+"""Jobs on a cluster, and the command line: templates, client, doctor, pods, commands.
 
-`imagekiln.cluster` is the way in for users.
+Users start from `imagekiln.cluster`.
 """

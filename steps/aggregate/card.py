@@ -1,4 +1,4 @@
-"""The dataset card: a README whose front matter lets a hub and `datasets` load the folder as is."""
+"""Dataset cards: a README with front matter, so that hubs and `datasets` can load the folder."""
 
 import hashlib
 import re
@@ -26,25 +26,25 @@ SIZE_CATEGORIES = (
     "100M<n<1B",
     "1B<n<10B",
 )
-# Unicode's control characters, format characters that reorder text, surrogates, line separators.
+# Unicode categories: control and format characters, surrogates, line and paragraph separators.
 INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def write_card(store: Store, plan: Plan, summary: Summary) -> None:
-    """Write the card into the run."""
+    """Render the card and write it into the run."""
     card = render_card(plan, summary)
     store.replace(CARD_KEY, card.encode(errors="replace"))
 
 
 def render_card(plan: Plan, summary: Summary) -> str:
-    """The card of a run, as Markdown."""
+    """Render the card of a run as Markdown."""
     return card_template("card.md.j2").render(
         plan=plan,
         summary=summary,
         front=yaml.safe_dump(_front_matter(plan, summary), sort_keys=False),
         name=plan.job.name,
         run_id=plan.run_id,
-        model=model_label(plan),  # of a local folder, only the last name
+        model=model_label(plan),  # only the last name of a local folder
         pass_models={
             name: (model_label(pass_plan), pass_plan.job.model)
             for name, pass_plan in iter_pass_plans(plan)
@@ -54,7 +54,7 @@ def render_card(plan: Plan, summary: Summary) -> str:
 
 @cache
 def card_template(name: str, package: str = "imagekiln.steps.aggregate") -> Template:
-    """A template of a package in Markdown, with the filter `code` for texts of the user's."""
+    """Load a Markdown template of a package, with the filter `code` for user strings."""
     environment = Environment(  # noqa: S701  # Markdown: user text goes through `code`
         loader=PackageLoader(package, "."),
         trim_blocks=True,
@@ -66,7 +66,7 @@ def card_template(name: str, package: str = "imagekiln.steps.aggregate") -> Temp
 
 
 def code_span(text: str) -> str:
-    """Text as a Markdown code span, with all of its characters visible."""
+    """Format a string as a Markdown code span, with invisible characters replaced."""
     visible = "".join(
         "\N{REPLACEMENT CHARACTER}" if category(character) in INVISIBLE_CATEGORIES else character
         for character in text
@@ -79,7 +79,7 @@ def code_span(text: str) -> str:
 
 def _front_matter(plan: Plan, summary: Summary) -> dict[str, object]:
     job = plan.job
-    # The manifest is no configuration: `datasets` loads all files of a card as one format.
+    # The manifest has no configuration, since `datasets` reads all files of a card in one format.
     configuration = describe_configuration(
         "default", [f"{IMAGES_FOLDER}/*.parquet"], summary.ok, content_facts(plan, summary)
     )
@@ -99,9 +99,9 @@ def _front_matter(plan: Plan, summary: Summary) -> dict[str, object]:
 def describe_configuration(
     name: str, patterns: str | Sequence[str], images: int, facts: Iterable[object]
 ) -> dict[str, object]:
-    """A configuration of a card: its files, and a description that depends on the facts.
+    """Build a configuration of a card, with its files and a description that hashes the facts.
 
-    `datasets` knows a dataset in its cache by its card and the folder's name alone.
+    `datasets` identifies a cached dataset only by its card and the folder's name.
     """
     digest = hashlib.sha256()
     for fact in facts:
@@ -114,13 +114,13 @@ def describe_configuration(
 
 
 def content_facts(plan: Plan, summary: Summary) -> list[object]:
-    """Facts that differ if the files of a run differ, or of another run of its name."""
+    """Return facts that change with the files of a run, and differ from runs of the same name."""
     hashes = [shard.sha256 for shard in plan.shards]
     return [plan.created_at, summary.statuses, summary.bytes, *hashes]
 
 
 def size_category(images: int) -> str:
-    """The hub's name for a number of images."""
+    """Return the hub's size category for a number of images."""
     digits = len(str(images))
     index = max(digits - 3, 0)
     largest = len(SIZE_CATEGORIES) - 1

@@ -1,4 +1,4 @@
-"""The time of a run's devices: what it went into, what it cost, and how fast shards were."""
+"""Device time of a run: its uses, its cost, and the throughput of shards."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from imagekiln.steps.runs.stats import ShardStats, StageSeconds, mean_busy_share
 
 SECONDS_PER_HOUR = 3600
 MAX_SLOWEST = 10
-SLOW_RATIO = 0.8  # of the median rate: slower shards are worth a look
+SLOW_RATIO = 0.8  # of the median rate; slower shards are reported
 
 
 @dataclass(frozen=True, slots=True)
 class UseSeconds:
-    """Device-seconds by use, and what they add up to.
+    """Device-seconds by use, and their total.
 
-    `drawing` is encoding texts, denoising and decoding. `loading` is starting processes, loading
+    `drawing` is text encoding, denoising and decoding. `loading` is starting processes, loading
     the model and compiling. `idle` is waiting for encoding or writing, and the ends of shards.
-    `repeated` is work that was dropped: of processes that were killed or stopped after their last
-    part, and of parts that another process committed first.
+    `repeated` is discarded work. Processes may be killed or stopped after their last part, or lose
+    the race to commit a part.
     """
 
     drawing: float = 0.0
@@ -32,9 +32,9 @@ class UseSeconds:
 
 @dataclass(frozen=True, slots=True)
 class DevicePrice:
-    """The price of a kind of device for an hour, its source, and the hours of use.
+    """The hours of a device type, with its price per hour and the source of the price.
 
-    `per_hour` is None if the price table has none.
+    `per_hour` is None if the price is unknown.
     """
 
     device: str
@@ -47,10 +47,10 @@ class DevicePrice:
 class Spending:
     """Time and cost of a run and its retries, over all attempts.
 
-    `cost` is in the currency of the prices; None if a device has no price. Of the time for
-    drawing, `not_ok_seconds` went into images that are not ok: blank, filtered, failed, or made
-    again by a later retry. `attempts` are processes and pods. `lost_attempts` of them never said
-    how they ended: what they did after they last wrote is not counted.
+    `cost` is in the currency of the prices; None if a device has no price. `not_ok_seconds` is the
+    part of `drawing` for images that are not ok: blank, filtered, failed, or replaced by a retry.
+    `attempts` counts processes and pods, and `lost_attempts` those without a recorded end. Their
+    time after the last record is not counted.
     """
 
     gpu_seconds: UseSeconds = UseSeconds()
@@ -62,7 +62,7 @@ class Spending:
 
     @property
     def price_per_hour(self) -> float | None:
-        """The mean price of an hour; None without prices."""
+        """Mean price per hour; None without prices."""
         if self.cost is None or not self.gpu_seconds.total:
             return None
         return self.cost / self.gpu_seconds.total * SECONDS_PER_HOUR
@@ -71,7 +71,7 @@ class Spending:
 def summarize_spending(
     stats: Sequence[ShardStats], spent: Spent, prices: PricePerHour | None, *, made: int, ok: int
 ) -> Spending:
-    """Add up attempts and the statistics of shards, with `made` images, `ok` of use."""
+    """Summarize attempts and shard statistics, for `made` images of which `ok` are usable."""
     gpu_seconds = _seconds_by_use(stats, spent)
     used = _device_prices(stats, spent, prices)
     mean_price = _mean_price(used)
@@ -96,9 +96,9 @@ def _seconds_by_use(stats: Sequence[ShardStats], spent: Spent) -> UseSeconds:
     computed = seconds.text + seconds.denoise + seconds.decode
     computed += sum(seconds.passes.values())
     busy = mean_busy_share(stats)
-    if busy is not None:  # texts may be encoded during a batch, and are then counted twice
+    if busy is not None:  # prompts encoded during a batch are counted twice
         computed = min(computed, busy * (seconds.total - seconds.load))
-    # Another process was first with these images.
+    # Another process committed these images first.
     dropped_images = sum(shard.repeated_images for shard in stats)
     images = dropped_images + sum(shard.images for shard in stats)
     kept_share = 1.0 - dropped_images / max(1, images)
@@ -116,7 +116,7 @@ def _seconds_by_use(stats: Sequence[ShardStats], spent: Spent) -> UseSeconds:
 def _device_prices(
     stats: Sequence[ShardStats], spent: Spent, prices: PricePerHour | None
 ) -> tuple[DevicePrice, ...]:
-    """The price of each kind of device; of unknown ones if no shard left statistics."""
+    """Return the hours and price of each device type; unknown if no shard has statistics."""
     hours: dict[str, float] = defaultdict(float)
     for shard in stats:
         hours[shard.device] += shard.seconds.total / SECONDS_PER_HOUR
@@ -134,7 +134,7 @@ def _device_prices(
 
 
 def _mean_price(used: Sequence[DevicePrice]) -> float | None:
-    """The mean price of an hour; None if a kind of device has none."""
+    """Compute the mean price per hour; None if a device type has no price."""
     hours = sum(device.gpu_hours for device in used)
     cost = 0.0
     for device in used:
@@ -146,7 +146,7 @@ def _mean_price(used: Sequence[DevicePrice]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ShardTime:
-    """One shard's images and seconds, over all its attempts."""
+    """Images and seconds of a shard, over all its attempts."""
 
     shard: int
     images: int
@@ -156,10 +156,9 @@ class ShardTime:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Images a second of the `shards` that were measured.
+    """Throughput of the `shards` that were measured, in images per second.
 
-    `slow` counts the shards under 80 % of the `median`, and `slowest` has at most ten of them, the
-    slowest first.
+    `slow` counts shards below 80 % of the `median`. `slowest` has up to ten of them, slowest first.
     """
 
     shards: int = 0
@@ -171,7 +170,7 @@ class Throughput:
 
 
 def summarize_throughput(stats: Sequence[ShardStats]) -> Throughput:
-    """The rates of shards; of a shard and its retries, that with the most images counts."""
+    """Summarize the rates of shards. A shard and its retries count once, by the most images."""
     largest = {shard.shard: shard for shard in sorted(stats, key=lambda shard: shard.images)}
     measured = [shard for shard in largest.values() if shard.images_per_second > 0]
     if not measured:

@@ -1,4 +1,4 @@
-"""Counts of a run's images: by status, mark and cause of failure, and how they are distributed."""
+"""Counts of a run's images by status, mark and cause of failure, and their distributions."""
 
 import re
 from collections import Counter
@@ -31,9 +31,9 @@ TOP_VALUES = f"""
 MAX_CAUSES = 100
 MAX_EXAMPLES = 3
 MAX_PROMPT_CHARS = 300
-MAX_CARRIED_COLUMNS = 8  # of the input, in an example
+MAX_CARRIED_COLUMNS = 8  # columns of the input in an example
 MAX_CARRIED_CHARS = 100
-# Of a row, its settings or the model: a retry ends with the same error.
+# Errors caused by a row, its settings or the model. A retry would fail with the same error.
 PERMANENT_PATTERN = (
     "^(?:Assertion|Attribute|Index|Key|NotImplemented|Overflow|Type|Value|ZeroDivision)Error: "
 )
@@ -47,9 +47,9 @@ SELECT_CAUSES = f"""
 
 @dataclass(frozen=True, slots=True)
 class ImageCounts:
-    """Images by status and by mark, and the bytes of those that have a file.
+    """Counts of images by status and by mark, and the bytes of stored images.
 
-    A retry cannot fix `permanent_failures`.
+    `permanent_failures` cannot be fixed by a retry.
     """
 
     statuses: Counter[str] = field(default_factory=Counter)
@@ -58,7 +58,7 @@ class ImageCounts:
     permanent_failures: int = 0
 
     def __add__(self, other: "ImageCounts") -> "ImageCounts":
-        """The counts of both."""
+        """Add two counts."""
         return ImageCounts(
             self.statuses + other.statuses,
             self.marks + other.marks,
@@ -79,18 +79,18 @@ def count_images(manifest: pa.Table) -> ImageCounts:
 
 
 def count_values(column: pa.ChunkedArray) -> Counter[str]:
-    """Count each different value of a column."""
+    """Count the distinct values of a column."""
     entries = pc.value_counts(column).to_pylist()
     return Counter({entry["values"]: entry["counts"] for entry in entries})
 
 
 def is_permanent(error: str) -> bool:
-    """True if a retry ends with the same error."""
+    """Return whether a retry would fail with the same error."""
     return re.match(PERMANENT_PATTERN, error) is not None
 
 
 def permanent_mask(statuses: pa.Array, errors: pa.Array) -> pa.Array:
-    """For each image of a manifest, whether it failed and a retry cannot fix it."""
+    """Return a mask of the images that failed and that a retry cannot fix."""
     has_permanent_error = pc.match_substring_regex(errors, PERMANENT_PATTERN)
     is_failed = pc.equal(statuses, "failed")
     return pc.and_(is_failed, pc.fill_null(has_permanent_error, False))
@@ -98,9 +98,10 @@ def permanent_mask(statuses: pa.Array, errors: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class FailureExample:
-    """One image that is not ok, and the part with its row. Long texts are truncated.
+    """An example of an image that is not ok, and the part with its row.
 
-    `id` is that of the prompt row, `columns` has the first columns copied from the input.
+    `id` is the id of the prompt row. `columns` has the first carried columns. Long strings are
+    truncated.
     """
 
     image_id: str
@@ -113,7 +114,7 @@ class FailureExample:
 
 @dataclass(frozen=True, slots=True)
 class FailureCause:
-    """A reason why images are not ok, with the number of images and the first few of them."""
+    """A reason why images are not ok, with the number of images and a few examples."""
 
     status: str
     error: str
@@ -122,14 +123,14 @@ class FailureCause:
 
     @property
     def is_permanent(self) -> bool:
-        """True if a retry ends with the same error."""
+        """Return whether a retry would fail with the same error."""
         return self.status == "failed" and is_permanent(self.error)
 
 
 def find_causes(
     table: ImageTable, plan: Plan, read_manifest: Callable[[int], pa.Table]
 ) -> tuple[FailureCause, ...]:
-    """The most frequent causes, with examples from the manifests."""
+    """Find the most frequent causes, with examples from the manifests."""
     causes = table.fetch(SELECT_CAUSES)
     numbers = chain.from_iterable(examples for *_, examples in causes)
     rows = read_rows(plan, numbers, read_manifest)
@@ -162,7 +163,7 @@ def _failure_example(row: Row, names: Sequence[str]) -> FailureExample:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Number of values over `low` and up to `high`."""
+    """A bin of a histogram, with the number of values in (`low`, `high`]."""
 
     low: float
     high: float
@@ -171,7 +172,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts in about 24 bins with round bounds. `least` and `most` are exact."""
+    """A histogram with about 24 bins of round bounds. `least` and `most` are exact."""
 
     least: int | float = 0
     most: int | float = 0
@@ -180,7 +181,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class ValueCount:
-    """A setting's value, and the number of images that have it."""
+    """A value of a setting, and the number of images with it."""
 
     value: str
     images: int
@@ -188,7 +189,7 @@ class ValueCount:
 
 @dataclass(frozen=True, slots=True)
 class TopValues:
-    """A setting's most frequent values; `others` counts the rarer ones, and their images."""
+    """Most frequent values of a setting; `others` counts the rest, `other_images` their images."""
 
     top: tuple[ValueCount, ...] = ()
     others: int = 0
@@ -197,9 +198,9 @@ class TopValues:
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
-    """Distributions over planned images, but `bytes` and `scores` over those that are ok.
+    """Distributions over planned images; `bytes` and `scores` only over images that are ok.
 
-    Prompts are measured in characters, shapes in pixels.
+    Prompt lengths are in characters, shapes in pixels.
     """
 
     bytes: Histogram = field(default_factory=Histogram)
@@ -211,7 +212,7 @@ class Distributions:
 
 
 def find_distributions(table: ImageTable, scores: Iterable[str]) -> Distributions:
-    """The distributions of the images of a table."""
+    """Compute distributions over the images of a table."""
     return Distributions(
         bytes=_histogram(table, "byte_size"),
         prompt=_histogram(table, "prompt"),
@@ -223,7 +224,7 @@ def find_distributions(table: ImageTable, scores: Iterable[str]) -> Distribution
 
 
 def _histogram(table: ImageTable, value: str, condition: str = "true") -> Histogram:
-    """A histogram of finite numbers."""
+    """Compute a histogram of the finite values."""
     sql = HISTOGRAM.format(value=value, condition=condition)
     [(least, most, counts)] = table.fetch(sql)
     if least is None:

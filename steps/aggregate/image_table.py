@@ -1,6 +1,6 @@
-"""The images of a run in SQL while they are counted, numbered from 0 in the order of the plan.
+"""A DuckDB table of a run's images while they are counted, numbered from 0 in plan order.
 
-DuckDB has the table in a file on this disk, so memory stays flat for any number of images.
+The table is in a file on the local disk, so memory use does not grow with the number of images.
 """
 
 from bisect import bisect
@@ -21,7 +21,7 @@ from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.scratch import Database
 
-# Columns of the manifest, with their types in SQL.
+# Columns of the manifest, with their SQL types.
 COLUMNS = {
     "image_id": "UUID",
     "input_row": "BIGINT",
@@ -47,13 +47,14 @@ Row = dict[str, Any]
 
 
 class ImageTable:
-    """The tables `images` and `near_duplicates`, by `rowid` and number; a prompt is its length.
+    """The tables `images` and `near_duplicates`. A `rowid` or `number` is an image's number.
 
-    `values` are the names in SQL of scores and ranks, whose names are the user's.
+    `prompt` holds the length of the prompt. `values` maps scores and the rank column to their SQL
+    names, since users choose the names of scores.
     """
 
     def __init__(self, database: Database, job: Job) -> None:
-        """Begin with no image."""
+        """Create empty tables."""
         self.database = database
         names = list(job.scores)
         if job.keep is not None:
@@ -72,18 +73,18 @@ class ImageTable:
         self.database.insert(sql, "manifest_rows", rows)
 
     def fetch(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
+        """Fetch the rows of a query."""
         return self.database.fetch_rows(sql, parameters)
 
     def fetch_numbers(self, sql: str, *parameters: object) -> list[int]:
-        """The numbers that a query selects, in the order of the plan."""
+        """Fetch the image numbers that a query selects, in plan order."""
         return sorted(number for (number,) in self.fetch(sql, *parameters))
 
 
 def read_rows(
     plan: Plan, numbers: Iterable[int], read_manifest: Callable[[int], pa.Table]
 ) -> dict[int, Row]:
-    """The rows of these images, by number, from the manifests of their shards."""
+    """Read the manifest rows of images, by number."""
     sizes = [shard.images for shard in plan.shards]
     starts = list(accumulate(sizes, initial=0))
     by_shard: defaultdict[int, list[int]] = defaultdict(list)
@@ -108,7 +109,7 @@ def read_rows(
 
 @contextmanager
 def open_image_table(job: Job) -> Iterator[ImageTable]:
-    """A table for the time of a block."""
+    """Open a temporary image table."""
     with (
         temporary_folder("imagekiln-images-") as folder,
         closing(Database(Path(folder), file="images.duckdb")) as database,

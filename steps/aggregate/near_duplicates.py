@@ -1,11 +1,11 @@
-"""Marks near-duplicates: finds hashes nearly equal to an earlier one without comparing all pairs.
+"""Marking of near-duplicates, by a search for similar hashes that does not compare all pairs.
 
-Hashes that differ in at most `d` bits agree entirely in at least `b - d` of any `b` blocks of bits
-(G. Manku, A. Jain and A. Das Sarma, "Detecting near-duplicates for web crawling", 2007). So for
-each choice of `b - d` blocks, hashes are sorted by these, and only those in one bucket, which agree
-in all of them, are compared. In a bucket, the first hash removes everything near it, then the first
-of the rest does, so that ten million equal hashes take one pass. A bucket whose hashes are far from
-each other is split further, by the bits in which they do not agree yet.
+Hashes that differ in at most `d` bits are equal in at least `b - d` of any `b` blocks of bits
+(G. Manku, A. Jain and A. Das Sarma, "Detecting near-duplicates for web crawling", 2007). For each
+choice of `b - d` blocks, hashes are sorted into buckets with equal blocks. Only hashes of the same
+bucket are compared. The first hash of a bucket removes all hashes near it, then the first of the
+rest does the same. Ten million equal hashes therefore take one pass. If many hashes of a bucket are
+left, it is split further by other bits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ Indices = npt.NDArray[np.int32]
 
 HASH_BITS = 64
 MAX_BLOCKS = MAX_HASH_DISTANCE + 8
-PASS_OVERHEAD = 1000  # of a pass over hashes, in comparisons
-COMPARISONS_PER_HASH = 32  # in one choice of blocks, before what is left is split further
+PASS_OVERHEAD = 1000  # overhead of a pass over hashes, in comparisons
+COMPARISONS_PER_HASH = 32  # per choice of blocks, before the rest is split further
 INDEX_MASK = np.uint64(2**32 - 1)
 BUCKET_SHIFT = np.uint64(32)
 SELECT_HASHES = "SELECT rowid, phash FROM images WHERE phash IS NOT NULL ORDER BY rowid"
@@ -39,9 +39,9 @@ SELECT_FOUND = "FROM near_duplicates WHERE number >= ? AND number < ?"
 
 
 def find_earlier_matches(hashes: npt.NDArray[np.int64]) -> Indices:
-    """For each hash, the index of a near earlier one, or else -1.
+    """Return, for each hash, the index of an earlier hash near it, or -1.
 
-    No two hashes with -1 are near each other. An earlier one may itself have a match.
+    No two hashes with -1 are near each other. The earlier hash may itself have a match.
     """
     count = len(hashes)
     indices = np.arange(count, dtype=np.int32)
@@ -51,28 +51,28 @@ def find_earlier_matches(hashes: npt.NDArray[np.int64]) -> Indices:
 
 
 def _find_matches(hashes: Hashes, indices: Indices, fixed: int, matches: Indices) -> None:
-    """Match the hashes at `indices`, which share the bits `fixed` with the rest of their bucket."""
+    """Match the hashes at `indices`, which are already in buckets by the bits `fixed`."""
     for mask in block_masks(fixed, len(indices)):
         indices = indices[matches[indices] < 0]
         if len(indices) < 2:
             return
         budget = COMPARISONS_PER_HASH * (len(indices) + PASS_OVERHEAD)
-        # The buckets are in no variable, to be freed before the recursion.
+        # No variable holds the buckets, so that they are freed before the recursion.
         rest = _compare_buckets(hashes, _pack_buckets(hashes, indices, mask), matches, budget)
         if len(rest):
             _find_matches(hashes, rest, mask, matches)
 
 
 def block_masks(fixed: int, count: int) -> Iterator[int]:
-    """The bits to agree in, one choice of blocks after the other.
+    """Yield masks of bits to compare, one per choice of blocks.
 
-    Hashes that agree in the bits `fixed` and are near each other agree in one of these masks.
+    Two hashes near each other that agree in the bits `fixed` also agree in one of these masks.
     """
     free_bits = [bit for bit in range(HASH_BITS) if not fixed >> bit & 1]
     block_count = _block_count(len(free_bits), count)
     blocks: list[int] = []
     for start in range(block_count):
-        # Neighboring bits are correlated, so each block takes bits from everywhere.
+        # Neighboring bits are correlated, so the bits of each block are spread out.
         bits = free_bits[start::block_count]
         blocks.append(sum(1 << bit for bit in bits))
 
@@ -82,7 +82,7 @@ def block_masks(fixed: int, count: int) -> Iterator[int]:
 
 
 def _block_count(free_bits: int, count: int) -> int:
-    """The fewest blocks whose choices give random hashes a bucket each: more take more passes."""
+    """Return the fewest blocks that give random hashes a bucket each. More need more passes."""
     most = min(MAX_BLOCKS, free_bits)
     for blocks in range(MAX_HASH_DISTANCE + 1, most):
         shared_bits = free_bits * (blocks - MAX_HASH_DISTANCE) / blocks
@@ -92,14 +92,14 @@ def _block_count(free_bits: int, count: int) -> int:
 
 
 def _pack_buckets(hashes: Hashes, indices: Indices, mask: int) -> Hashes:
-    """The hashes that share the bits of `mask` with another, as sorted bucket << 32 | index."""
+    """Pack hashes that share the bits of `mask` with another, as sorted bucket << 32 | index."""
     keys = hashes[indices]
     keys &= np.uint64(mask)
     order = np.argsort(keys)
     keys = keys[order]
 
     starts_bucket = _starts_of_buckets(keys)
-    del keys  # memory is tight: there may be a hundred million hashes
+    del keys  # saves memory, since there may be a hundred million hashes
     ends_bucket = np.append(starts_bucket[1:], True)
     shared = ~(starts_bucket & ends_bucket)
 
@@ -112,13 +112,13 @@ def _pack_buckets(hashes: Hashes, indices: Indices, mask: int) -> Hashes:
 
 
 def _starts_of_buckets(sorted_keys: Hashes) -> npt.NDArray[np.bool_]:
-    """True for each key that differs from the one before it."""
+    """Return a mask of the keys that differ from the previous key."""
     differs = sorted_keys[1:] != sorted_keys[:-1]
     return np.concatenate([[True], differs])
 
 
 def _compare_buckets(hashes: Hashes, packed: Hashes, matches: Indices, budget: int) -> Indices:
-    """Compare the first of each bucket with the others, then the first of the rest, and so on.
+    """Compare the first hash of each bucket with the others, then the first of the rest, and so on.
 
     Returns the indices that are left when the budget of comparisons is spent.
     """
@@ -149,9 +149,9 @@ def _unpack_indices(packed: Hashes) -> Indices:
 
 
 def mark_near_duplicates(table: ImageTable, run: Run, manifests: Sequence[str]) -> list[str]:
-    """Note all near-duplicates in the table, and write the manifests that have any.
+    """Add near-duplicates to the table, and write the manifests of shards that have any.
 
-    Returns the keys of the manifests of the run, each with its marks.
+    Returns the keys of all manifests of the run, with the marks.
     """
     found = _find_duplicates(table)
     table.database.insert(INSERT_FOUND, "found", found)
@@ -172,7 +172,7 @@ def mark_near_duplicates(table: ImageTable, run: Run, manifests: Sequence[str]) 
 
 
 def _find_duplicates(table: ImageTable) -> pa.Table:
-    """The numbers of near-duplicates, and of the original of each."""
+    """Find near-duplicates: the `number` of each, and the number of its `original`."""
     hashed = table.database.fetch_table(SELECT_HASHES)
     numbers = hashed["rowid"].to_numpy()
     hashes = hashed["phash"].to_numpy()
@@ -188,14 +188,14 @@ def _find_duplicates(table: ImageTable) -> pa.Table:
 
 
 def without_near_duplicates(manifest: pa.Table) -> pa.Table:
-    """The manifest of an earlier commit without the marks that depend on other shards."""
+    """Remove near-duplicate marks, which depend on other shards, from an earlier manifest."""
     if manifest["near_duplicate_of"].null_count == manifest.num_rows:
         return manifest
     return _mark_rows(manifest, {})
 
 
 def _mark_rows(manifest: pa.Table, originals: Mapping[int, str]) -> pa.Table:
-    """The manifest with a mark on each row that has an original, the id of an earlier image."""
+    """Mark the rows in `originals`, which maps them to ids of earlier images."""
     marks = []
     for row, gates in enumerate(manifest["marks"].to_pylist()):
         others = gates and [gate for gate in gates if gate != NEAR_DUPLICATE]

@@ -1,4 +1,4 @@
-"""A run judged by its first shard, for a preview or a canary."""
+"""Judgement of a run by its first shard, for a preview or a canary."""
 
 from dataclasses import dataclass, replace
 
@@ -26,7 +26,7 @@ from imagekiln.steps.storage import open_store
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The first shard of the run at `uri`: its page, its summary, and the images planned in all."""
+    """The page and summary of a run's first shard. `planned_images` counts the whole run."""
 
     uri: str
     page: str
@@ -37,9 +37,9 @@ class Preview:
 def judge_first_shard(uri: str) -> Preview:
     """Write the page of the run's first shard, and judge it by the job's limits and gates.
 
-    Images that a retry made again count as it made them. Near-duplicates are not looked for. Raises
-    Incomplete if images are missing, too many are not ok, or a gate found too many; BadInput on
-    damage; TryAgain if storage fails.
+    Images generated again by a retry count as in the retry. Near-duplicates are not searched.
+    Raises Incomplete if images are missing, too many are not ok or a gate marked too many, BadInput
+    if the run is damaged, TryAgain if storage fails.
     """
     run = open_run(uri)
     job = run.plan.job
@@ -65,7 +65,7 @@ def judge_first_shard(uri: str) -> Preview:
 
 
 def _plan_of_first_shard(plan: Plan) -> Plan:
-    """The plan as if it had no other shard."""
+    """Return the plan reduced to its first shard."""
     first = plan.shards[:1]
     images = sum(shard.images for shard in first)
     counts = replace(plan.counts, images=images)
@@ -73,7 +73,7 @@ def _plan_of_first_shard(plan: Plan) -> Plan:
 
 
 def judge_preview(preview: Preview, job: Job) -> RunVerdict:
-    """The verdict on the first shard of a run."""
+    """Judge the first shard of a run."""
     summary = preview.summary
     made = pluralize(summary.images, "image")
     planned = pluralize(preview.planned_images, "is planned", "are planned")

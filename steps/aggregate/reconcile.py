@@ -1,4 +1,4 @@
-"""Reconciles a run with its plan: every planned image and what became of it. Reads no image."""
+"""Reconciliation of a run with its plan: the outcome of every planned image. Reads no image."""
 
 from dataclasses import dataclass
 
@@ -33,27 +33,28 @@ from imagekiln.steps.runs.tables import (
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
 from imagekiln.steps.storage.store import Store
 
-NOT_MADE, NOTHING_STORED, STORED = range(3)  # how far a place came
-# Shards of a retry in memory: shards of the run are reconciled in order, several at a time.
+NOT_MADE, NOTHING_STORED, STORED = range(3)  # progress of a place, see `overlay`
+# Cached shards per retry. Shards of the run are reconciled in order, several at a time.
 CACHED_RETRY_SHARDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ReconciledShard:
-    """A shard's manifest, a row for each planned image in order, and its missing parts."""
+    """A shard's manifest, with a row per planned image in order, and its missing parts."""
 
     manifest: pa.Table
     missing_parts: tuple[str, ...]
 
 
 class RunReconciler:
-    """Counts the parts of a run that its highest commit lacks.
+    """Reconciler of a run's shards, which adds the parts that the highest commit lacks.
 
-    What is counted stays as the manifest has it. Threads may reconcile shards, best in order.
+    Rows of parts that are already counted are taken from the commit's manifests. Several threads
+    may reconcile shards, preferably in order.
     """
 
     def __init__(self, run: Run, takedown: Takedown | None = None) -> None:
-        """Take a run. `takedown` is what is counted, if its parts exist."""
+        """Create a reconciler. It applies the `takedown`, whose parts must exist."""
         self._run = run
         self._takedown = takedown
         if takedown is not None:
@@ -70,9 +71,9 @@ class RunReconciler:
         )
 
     def reconcile(self, number: int) -> ReconciledShard:
-        """One shard of the run, with what uncounted retries made of its images.
+        """Reconcile one shard of the run, with the images of retries that are not yet counted.
 
-        Raises BadInput if a part is damaged or holds other images than were planned, TryAgain.
+        Raises BadInput if a part is damaged or has other images than planned, TryAgain.
         """
         run = self._run
         manifests = run.head.commit.manifests
@@ -95,7 +96,7 @@ class RunReconciler:
 
     @property
     def missing_of_retries(self) -> tuple[str, ...]:
-        """The missing parts of retries, once every shard of the run is reconciled."""
+        """Missing parts of retries, complete after all shards of the run are reconciled."""
         missing_parts: list[str] = []
         for _, keys in sorted(self._missing_of_retries.items()):
             missing_parts.extend(keys)
@@ -110,7 +111,7 @@ class RunReconciler:
 
 
 def take_down(run: Run, manifest: pa.Table, takedown: Takedown, image_ids: pa.Array) -> pa.Table:
-    """The manifest with the parts that take the place of others, and without these images."""
+    """Forget images in a manifest, and point the others to the reduced parts that hold them."""
     added = added_fields(run.plan.job)
     names = manifest["part"].unique().to_pylist()
     reduced_names = set(takedown.parts).intersection(names)
@@ -127,7 +128,7 @@ def take_down(run: Run, manifest: pa.Table, takedown: Takedown, image_ids: pa.Ar
 
 
 def _move_rows(manifest: pa.Table, name: str, key: str, outcomes: PartOutcomes) -> pa.Table:
-    """The manifest with the rows of the part `name` in the part `key`."""
+    """Point the rows of the part `name` to the part `key`."""
     is_of_part = pc.equal(manifest["part"], name)
     is_moved = pc.fill_null(is_of_part, False)
     moved_ids = outcomes.table["image_id"].combine_chunks()
@@ -148,10 +149,10 @@ def _move_rows(manifest: pa.Table, name: str, key: str, outcomes: PartOutcomes) 
 def reconcile_shard(
     store: Store, plan: Plan, number: int, counted: pa.Table | None = None
 ) -> ReconciledShard:
-    """Compare one shard of a run or of a retry with its parts, but for those that are counted.
+    """Reconcile one shard of a run or retry with its parts, except parts that are already counted.
 
-    `counted` is the manifest of the highest commit. Raises BadInput if a part is damaged or holds
-    other images than were planned.
+    `counted` is the manifest of the highest commit. Raises BadInput if a part is damaged or has
+    other images than planned.
     """
     if counted is not None and not _has_status(counted, MISSING_STATUS).any():
         return ReconciledShard(counted, ())
@@ -181,8 +182,8 @@ def _has_status(manifest: pa.Table, status: str) -> npt.NDArray[np.bool_]:
 
 
 def _read_results(store: Store, part: Part) -> pa.Table | None:
-    """The outcomes of a part's images and where they are; None if the part is not there."""
-    if not store.exists(part.key):  # s3fs would list the folder on opening a missing object
+    """Read the outcomes and locations of a part's images; None if the part does not exist."""
+    if not store.exists(part.key):  # s3fs lists the folder when it opens a missing object
         return None
     where = store.uri_of(part.key)
     names = ["image_id", *OUTCOME_SCHEMA.names]
@@ -210,20 +211,20 @@ def _missing_results(part: Part) -> pa.Table:
 
 
 def overlay(manifest: pa.Table, later: pa.Table, candidates: int = 1) -> pa.Table:
-    """The manifest with the places of a retry that came further there.
+    """Replace places of a manifest by places of a retry that made more progress.
 
-    A place is the candidates of a prompt, which are neighbors, or the only image of one. All images
-    of it are from one of the two, so that it has one winner, or none and a failure that another try
-    may mend. To overlay the same retry again changes nothing.
+    A place is a group of consecutive candidates, or a single image without candidates. It is
+    replaced as a whole, so that it never has two winners. If neither stored an image, failures of
+    the retry replace earlier failures. The operation is idempotent.
     """
     later_ids = later["image_id"].combine_chunks()
     position = pc.index_in(manifest["image_id"], later_ids)
     in_later = position.is_valid().to_numpy()
     later_rows = pc.fill_null(position, 0).to_numpy()
-    own_place = _places(manifest, candidates)
-    later_place = _places(later, candidates)[later_rows]
+    own_place = _place_progress(manifest, candidates)
+    later_place = _place_progress(later, candidates)[later_rows]
 
-    # If nothing is stored, the newest failures count.
+    # If neither stored an image, the newest failures count.
     is_empty = own_place == NOTHING_STORED
     stays_empty = is_empty & (later_place == NOTHING_STORED)
     had_lost = _has_status(manifest, OUTSCORED_STATUS)
@@ -244,8 +245,8 @@ def overlay(manifest: pa.Table, later: pa.Table, candidates: int = 1) -> pa.Tabl
     return both.take(pa.array(rows)).combine_chunks()
 
 
-def _places(manifest: pa.Table, candidates: int) -> npt.NDArray[np.int64]:
-    """For each image of a manifest, how far its place came: from NOT_MADE to STORED."""
+def _place_progress(manifest: pa.Table, candidates: int) -> npt.NDArray[np.int64]:
+    """Return the progress of each image's place, from NOT_MADE to STORED."""
     statuses = manifest["status"].to_numpy()
     place = np.zeros(manifest.num_rows, np.int64)
     is_made = np.asarray(statuses != MISSING_STATUS)

@@ -1,7 +1,7 @@
-"""The aggregate step: count parts, create the next commit, and write the hints.
+"""The aggregate step: count parts, create the next commit, and write report, card and registry.
 
-Readers use the commit. Report, card, success marker and registry are written after it: a process
-that is killed in between leaves them to the next `aggregate`.
+Readers use only the commit. The other files are written after it. If the process is killed in
+between, the next `aggregate` writes them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,9 +51,9 @@ from imagekiln.steps.runtime.figures import pluralize
 
 @dataclass(frozen=True, slots=True)
 class CountedRun:
-    """A run with the state that its next commit is to have, and the images for its report.
+    """A counted run: the contents of its next commit, and the images of its report.
 
-    `missing_of_retries` are the parts of retries that are still to be made.
+    `missing_of_retries` are parts of retries that are not generated yet.
     """
 
     run: Run
@@ -64,9 +64,9 @@ class CountedRun:
     pictures: PictureNumbers
 
     def commit_as(self, kind: CommitKind) -> "CountedRun | None":
-        """Create the next commit, unless it would change nothing; None if another has the number.
+        """Create the next commit, unless nothing has changed.
 
-        Raises TryAgain.
+        Returns None if another process created it first. Raises TryAgain.
         """
         head = self.run.head
         same_state = replace(self.commit, kind=head.commit.kind, at=head.commit.at)
@@ -86,15 +86,15 @@ def aggregate(
     accept: Sequence[str] = (),
     price: PricePerHour | None = None,
 ) -> Summary:
-    """Count every planned image of the run at `uri`, which may be the address of a retry.
+    """Count all planned images of the run or retry at `uri`, and create the next commit.
 
-    `failed_share` replaces the job's, `accept` names gates whose limit does not count, and `price`
-    is that of a device for an hour, or a table of them: it is the run's until the job is submitted
-    again. A finished run stays accepted with what it was accepted with before.
+    `failed_share` overrides the job's limit. `accept` names gates whose limit is ignored. `price`
+    is the price of a device per hour, or a table of prices. It applies to the run until the job is
+    submitted again. A finished run keeps its earlier limits and accepted gates.
 
-    Raises Incomplete if images are missing, also those of the retry that `uri` names, if too many
-    are not ok, or if a gate found too many; BadInput on damage; TryAgain if storage fails, or other
-    processes keep changing the run. What was counted is committed even when it raises Incomplete.
+    Raises Incomplete if images of the run or retry are missing, too many are not ok, or a gate
+    marked too many. The counts are committed even then. Raises BadInput if the run is damaged, and
+    TryAgain if storage fails or other processes keep changing the run.
     """
     return aggregate_run(open_run(uri), failed_share, accept, price)
 
@@ -105,11 +105,11 @@ def aggregate_run(
     accept: Sequence[str] = (),
     price: PricePerHour | None = None,
 ) -> Summary:
-    """Count every planned image of an open run: see `aggregate`."""
+    """Count all planned images of an open run, like `aggregate`."""
     check_gate_names(run.plan.job, accept)
 
     def attempt(head: Head) -> CountedRun | None:
-        priced_head = _priced(run, head, price)
+        priced_head = _with_price(run, head, price)
         priced = replace(run, head=priced_head)
         policy = resolve_policy(priced, failed_share, accept)
         reconciler = RunReconciler(priced)
@@ -130,8 +130,8 @@ def aggregate_run(
     return counted.summary
 
 
-def _priced(run: Run, head: Head, price: PricePerHour | None) -> Head:
-    """The commit with this price, if there is one."""
+def _with_price(run: Run, head: Head, price: PricePerHour | None) -> Head:
+    """Set the price in the terms of a commit, if there is one."""
     if price is None:
         return head
     terms = replace(replace(run, head=head).terms, price_per_hour=price)
@@ -139,9 +139,9 @@ def _priced(run: Run, head: Head, price: PricePerHour | None) -> Head:
 
 
 def write_derived(counted: CountedRun) -> None:
-    """Write card and report of a commit, then the registry's entry and the success marker.
+    """Write the card and report of a commit, then the registry entry and the success marker.
 
-    Card and page are left to the process that created a higher commit, if there is one.
+    If there is a higher commit, card and page are left to the process that created it.
     """
     run = counted.run
 
@@ -158,7 +158,7 @@ def write_derived(counted: CountedRun) -> None:
 
 
 def mark_finished(run: Run, summary: Summary) -> None:
-    """Register a run that is as its job asks."""
+    """Register a finished run, and write its success marker."""
     plan = run.plan
     entry = RunEntry(plan.run_id, plan.job.name)
     register_run(run.store.uri, entry)
@@ -167,7 +167,7 @@ def mark_finished(run: Run, summary: Summary) -> None:
 
 
 def finish_run(run: Run) -> Summary:
-    """The summary of a run with nothing left to do, which is registered if it was not."""
+    """Return the summary of a run with all images, aggregating and registering it if needed."""
     summary = summary_of(run.store, run.head)
     if summary is None or not run.is_finished or not run.store.exists(SUCCESS_KEY):
         return aggregate_run(run)
@@ -176,9 +176,9 @@ def finish_run(run: Run) -> Summary:
 
 
 def count_run(run: Run, policy: AcceptancePolicy, reconciler: RunReconciler) -> CountedRun:
-    """Count every planned image of a run, and write what the next commit will name.
+    """Count all planned images of a run, and write the manifests of the next commit.
 
-    Raises BadInput on damage, TryAgain.
+    Raises BadInput if the run is damaged, TryAgain.
     """
     plan = run.plan
     job = plan.job
@@ -234,7 +234,7 @@ def _write_manifests(run: Run, reconciler: RunReconciler) -> Iterator[tuple[str,
 
 
 def run_rate(run: Run, summary: Summary) -> RunRate | None:
-    """The time that a run took, for the estimate of the next one; None if it took none."""
+    """Return the rate of a run for later estimates; None if it is incomplete or has no figures."""
     plan = run.plan
     images = summary.images - summary.missing
     gpu_seconds = summary.spending.gpu_seconds

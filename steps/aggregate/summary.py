@@ -1,4 +1,4 @@
-"""The summary of a run: what was planned, what became of it, and how long it took."""
+"""Summaries of runs: counts of planned and generated images, times and costs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -46,20 +46,20 @@ from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.store import Store
 
 MAX_LISTED = 100
-MIN_COMPARED_HOURS = 1 / 60  # of a run or its estimate
+MIN_COMPARED_HOURS = 1 / 60  # minimum time to compare a run with its estimate
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Counts and times of a run.
 
-    The status of an image is that of the last retry that made it. `seconds` and `device_hours` add
-    up all attempts that left statistics. `marks` counts the images of each gate, `accepted` names
-    the gates whose limit does not count. `expected` is the estimate of planning, `work` is pixels
-    times steps. `elapsed_seconds` is the time by the clock in which any device worked.
-    `started_at` and `ended_at` are in seconds since 1970. `busy_share` is the share of wall time
-    after loading in which devices computed, `peak_memory` the most bytes in use on one of them.
-    All of these are None if unknown.
+    `statuses` include the results of retries. `seconds` and `device_hours` are sums over all
+    attempts with statistics. `marks` counts images by gate, and `accepted` names gates whose limit
+    is ignored. `expected` is the estimate of planning. `work` is in pixels times steps.
+    `elapsed_seconds` is the wall-clock time in which any device worked. `started_at` and `ended_at`
+    are Unix times in seconds. `busy_share` is the share of time after loading in which devices
+    computed. `peak_memory` is the maximum number of bytes in use on a device. Optional figures are
+    None if unknown.
     """
 
     run_id: str
@@ -97,9 +97,9 @@ class Summary:
 
     @property
     def estimate_error(self) -> float | None:
-        """The share by which the run took longer than its estimate; None if unknown.
+        """Relative error of the estimate, positive if the run took longer; None if unknown.
 
-        Runs of less than a minute are mostly start-up, which no estimate has.
+        Runs of less than a minute are not compared, since estimates do not include startup.
         """
         if self.expected is None or not self.expected.gpu_hours or self.missing:
             return None
@@ -109,77 +109,77 @@ class Summary:
 
     @property
     def ok(self) -> int:
-        """Images with status ok."""
+        """Number of images with status ok."""
         return self.statuses.get("ok", 0)
 
     @property
     def missing(self) -> int:
-        """Images that no part holds."""
+        """Number of images that no part holds."""
         return self.statuses.get(MISSING_STATUS, 0)
 
     @property
     def not_ok(self) -> int:
-        """Images that are neither ok nor outscored nor forgotten."""
+        """Number of images that are neither ok nor outscored nor forgotten."""
         return self.images - self.ok - self.outscored - self.forgotten
 
     @property
     def failed(self) -> int:
-        """Images that are there and not ok."""
+        """Number of images that are not ok and not missing."""
         return self.not_ok - self.missing
 
     @property
     def causes_not_ok(self) -> tuple[FailureCause, ...]:
-        """The causes of images that are not ok, without those of candidates that were not kept."""
+        """Causes of images that are not ok, excluding outscored candidates."""
         return tuple(cause for cause in self.failures if cause.status != OUTSCORED_STATUS)
 
     @property
     def outscored(self) -> int:
-        """Candidates that were not kept."""
+        """Number of candidates that were not kept."""
         return self.statuses.get(OUTSCORED_STATUS, 0)
 
     @property
     def forgotten(self) -> int:
-        """Images that were taken down."""
+        """Number of images that were taken down."""
         return self.statuses.get(FORGOTTEN_STATUS, 0)
 
     @property
     def retryable(self) -> int:
-        """Images that are not ok and that `retry` generates again."""
+        """Number of images that are not ok and that `retry` generates again."""
         filtered = self.statuses.get("filtered", 0)
         return self.not_ok - filtered - self.permanent_failures
 
     @property
     def too_many_failed(self) -> bool:
-        """True if a larger share of images is there and not ok than is accepted."""
-        # By quotients: 0.29 * 100 is less than 29 to a computer, and 29 / 100 is 0.29.
+        """Return whether the share of failed images exceeds the accepted share."""
+        # Compare quotients: in floating point, 0.29 * 100 < 29, but 29 / 100 == 0.29.
         return bool(self.images) and self.failed / self.images > self.failed_share
 
     @property
     def share_to_accept(self) -> float:
-        """The smallest `failed_share`, in thousandths, with which the run would be accepted."""
+        """Smallest `failed_share` that would accept the run, rounded up to thousandths."""
         return ceil(1000 * self.not_ok / max(1, self.images)) / 1000
 
     @property
     def device_seconds(self) -> float:
-        """The time of all devices, added up."""
+        """Total time of all devices, in seconds."""
         return self.device_hours * 3600
 
     @property
     def cost(self) -> float | None:
-        """The cost of the device hours, in the currency of the price; None without a price."""
+        """Cost of the device hours, in the currency of the price; None without a price."""
         return self.spending.cost
 
     @property
     def cost_per_thousand(self) -> float:
-        """The cost of 1,000 images that are ok; 0 without a price."""
+        """Cost per 1,000 images that are ok; 0 without a price."""
         return 1000 * (self.cost or 0) / max(1, self.ok)
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptancePolicy:
-    """The accepted share of images that are not ok, and the accepted gates over their limit.
+    """Policy for accepting a run: the accepted share of failed images, and accepted gates.
 
-    `price_per_hour` is the price of a device, or of each kind.
+    `price_per_hour` is one price for all devices, or a table.
     """
 
     failed_share: float
@@ -191,7 +191,7 @@ SUMMARY_ADAPTER: TypeAdapter[Summary] = TypeAdapter(Summary)
 
 
 def load_summary(store: Store) -> Summary:
-    """The summary of a run that was aggregated. Raises Missing, or BadInput if it is damaged."""
+    """Load the summary of a run. Raises Missing if it was not aggregated, BadInput if damaged."""
     summary = summary_of(store, read_head(store))
     if summary is None:
         raise Missing(
@@ -202,7 +202,7 @@ def load_summary(store: Store) -> Summary:
 
 
 def summary_of(store: Store, head: Head) -> Summary | None:
-    """The summary that a commit has; None before the first. Raises BadInput if it is damaged."""
+    """Read the summary in a commit; None if it has none. Raises BadInput if it is damaged."""
     if not head.commit.summary:
         return None
     try:
@@ -213,16 +213,16 @@ def summary_of(store: Store, head: Head) -> Summary | None:
 
 
 def summary_to_json(summary: Summary) -> dict[str, JsonValue]:
-    """The summary as a commit has it."""
+    """Convert a summary to JSON, as stored in commits."""
     values: dict[str, JsonValue] = SUMMARY_ADAPTER.dump_python(summary, mode="json")
     return values
 
 
 class SummaryBuilder:
-    """Adds up a run shard by shard, in memory that does not grow with the number of images."""
+    """Builder of a summary, shard by shard. Memory use is independent of the number of images."""
 
     def __init__(self, plan: Plan, table: ImageTable) -> None:
-        """Begin with no shard. `table` receives the images of each."""
+        """Create a builder without shards. `table` receives the images of added shards."""
         self._plan = plan
         self._table = table
         self._counts = ImageCounts()
@@ -244,9 +244,10 @@ class SummaryBuilder:
         spent: Spent = NOTHING,
         retries: int = 0,
     ) -> Summary:
-        """The summary, with the statistics that attempts left, by shard of the run and of retries.
+        """Build the summary from the added shards and the statistics of attempts.
 
-        `spent` is what all attempts say. Examples of failures are read from the manifests.
+        `stats` has an entry per shard of the run and of retries. `spent` is the sum over all
+        attempts. Examples of failures are read from the manifests.
         """
         plan = self._plan
         seconds = sum((shard.seconds for shard in stats), StageSeconds())

@@ -1,6 +1,6 @@
-"""The verdict on an aggregated run: finished, incomplete or failed, and what to do next.
+"""Verdicts on aggregated runs: finished, incomplete or failed, with the next steps.
 
-The exit code, the error on the terminal and the head of the report all follow from it.
+The exit code, the error message and the head of the report follow from the verdict.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,10 @@ Steps = Mapping[str, Sequence[str]]  # commands by their purpose
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """The number of a run's planned images that a gate found.
+    """The result of a gate: the number of images that it found, of `total` planned images.
 
-    `allowed_share` is None for a gate that only marks. `accepted` says that a person accepted
-    whatever the gate found.
+    `allowed_share` is None for a gate that only marks. With `accepted`, a user accepted any number
+    of images.
     """
 
     gate: str
@@ -41,12 +41,12 @@ class GateResult:
 
     @property
     def share(self) -> float:
-        """The images found, as a share of all planned images."""
+        """Found images as a share of all planned images."""
         return self.images / self.total if self.total else 0.0
 
     @property
     def status(self) -> GateStatus:
-        """The meaning of the count for the run."""
+        """Status of the gate, by its limit."""
         if self.allowed_share is None:
             return "any"
         if self.share <= self.allowed_share:
@@ -54,7 +54,7 @@ class GateResult:
         return "accepted" if self.accepted else "exceeded"
 
     def __str__(self) -> str:
-        """The images found, and what was allowed."""
+        """Format the number of images found, and the limit."""
         return (
             f"{self.gate} found {self.images} of {self.total} ({format_percent(self.share)}, "
             f"and {format_percent(self.allowed_share or 0)} are allowed)"
@@ -63,9 +63,9 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """The end of a run: `headline` and `advice` are sentences, `steps` commands by their purpose.
+    """The verdict on a run. `headline` and `advice` are sentences, `steps` commands by purpose.
 
-    `error` says the same in one line, for an exception; it is None if the run is finished.
+    `error` is the message of an exception, in one line; None if the run is finished.
     """
 
     kind: VerdictKind
@@ -76,7 +76,7 @@ class RunVerdict:
 
 
 def check_gate_names(job: Job, names: Sequence[str]) -> None:
-    """Raise BadInput if one of the gates to accept is not among the job's."""
+    """Raise BadInput if the job does not have one of the gates."""
     for name in names:
         if name not in job.all_gates:
             raise BadInput(
@@ -88,9 +88,9 @@ def check_gate_names(job: Job, names: Sequence[str]) -> None:
 def resolve_policy(
     run: Run, failed_share: float | None = None, gates: Sequence[str] = ()
 ) -> AcceptancePolicy:
-    """The given share and gates, or those of the job, with the latest prices of the run.
+    """Return the policy for a run, from the arguments, the run's terms and the job.
 
-    A finished run stays accepted with what it was accepted with before.
+    A finished run keeps its earlier limits and accepted gates.
     """
     terms = run.terms
     finished_with = summary_of(run.store, run.head) if run.is_finished else None
@@ -106,7 +106,7 @@ def resolve_policy(
 
 
 def gate_results(job: Job, summary: Summary) -> tuple[GateResult, ...]:
-    """The results of all gates of a run."""
+    """Return the results of all gates of a run."""
     counts = dict(summary.marks)
     for status, gate in GATE_OF_STATUS.items():
         counts.setdefault(gate, summary.statuses.get(status, 0))
@@ -123,12 +123,12 @@ def gate_results(job: Job, summary: Summary) -> tuple[GateResult, ...]:
 
 
 def exceeded_gates(summary: Summary, job: Job) -> list[GateResult]:
-    """The gates that found more images than they allow."""
+    """Return the results of gates that exceed their limits."""
     return [result for result in gate_results(job, summary) if result.status == "exceeded"]
 
 
 def find_problems(summary: Summary, job: Job) -> dict[str, str]:
-    """Everything about the images that is not as the job asks, with details."""
+    """Find problems with a run's images by the job's limits. Maps each problem to its details."""
     problems: dict[str, str] = {}
     images = pluralize(summary.images, "image")
     if summary.missing:
@@ -152,7 +152,7 @@ def find_problems(summary: Summary, job: Job) -> dict[str, str]:
 
 
 def judge_run(summary: Summary, job: Job, uri: str) -> RunVerdict:
-    """The verdict on the run at `uri`."""
+    """Judge the run at `uri` by its summary."""
     problems = find_problems(summary, job)
     advice = [f"{describe_rejected(summary)}."] if summary.rejected_rows else []
     if not problems:
@@ -207,7 +207,7 @@ def _finished_verdict(summary: Summary, uri: str, advice: list[str]) -> RunVerdi
 
 
 def describe_ok(summary: Summary) -> str:
-    """The numbers of images that are ok, of candidates, and of images that were taken down."""
+    """Describe the numbers of ok images, candidates and images taken down."""
     wanted = pluralize(summary.ok + summary.not_ok, "image is", "images are")
     if summary.ok == summary.images:
         return f"all {wanted} ok"
@@ -223,7 +223,7 @@ def describe_ok(summary: Summary) -> str:
 
 
 def describe_rejected(summary: Summary) -> str:
-    """The number of rejected rows, and where they are listed; empty if there are none."""
+    """Describe the number of rejected rows and their list; empty if there are none."""
     if not summary.rejected_rows:
         return ""
     rows = pluralize(summary.rows, "row was", "rows were")
@@ -231,7 +231,7 @@ def describe_rejected(summary: Summary) -> str:
 
 
 def describe_permanent_failures(summary: Summary) -> str:
-    """A sentence on failures that a retry cannot fix; empty if there are none."""
+    """Describe failures that a retry cannot fix; empty if there are none."""
     if not summary.permanent_failures:
         return ""
     images = pluralize(summary.permanent_failures, "failed image")
@@ -268,7 +268,7 @@ def _steps_to_accept(summary: Summary, job: Job, uri: str) -> Steps:
 
 
 def _aggregate_command(uri: str, job: Job, failed_share: float, accepted: Sequence[str]) -> str:
-    """The command that aggregates a run with this share of failures and these gates accepted."""
+    """Format the command that aggregates a run with these limits."""
     options = [f"--accept {gate}" for gate in accepted]
     if failed_share != job.limits.failed_share:
         options.insert(0, f"--failed-share {failed_share}")

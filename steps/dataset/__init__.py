@@ -1,4 +1,4 @@
-"""Reading runs back: the images that are ok, of one run or of all runs under an output.
+"""Reading runs: the images that are ok, of one run or of all runs in an output.
 
-Imports `runs` and what is below it; torch and datasets only if a dataset of theirs is asked for.
+Imports `runs` and its dependencies. torch and datasets are imported only for their datasets.
 """

@@ -1,7 +1,7 @@
-"""The images of runs as a dataset: every image that is ok, once, whichever retry made it.
+"""Dataset of runs: each image that is ok, once, from the run or from any of its retries.
 
-The manifests say which images these are and where their bytes lie, so that parts are read by
-ranges, and an image that was generated again is read from the part in which it is ok.
+The manifests list the images and the locations of their bytes. Parts are read by ranges, and an
+image that was retried is read from the part in which it is ok.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,12 +43,12 @@ IS_LEFT = "imagekiln.is_left"
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The images that are ok of one run, or of all successful runs under an output.
+    """Images that are ok of one run, or of all successful runs in an output.
 
-    Opened by `imagekiln.dataset`; reads nothing but plans before it is iterated, and then holds one
-    batch of images in memory. `columns` are the names of those that it gives, of all the columns
-    that its manifests have, `filter` is an expression of pyarrow that its rows fulfill, and
-    `newest` are the images that no newer run replaces.
+    Opened by `imagekiln.dataset`. Only plans and commits are read before iteration, and one batch
+    of images is in memory during it. `columns` are the names of the columns to return, out of all
+    columns of the manifests. `filter` is a pyarrow expression for the rows to return, and `newest`
+    selects the images that no newer run replaces.
     """
 
     uri: str
@@ -60,17 +60,17 @@ class Dataset:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns with their types. `image` is a struct of the file's bytes and its name."""
+        """The columns with their types. `image` is a struct of the file's bytes and name."""
         known = pa.schema([IMAGE_FIELD, *self.manifest_columns])
         fields = [known.field(name) for name in self.columns]
         return pa.schema(fields)
 
     def count_rows(self) -> int:
-        """Count the images, by their manifests."""
+        """Count the images by reading the manifests."""
         return sum(rows.num_rows for _, rows in self.iter_rows())
 
     def iter_rows(self) -> Iterator[tuple[RunSource, pa.Table]]:
-        """The rows of each shard's images with all columns of the manifest, and their run."""
+        """Yield the rows of each shard's images with all columns of the manifest, and their run."""
         shards = list_shards(self.runs)
 
         def read(index: int) -> tuple[RunSource, pa.Table]:
@@ -82,26 +82,26 @@ class Dataset:
         return map_ordered(read, len(shards), MANIFEST_READERS)
 
     def to_batches(self, batch_size: int = DEFAULT_BATCH_SIZE) -> Iterator[pa.RecordBatch]:
-        """The images as Arrow batches of at most `batch_size` rows, one after the other.
+        """Yield the images as Arrow batches of at most `batch_size` rows.
 
-        Raises BadInput if the filter does not fit, or a run is damaged; TryAgain if
-        storage fails, or images are taken down meanwhile.
+        Raises BadInput if the filter is invalid or a run is damaged, TryAgain if storage fails or
+        images are taken down meanwhile.
         """
         return self.read_slices(self.slices(), batch_size)
 
     def to_hf(self, *, streaming: bool = False) -> Any:  # noqa: ANN401  # datasets has no types
-        """The images as a dataset of Hugging Face, with `image` as its feature `Image`.
+        """Convert to a Hugging Face dataset, with `image` as its `Image` feature.
 
-        A `datasets.Dataset`, which is copied to its cache on this disk, or with `streaming` a
-        `datasets.IterableDataset`, which reads while it is iterated. Raises NotInstalled without
-        the package `datasets`.
+        Returns a `datasets.Dataset`, which is copied to its cache on the local disk. With
+        `streaming`, returns a `datasets.IterableDataset`, which reads during iteration. Raises
+        NotInstalled without the package `datasets`.
         """
         from imagekiln.steps.dataset.huggingface import to_huggingface
 
         return to_huggingface(self, streaming=streaming)
 
     def to_torch(self, *, decode: bool = True) -> "TorchDataset":
-        """The images as an iterable dataset of PyTorch that gives one dictionary for each.
+        """Convert to an iterable PyTorch dataset of dictionaries, one for each image.
 
         `image` is a PIL image, or without `decode` the bytes of its file. The workers of a
         `DataLoader` and the ranks of a distributed job share the images, each reading some parts.
@@ -112,13 +112,13 @@ class Dataset:
         return TorchDataset(self, decode=decode)
 
     def slices(self) -> tuple[ManifestSlice, ...]:
-        """The pieces that can be read by themselves: the rows of one part each."""
+        """List the slices that can be read independently: the rows of one part each."""
         return tuple(manifest_slices(self.runs))
 
     def read_slices(
         self, slices: Iterable[ManifestSlice], batch_size: int = DEFAULT_BATCH_SIZE
     ) -> Iterator[pa.RecordBatch]:
-        """The images of these slices in batches. Those of one shard should come together."""
+        """Yield the images of these slices in batches. Slices of one shard should be adjacent."""
         if batch_size < 1:
             raise BadInput(f"batch_size is {batch_size}. Choose 1 or more.")
         with thread_pool(IMAGE_READERS) as pool:
@@ -152,9 +152,9 @@ class Dataset:
         return batch
 
     def _read_manifest(self, run: int, shard: int) -> pa.Table:
-        """A manifest with the columns of all runs, null if this one lacks them.
+        """Read a manifest with the columns of all runs, null if this run lacks them.
 
-        A column more tells the images that are ok and that no newer one replaces.
+        The added column IS_LEFT is true for images that are ok and not replaced by a newer run.
         """
         source = self.runs[run]
         store = open_store(source.uri)
@@ -172,7 +172,7 @@ class Dataset:
         return table.append_column(IS_LEFT, is_left)
 
     def _select_rows(self, manifest: pa.Table) -> pa.Table:
-        """The rows of a manifest that are left and fulfill the filter."""
+        """Return the rows of a manifest that are left and match the filter."""
         rows = manifest.filter(manifest[IS_LEFT]).drop_columns([IS_LEFT])
         if self.filter is None:
             return rows
@@ -185,15 +185,15 @@ class Dataset:
 def open_dataset(
     uri: str,
     columns: Sequence[str] | None = None,
-    filter: pc.Expression | None = None,  # noqa: A002  # as pyarrow.dataset calls it
+    filter: pc.Expression | None = None,  # noqa: A002  # named as in pyarrow.dataset
     newest_by: str | None = None,
 ) -> Dataset:
-    """The dataset of the run at `uri`, or of the successful runs under it.
+    """Open the dataset of the run at `uri`, or of the successful runs under it.
 
-    With `newest_by`, image_id or another column, each image comes from the newest run that holds
-    it, and likewise each value of the column: this reads all manifests once. Raises Missing if
-    there are none, Incomplete if one was not aggregated, BadInput if a column is unknown, no
-    column is named or a run cannot be read, TryAgain.
+    With `newest_by`, which is image_id or another column, each image and each value of the column
+    comes from the newest run that has it. This reads all manifests once. Raises Missing if there
+    are no runs, Incomplete if one was not aggregated, BadInput if a column is unknown, no column is
+    named or a run cannot be read, TryAgain.
     """
     runs = find_runs(uri)
     compared = [] if newest_by is None else [newest_by]
@@ -201,7 +201,7 @@ def open_dataset(
     fields = pa.schema([IMAGE_FIELD, *manifest_columns])
     known = fields.names
     chosen = known if columns is None else list(columns)
-    if not chosen:  # batches of no column have no rows either
+    if not chosen:  # batches without columns would have no rows
         raise BadInput(f"{uri}: no column is named. Name those to read, or leave out `columns`.")
     for name in (*chosen, *compared):
         if name not in known:

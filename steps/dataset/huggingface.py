@@ -1,4 +1,4 @@
-"""A dataset as one of Hugging Face's library."""
+"""Conversion of a dataset to the Hugging Face datasets library."""
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def to_huggingface(dataset: "Dataset", *, streaming: bool) -> Any:  # noqa: ANN401  # no types
-    """The dataset as a `datasets.Dataset`, or with `streaming` as an `IterableDataset`."""
+    """Convert to a `datasets.Dataset`, or with `streaming` to an `IterableDataset`."""
     try:
-        # By name: type checkers take this repository's folder `datasets` for the library.
+        # By name: type checkers mistake this repository's folder `datasets` for the library.
         datasets: Any = import_module("datasets")
     except ImportError as error:
         raise NotInstalled(
@@ -27,8 +27,8 @@ def to_huggingface(dataset: "Dataset", *, streaming: bool) -> Any:  # noqa: ANN4
     if IMAGE_FIELD.name in features:
         features[IMAGE_FIELD.name] = datasets.Image()
     kind = datasets.IterableDataset if streaming else datasets.Dataset
-    # A list among the arguments is what the library shares between workers. By their hash, which
-    # changes with every manifest, it finds a dataset in its cache.
+    # The library splits a list argument between its workers. The hash of the arguments, which
+    # changes with every manifest, is the key of its cache.
     return kind.from_generator(
         _generate_examples,
         features=features,

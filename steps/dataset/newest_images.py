@@ -1,7 +1,7 @@
-"""The images of runs that a newer run holds, or that a newer image of the same row replaces.
+"""Selection of the newest images: no newer run has the image, or replaces it in the same row.
 
-Neither rows nor ids of all runs fit in memory: DuckDB compares them in a file on this disk. Memory
-keeps a bit for each image.
+Rows and ids of all runs may not fit in memory, so DuckDB compares them in a file on a local disk.
+Memory use is one bit per image.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from imagekiln.steps.storage.scratch import Database
 
 READERS = 4
 CREATE_IMAGES = "CREATE TABLE images (run INT, number BIGINT, id UUID, value VARCHAR)"
-# A value that an image of a newer run has is superseded first, an id after that.
+# Images with a value that a newer run also has are dropped first, then those with the same id.
 NEWEST_IMAGES = """
 SELECT number FROM (
     FROM images QUALIFY value IS NULL OR run = max(run) OVER (PARTITION BY value)
@@ -34,10 +34,10 @@ SELECT number FROM (
 
 @dataclass(frozen=True, slots=True)
 class NewestImages:
-    """The images of some runs that no newer run replaces, by their values in `column`.
+    """Images of some runs that no newer run replaces, by their values in `column`.
 
-    `is_left` has each planned image: whether it was ok when they were compared, and is left.
-    `shard_starts` says where those of each shard begin, by run and shard.
+    `is_left` has a bit for each planned image, true if the image was ok at comparison and is not
+    replaced. `shard_starts` maps run and shard to the first bit of the shard.
     """
 
     column: str
@@ -45,15 +45,15 @@ class NewestImages:
     shard_starts: dict[tuple[int, int], int]
 
     def in_shard(self, run: int, shard: int, images: int) -> pa.BooleanArray:
-        """Tell which of the images of a shard are left."""
+        """Return the mask of the images of a shard that are left."""
         return self.is_left.slice(self.shard_starts[run, shard], images)
 
 
 def find_newest_images(uri: str, runs: Sequence[RunSource], column: str) -> NewestImages | None:
-    """Leave each image to the newest run that holds it, and each value of a column likewise.
+    """Select each image, and each value of a column, from the newest run that has it.
 
-    A failed image never hides one that is ok. None if there is one run, whose images are distinct.
-    Raises Incomplete, BadInput, TryAgain.
+    A failed image never hides one that is ok. Returns None for a single run, whose images are
+    distinct. Raises Incomplete, BadInput, TryAgain.
     """
     if len(runs) < 2:
         return None
@@ -85,7 +85,7 @@ def find_newest_images(uri: str, runs: Sequence[RunSource], column: str) -> Newe
 
 
 def _read_values(run: RunSource, number: int, shard: int, start: int, column: str) -> pa.Table:
-    """The ids and values by which ok images of a shard are compared, with the images' numbers."""
+    """Read the ids and values of a shard's ok images for comparison, with the images' numbers."""
     names = ["status", ID_COLUMN]
     has_column = column in run.columns.names
     if has_column and column != ID_COLUMN:

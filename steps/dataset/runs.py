@@ -1,4 +1,4 @@
-"""The runs that a dataset reads: one run, or all successful runs under an output."""
+"""The runs that a dataset reads: one run, or all successful runs in an output."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,10 +28,10 @@ READERS = 16
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """One run: the columns of its manifest, the images of each shard, and those of a part.
+    """A run to read: the columns of its manifest, and the images per shard and per part.
 
-    `suffix` is that of its image files, and `planned_at` when its prompts were read. `commit` is
-    the number of the commit that names the `manifests`.
+    `suffix` is the suffix of its image files, and `planned_at` the time when its prompts were read.
+    `commit` is the number of the commit that names the `manifests`.
     """
 
     uri: str
@@ -46,7 +46,7 @@ class RunSource:
 
 @dataclass(frozen=True, slots=True)
 class ManifestSlice:
-    """The rows of one part in a manifest: what is read at once, and by one worker."""
+    """The rows of one part in a manifest: the unit of reading, by one worker."""
 
     run: int
     shard: int
@@ -55,10 +55,10 @@ class ManifestSlice:
 
 
 def find_runs(uri: str) -> tuple[RunSource, ...]:
-    """The run at `uri`, or the successful runs under it, in the order in which they were planned.
+    """Find the run at `uri`, or the successful runs under it, in the order of planning.
 
-    A run that failed and is resumed later is not newer for that: its prompts are as planned.
-    Raises Missing if there are none, BadInput if one cannot be read, TryAgain.
+    A failed run that is resumed later keeps its place, since its prompts are as planned. Raises
+    Missing if there are none, BadInput if one cannot be read, TryAgain.
     """
     run_uri, _ = split_address(uri)
     store = open_store(run_uri)
@@ -77,7 +77,7 @@ def find_runs(uri: str) -> tuple[RunSource, ...]:
 
 
 def list_manifests(uri: str) -> list[str]:
-    """The URIs of the manifests of the run at `uri`, or of the successful runs under it.
+    """List the manifest URIs of the run at `uri`, or of the successful runs under it.
 
     Raises as `find_runs` does.
     """
@@ -85,9 +85,9 @@ def list_manifests(uri: str) -> list[str]:
 
 
 def require_unchanged(run: RunSource, error: BadInput) -> None:
-    """Raise TryAgain if a run has a higher commit by now: what was taken for damage is none.
+    """Raise TryAgain if a run has a newer commit, so that the error is not damage.
 
-    Images were taken down, and the parts that held them are buried.
+    In this case, images were taken down, and the parts that held them are buried.
     """
     if read_head(open_store(run.uri)).number > run.commit:
         raise TryAgain(
@@ -131,14 +131,14 @@ def describe_source(run: Run) -> RunSource:
 
 
 def list_shards(runs: Sequence[RunSource]) -> list[tuple[int, int]]:
-    """The number of each shard and of its run, in order."""
+    """List the shards as pairs of run and shard number, in order."""
     return [
         (number, shard) for number, run in enumerate(runs) for shard in range(len(run.shard_images))
     ]
 
 
 def manifest_slices(runs: Sequence[RunSource]) -> Iterator[ManifestSlice]:
-    """Every slice of every manifest, in order."""
+    """Yield every slice of every manifest, in order."""
     for number, shard in list_shards(runs):
         run = runs[number]
         images = run.shard_images[shard]
@@ -148,10 +148,10 @@ def manifest_slices(runs: Sequence[RunSource]) -> Iterator[ManifestSlice]:
 
 
 def unite_columns(runs: tuple[RunSource, ...], names: Sequence[str] | None = None) -> pa.Schema:
-    """The columns of all runs, in the order in which they first come.
+    """Merge the columns of all runs, in the order in which they first appear.
 
     Raises BadInput if two runs have a column of the same name and different types. With `names`,
-    only these have to agree, and other columns that do not are omitted.
+    only these columns have to agree, and others that do not are omitted.
     """
     found: dict[str, dict[pa.DataType, tuple[pa.Field, str]]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""A dataset as an iterable dataset of PyTorch, whose parts its workers and ranks share."""
+"""Conversion of a dataset to an iterable PyTorch dataset, whose parts workers and ranks share."""
 
 import io
 import os
@@ -27,33 +27,33 @@ Example: TypeAlias = dict[str, Any]
 
 
 class TorchDataset(IterableDataset[Example]):
-    """One dictionary for each image, with the columns of the dataset."""
+    """Iterable dataset of one dictionary for each image, with the columns of the dataset."""
 
     def __init__(self, dataset: "Dataset", *, decode: bool) -> None:
-        """Share the dataset's parts. With `decode`, images are PIL images, or else bytes."""
+        """Take the dataset to share. With `decode`, images are PIL images, otherwise bytes."""
         self._dataset = dataset
         self._decode = decode
         self._group_rank: tuple[int, int] | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """The state for a worker that is spawned, not forked: it knows no process group."""
+        """Return the state for a spawned worker, which does not know the process group."""
         return {**self.__dict__, "_group_rank": _rank_in_group() or self._group_rank}
 
     def __iter__(self) -> Iterator[Example]:
-        """The images of this worker of this rank."""
+        """Yield the images for this worker of this rank."""
         for batch in self._dataset.read_slices(self._own_slices()):
             for example in to_rows(batch):
                 yield self._convert_image(example)
 
     def _own_slices(self) -> tuple[ManifestSlice, ...]:
-        """Neighbors, so that most manifests are read by one worker alone."""
+        """Return adjacent slices, so that most manifests are read by only one worker."""
         worker = get_worker_info()
         workers = 1
         number = 0
         if worker is not None:
             workers = worker.num_workers
             number = worker.id
-        # Not before: a process group may be initialized after the dataset is opened.
+        # Read this late, since a process group may be initialized after the dataset is opened.
         rank, world_size = _rank_in_group() or self._group_rank or _rank_in_environment()
         share = rank * workers + number
         shares = world_size * workers
@@ -76,17 +76,17 @@ class TorchDataset(IterableDataset[Example]):
 
 
 def _rank_in_group() -> tuple[int, int] | None:
-    """The rank of this process and the number of ranks, by its process group; None without one."""
+    """Return the rank and the number of ranks of the process group; None without one."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return None
 
 
 def _rank_in_environment() -> tuple[int, int]:
-    """The same by the variables of `torchrun`.
+    """Return the rank and the number of ranks from the variables of `torchrun`.
 
-    Raises BadInput if they do not fit together: ranks would read the same images, and others
-    none.
+    Raises BadInput if they are inconsistent: some images would be read twice, and others not at
+    all.
     """
     world_size = os.environ.get("WORLD_SIZE") or "1"
     rank = os.environ.get("RANK") or ("0" if world_size == "1" else "")

@@ -1,4 +1,4 @@
-"""Runs published: their images copied into fewer, larger files, with one manifest of all of them.
+"""Export of runs: images copied into fewer, larger files, with one manifest.
 
-Imports `dataset`, `aggregate` and what is below them.
+Imports `dataset`, `aggregate` and their dependencies.
 """

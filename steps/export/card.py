@@ -1,4 +1,4 @@
-"""The card of an export: a README whose front matter lets a hub and `datasets` load the folder."""
+"""Card of an export: a README whose front matter lets a hub and `datasets` load the folder."""
 
 import yaml
 
@@ -25,7 +25,7 @@ MAX_LISTED_RUNS = 20
 
 
 def write_card(store: Store, commit: ExportCommit) -> None:
-    """Write the card of an export, in place of an earlier one. Raises TryAgain."""
+    """Write the card of an export, replacing an earlier one. Raises TryAgain."""
     suffixes = sorted({run.suffix for run in commit.runs})
     patterns = [f"data/**/*{FORMAT_SUFFIXES[commit.settings.format]}"]
     if commit.settings.format == "files":

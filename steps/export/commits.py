@@ -1,12 +1,12 @@
-"""The commits of an export: as those of a run, objects created once under consecutive numbers.
+"""Commits of an export: as in a run, objects that are created once, under consecutive numbers.
 
-The highest commit is the export. A process announces new files in a commit, only then copies
-images, and counts the files in the next commit. A process that loses a number starts over from the
-commit that won it. Files that are left out of a commit are deleted after it.
+The highest commit is the state of the export. A process announces new files in a commit, then
+copies images, and counts the files in the next commit. A process that loses a number starts over
+from the commit that took it. Files left out of a commit are deleted after it.
 
-A name that has images, or a row of each, begins with the number of the commit that announced it, so
-that it is never used again. Data files have the digest of their rows as well: of two exports that
-are pushed to one hub, those of the same name have the same images.
+Names of files with images or rows begin with the number of the commit that announced them, and are
+never reused. Names of data files also contain the digest of their rows, so that equal names have
+equal images, even if two exports are pushed to one hub.
 """
 
 import re
@@ -31,11 +31,11 @@ EXPORT_VERSION = 1
 MANIFEST_FOLDER = "manifest"
 DATA_FOLDER = "data"
 ROWS_FOLDER = "_rows"
-SUBFOLDER_FILES = 1000  # a hub takes 10,000 in a folder, and lists long ones slowly
+SUBFOLDER_FILES = 1000  # a hub accepts 10,000 in a folder, and lists long ones slowly
 NAME_DIGITS = 8  # of a digest
-MAX_FOLDER_CHARS = 240  # that a disk takes, and some
-NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # as Hive and its readers call it
-FOLDER_TABLE = "/metadata.parquet"  # of a folder of pictures
+MAX_FOLDER_CHARS = 240  # below the limit of disks
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # the name in Hive and its readers
+FOLDER_TABLE = "/metadata.parquet"  # in a folder of pictures
 FORMAT_SUFFIXES: Mapping[ExportFormat, str] = {
     "parquet": ".parquet",
     "arrow": ".arrow",
@@ -49,7 +49,7 @@ FILE_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ExportedRun:
-    """A run whose images are exported, by the name of its folder, and the suffix of their files.
+    """An exported run: the name of its folder, and the suffix of its image files.
 
     `state` is a digest of the manifests that were compared with the export.
     """
@@ -61,9 +61,9 @@ class ExportedRun:
 
 @dataclass(frozen=True, slots=True)
 class ExportFile:
-    """A file: its key, its images with the sum of their bytes, and the hash of its rows' object.
+    """An exported file: its key, its images, their total bytes, and the hash of its rows' object.
 
-    `manifest` is the piece of the manifest that has its rows.
+    `manifest` is the piece of the manifest with the rows of this file.
     """
 
     key: str
@@ -75,10 +75,10 @@ class ExportFile:
 
 @dataclass(frozen=True, slots=True)
 class ExportCommit:
-    """The state of an export. `run` is the source's folder if it is one run, and not an output.
+    """State of an export. `run` is the source's folder if the source is one run, not an output.
 
-    `announced` are the files that it is about to have, `unchanged` counts the images in the last
-    ones that it had before.
+    `announced` are the files of the next state. `unchanged` is the number of images kept from the
+    previous state.
     """
 
     export_version: int
@@ -91,23 +91,23 @@ class ExportCommit:
 
     @property
     def images(self) -> int:
-        """The number of all images."""
+        """Number of images."""
         return sum(file.images for file in self.files)
 
     @property
     def bytes(self) -> int:
-        """The bytes of all images."""
+        """Total bytes of the images."""
         return sum(file.bytes for file in self.files)
 
     @property
     def pieces(self) -> list[str]:
-        """The keys of the manifest's pieces."""
+        """Keys of the manifest's pieces."""
         return list(dict.fromkeys(file.manifest for file in self.files))
 
 
 @dataclass(frozen=True, slots=True)
 class ExportHead:
-    """The highest commit of an export and its number, which is -1 before there is any."""
+    """The highest commit of an export and its number, -1 if there is no commit."""
 
     number: int
     commit: ExportCommit
@@ -117,7 +117,7 @@ COMMIT_TYPE_ADAPTER: TypeAdapter[ExportCommit] = TypeAdapter(ExportCommit)
 
 
 def read_export(store: Store) -> ExportHead | None:
-    """The highest commit of the export in `store`; None if there is none. Raises BadInput."""
+    """Read the highest commit of the export in `store`; None if there is none. Raises BadInput."""
     count = count_entries(store, commit_key)
     if not count:
         return None
@@ -136,7 +136,7 @@ def read_export(store: Store) -> ExportHead | None:
 
 
 def require_export(store: Store) -> ExportHead:
-    """The highest commit of an export. Raises Missing if there is none, BadInput."""
+    """Read the highest commit of an export. Raises Missing if there is none, BadInput."""
     head = read_export(store)
     if head is None:
         raise Missing(f"{store.uri}: is no export. Check its name.")
@@ -144,7 +144,7 @@ def require_export(store: Store) -> ExportHead:
 
 
 def create_export_commit(store: Store, number: int, commit: ExportCommit) -> bool:
-    """Create a commit unless another process has the number. Raises BadInput, TryAgain."""
+    """Create a commit. Return False if its number is taken. Raises BadInput, TryAgain."""
     content = COMMIT_TYPE_ADAPTER.dump_json(commit) + b"\n"
     is_created = store.create(commit_key(number), content)
     if is_created and number == 0:
@@ -153,12 +153,12 @@ def create_export_commit(store: Store, number: int, commit: ExportCommit) -> boo
 
 
 def is_highest(store: Store, head: ExportHead) -> bool:
-    """True if there is no higher commit."""
+    """Return whether there is no higher commit."""
     return not store.exists(commit_key(head.number + 1))
 
 
 def require_settings(store: Store, commit: ExportCommit, settings: ExportSettings) -> None:
-    """Raise BadInput if an export was begun with other settings."""
+    """Raise BadInput if an export was started with other settings."""
     first = asdict(commit.settings)
     changed = {name: value for name, value in asdict(settings).items() if value != first[name]}
     if changed:
@@ -171,7 +171,7 @@ def require_settings(store: Store, commit: ExportCommit, settings: ExportSetting
 
 
 def read_file_rows(store: Store, file: ExportFile) -> pa.Table:
-    """The rows of one file, as they were planned. Raises BadInput if they are others."""
+    """Read the planned rows of one file. Raises BadInput if they have changed."""
     key = rows_key(file.sha256)
     content = store.read(key)
     if digest_of(content) != file.sha256:
@@ -184,10 +184,10 @@ def read_file_rows(store: Store, file: ExportFile) -> pa.Table:
 
 
 def remove_dropped(store: Store, head: ExportHead) -> None:
-    """Delete files that commits up to this one have announced, and it does not have.
+    """Delete files that were announced up to this commit, and are not part of it.
 
-    Names are never used again, so that deleting is always right. Each export does it again: a
-    process that slept while it wrote such a file may have brought it back. Raises TryAgain.
+    Names are never reused, so deleting is always safe. Each export deletes them again, since a slow
+    process may write such a file late. Raises TryAgain.
     """
     kept = {*head.commit.pieces}
     for file in head.commit.files:
@@ -204,7 +204,7 @@ def _remove_from(store: Store, folder: str, kept: Set[str], newest: int) -> None
         if name:
             objects = store.list_folder(entry.key) if entry.is_folder else [entry]
             for each in list(objects):
-                with suppress(Missing):  # another process was faster
+                with suppress(Missing):  # removed by another process
                     store.remove(each.key)
         elif entry.is_folder:
             _remove_from(store, entry.key, kept, newest)
@@ -213,20 +213,20 @@ def _remove_from(store: Store, folder: str, kept: Set[str], newest: int) -> None
 
 
 def rows_key(sha256: str) -> str:
-    """The rows of one file, with the places of their images in the source."""
+    """Return the key of the rows of one file, with the locations of their images in the source."""
     return f"{ROWS_FOLDER}/{sha256[:DIGEST_DIGITS]}.parquet"
 
 
 def manifest_piece_key(commit: int, number: int) -> str:
-    """A piece of the manifest that this commit announces."""
+    """Return the key of a piece of the manifest that this commit announces."""
     return f"{MANIFEST_FOLDER}/{commit:06d}-{number:05d}.parquet"
 
 
 def data_key(partition: str, commit: int, number: int, sha256: str, suffix: str) -> str:
-    """A file that a commit announces: its number there, and the digest of its rows.
+    """Return the key of a file, from its number in the commit and the digest of its rows.
 
-    `partition` is the folder of a value, "" if there are none. Of a folder of pictures, the key is
-    that of the table in it.
+    `partition` is the folder of a value, "" without partitions. For a folder of pictures, this is
+    the key of its table.
     """
     folders = [DATA_FOLDER]
     if partition:
@@ -239,9 +239,9 @@ def data_key(partition: str, commit: int, number: int, sha256: str, suffix: str)
 
 
 def partition_folder(column: str, value: object) -> str:
-    """The folder of one value of a column, in the layout of Hive: any text is one plain name.
+    """Return the folder of one value of a column in Hive's layout. Any string becomes a plain name.
 
-    Raises BadInput if the value has no such name, or one that would be too long.
+    Raises BadInput if the value has no such name, or the name would be too long.
     """
     if not isinstance(value, str | int | None):
         raise BadInput(

@@ -1,6 +1,6 @@
-"""Compare the images of an export with those of its source, by DuckDB in a file on this disk.
+"""Comparison of the images of an export with its source, by DuckDB in a file on a local disk.
 
-An image is the same if its id and its bytes are. Memory keeps a byte for each image.
+Two images are equal if their ids and bytes are. Memory use is one byte per image.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,8 +21,8 @@ from imagekiln.steps.storage.store import Store
 READERS = 8
 Mask = npt.NDArray[np.bool_]
 
-# `place` is the file of an exported image, and the number of one of the source. Digests are small,
-# and joins with one condition spill to the disk: so memory stays flat for any number of images.
+# `place` is the file number of an exported image, or the number of a source image. Digests are
+# small, and joins with one condition spill to disk, so memory is constant for any number of images.
 CREATE_TABLE = (
     "CREATE TABLE {} (place BIGINT, run VARCHAR, content UHUGEINT, id UHUGEINT, value UHUGEINT)"
 )
@@ -31,7 +31,7 @@ INSERT INTO {} SELECT place, split_part(part, '/', 1), md5_number(id || sha256),
     md5_number(value::VARCHAR)
 FROM rows
 """
-# What the source has, and what is of a run that is gone, if no newer run has it or its value.
+# Images in the source, and images of deleted runs if no newer run has their id or value.
 FIND_STAYING = """
 CREATE TABLE staying AS
 SELECT place, content, true AS is_known FROM exported SEMI JOIN source USING (content)
@@ -53,10 +53,10 @@ def compare_images(
 ) -> tuple[list[ExportFile], Mask, int]:
     """Compare the images of an export with the rows of a source with these runs.
 
-    Returns the files that stay, for each image of the source whether none of those has it, and the
-    number of images that the export has before and after. A file stays if each of its images does:
-    if the source has it, or if its run is gone and no newer run has another one in its place.
-    Raises BadInput on damage, TryAgain.
+    Returns the files to keep, a mask of the source images that are in none of them, and the number
+    of images in the export both before and after. A file is kept if each of its images is in the
+    source, or belongs to a deleted run and no newer run replaces it. Raises BadInput on damage,
+    TryAgain.
     """
     with (
         temporary_folder("imagekiln-export-") as folder,
@@ -81,7 +81,7 @@ def compare_images(
 
 
 def _insert_exported(database: Database, store: Store, commit: ExportCommit) -> None:
-    """Fill the table of the images that the export has."""
+    """Fill the table of exported images."""
 
     def read(index: int) -> pa.Table:
         return read_file_rows(store, commit.files[index])
@@ -95,7 +95,7 @@ def _insert_exported(database: Database, store: Store, commit: ExportCommit) -> 
 
 
 def _insert_source(database: Database, source: Iterable[pa.Table], newest_by: str) -> int:
-    """Fill the table of the images that the source has, and return their number."""
+    """Fill the table of source images, and return their number."""
     database.execute(CREATE_TABLE.format("source"))
     images = 0
     for rows in source:
@@ -120,7 +120,7 @@ def _insert(
 
 
 def _find_new(database: Database, kept: Sequence[int], images: int) -> Mask:
-    """For each image of the source, whether no file that stays has it."""
+    """Return a mask of the source images that are in no kept file."""
     numbers = pa.array(kept, pa.int64())
     table = pa.table({"place": numbers})
     database.insert("CREATE TABLE kept AS FROM numbers", "numbers", table)

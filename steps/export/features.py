@@ -1,7 +1,7 @@
-"""The features of WebDataset samples, as a dataset card declares them to Hugging Face datasets.
+"""Features of WebDataset samples, as a dataset card declares them to Hugging Face datasets.
 
-Without them, the reader infers the types from the first samples, and a column that is null there
-would have none.
+Otherwise, the reader infers the types from the first samples, and a column that is null in them has
+no type.
 """
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ Feature = dict[str, object]
 
 
 def sample_features(columns: pa.Schema, suffix: str) -> list[Feature]:
-    """The features of samples whose JSON has these columns; `suffix` is of images."""
+    """Return the features of samples with these columns and this suffix of images."""
     return [
         {"name": suffix.removeprefix("."), "dtype": "image"},
         {"name": "json", "struct": [_named_feature(field) for field in columns]},
@@ -25,7 +25,7 @@ def _named_feature(field: pa.Field) -> Feature:
 
 
 def _feature_of(kind: pa.DataType) -> Feature:
-    """The feature of a value as `json_lines` writes it: maps are lists of entries."""
+    """Return the feature of a value as `json_lines` writes it: maps are lists of entries."""
     if pa.types.is_dictionary(kind):
         return _feature_of(kind.value_type)
     if pa.types.is_struct(kind):

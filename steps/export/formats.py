@@ -1,12 +1,17 @@
-"""Files of an export, in each of its formats, and the pieces of its manifest.
+"""Files of an export in each format, and the pieces of its manifest.
 
-A Parquet file has a row group for each batch of images, an Arrow stream a record batch. A tar of
-WebDataset has three members for each image: the image, its row as JSON, and its prompt. A folder of
-pictures has a file for each image, with its row as JSON beside it. Its table `metadata.parquet`,
-which Hugging Face's `imagefolder` reads, is written last and makes it whole: a folder without it is
-written again.
+A Parquet file has a row group for each batch of images, and an Arrow stream has a record batch. A
+WebDataset tar has three members for each image: the image, its row as JSON, and its prompt. A
+folder of pictures has a file for each image, and its row as JSON beside it. Its table
+`metadata.parquet`, which Hugging Face's `imagefolder` reads, is written last. A folder without the
+table is incomplete and is written again.
 
 The same images give the same bytes.
+
+To add a format, list it in `ExportFormat` (`steps/job/output.py`) and its suffix in
+`FORMAT_SUFFIXES` (`commits.py`), write its files here, and say in `card.py` how it is loaded.
+Search for `"files"` to find where a folder of pictures differs. docs/export.md describes each
+format, and the `FORMATS` of `tests/steps/export` run it.
 """
 
 import io
@@ -60,10 +65,10 @@ class ImageBatch:
 
 
 def make_file(output: Store, store: Store, commit: ExportCommit, file: ExportFile) -> bytes:
-    """The bytes of an announced file of the export in `store`, or of a folder of pictures' table.
+    """Build an announced file of the export in `store`, or the table of a folder of pictures.
 
-    The pictures are written before. `output` holds the runs. Raises BadInput if an image is
-    damaged, Missing if an object is gone, TryAgain.
+    Pictures are written before their table is returned. `output` contains the runs. Raises BadInput
+    if an image is damaged, Missing if an object is gone, TryAgain.
     """
     rows = read_file_rows(store, file)
     columns = file_columns(commit, rows)
@@ -78,7 +83,7 @@ def make_file(output: Store, store: Store, commit: ExportCommit, file: ExportFil
 
 
 def file_columns(commit: ExportCommit, rows: pa.Table) -> list[str]:
-    """The columns of a file with these rows, besides its images."""
+    """Return the columns of a file with these rows, besides its images."""
     left_out: set[str | None] = set(LOCATION_SCHEMA.names)
     if commit.settings.format == "parquet":
         left_out.add(commit.settings.partition_by)  # readers take it from the folder's name
@@ -88,7 +93,7 @@ def file_columns(commit: ExportCommit, rows: pa.Table) -> list[str]:
 def _read_batches(
     output: Store, commit: ExportCommit, rows: pa.Table, columns: Sequence[str]
 ) -> Iterator[ImageBatch]:
-    """The images of these rows, from the parts of runs."""
+    """Read the images of these rows from the parts of runs."""
     tables = iter([rows])
     batches = list(cut_rows(tables, BATCH_BYTES, "parquet"))
     suffix_of = {run.run_id: run.suffix for run in commit.runs}
@@ -109,7 +114,7 @@ def _read_batches(
 def write_tables(
     batches: Iterable[ImageBatch], rows: pa.Schema, kind: Literal["parquet", "arrow"]
 ) -> bytes:
-    """A Parquet file of images whose rows have this schema, or an Arrow stream of the same rows."""
+    """Write images with rows of this schema as a Parquet file or an Arrow stream."""
     schema = image_table_schema(rows)
     sink = io.BytesIO()
     options = image_table_options(schema)
@@ -131,7 +136,7 @@ def write_tables(
 
 
 def write_tar(batches: Iterable[ImageBatch]) -> bytes:
-    """A tar of WebDataset. Its members have no time and no owner."""
+    """Write a WebDataset tar, without times and owners."""
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for batch in batches:
@@ -154,9 +159,9 @@ def write_tar(batches: Iterable[ImageBatch]) -> bytes:
 
 
 def write_pictures(batches: Iterable[ImageBatch], store: Store, key: str) -> bytes:
-    """Write pictures, unless an interrupted export did, and return their table, of this key.
+    """Write the pictures that an interrupted export has not written, and return their table.
 
-    Raises BadInput if others are there.
+    Raises BadInput if other files have their names.
     """
     create = partial(create_once, store)
     tables: list[pa.Table] = []
@@ -177,15 +182,15 @@ def write_pictures(batches: Iterable[ImageBatch], store: Store, key: str) -> byt
 
 
 def _without_file_names(rows: pa.Table) -> pa.Table:
-    """The columns without those that `imagefolder` takes for paths, even in a field of a struct."""
+    """Drop columns that `imagefolder` reads as paths, even in a field of a struct."""
     names = [field.name for field in rows.schema if FILE_NAME_COLUMN not in str(field)]
     return rows.select(names)
 
 
 def picture_paths(key: str, suffixes: Iterable[str], first: int = 0) -> Iterator[PurePosixPath]:
-    """The keys of pictures in the folder with this table, from this one on.
+    """Yield the keys of pictures beside the table at `key`, from the number `first` on.
 
-    A name has the number of the folder and that of the picture, and nothing that users wrote.
+    A name contains the numbers of the folder and of the picture, and no user input.
     """
     folder = PurePosixPath(key).parent
     for index, suffix in enumerate(suffixes, first):
@@ -195,9 +200,9 @@ def picture_paths(key: str, suffixes: Iterable[str], first: int = 0) -> Iterator
 def assign_pieces(
     files: Sequence[ExportFile], earlier: Sequence[ExportFile], commit: int
 ) -> Iterator[ExportFile]:
-    """The files with the pieces of the manifest that have their rows.
+    """Assign each file to the piece of the manifest that has its rows.
 
-    A piece stays if all of its files do. Others, and those of new files, come with `commit`.
+    A piece is kept if all of its files are. The other files are assigned to new pieces of `commit`.
     """
     left = {file.key for file in files}
     broken = {"", *(file.manifest for file in earlier if file.key not in left)}
@@ -226,7 +231,10 @@ def write_pieces(store: Store, commit: ExportCommit) -> None:
 
 
 def _manifest_rows(store: Store, commit: ExportCommit, file: ExportFile) -> pa.Table:
-    """The file and row of each image, and what it is. A picture is in the table of its folder."""
+    """Build the manifest rows of a file: the location and the metadata of each image.
+
+    A picture's location is the table of its folder.
+    """
     rows = read_file_rows(store, file)
     images = rows.num_rows
     keys = [file.key] * images

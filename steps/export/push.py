@@ -1,8 +1,8 @@
-"""A complete export as a version of a dataset on a hub: uploaded in commits, then tagged.
+"""Upload of a complete export to a hub, as a tagged version of a dataset.
 
-Files that the hub has are not sent again, and data files that it has under their names are not even
-read: they never change. The manifest and the card come with the last commit, in which those that
-the export has dropped are deleted.
+Files that the hub already has are not uploaded again. Existing data files are not even read, since
+they never change. The last commit adds the manifest and the card, and deletes the files that the
+export has dropped.
 """
 
 import os
@@ -36,12 +36,12 @@ COMMIT_FILES = 50
 OWN_FOLDERS = (f"{DATA_FOLDER}/", f"{MANIFEST_FOLDER}/")
 DENIED_STATUSES = (401, 403)
 BUSY_STATUSES = (429, 500, 502, 503, 504)
-RETRIED_STATUSES = (*BUSY_STATUSES, 409, 412)  # the latter: somebody else has committed meanwhile
+RETRIED_STATUSES = (*BUSY_STATUSES, 409, 412)  # 409 and 412: another client has committed meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """A pushed export: the hub's name of it, the commit that has all of it, and its files.
+    """A pushed export: its name on the hub, the commit that completes it, and its files.
 
     `version` is the tag of that commit.
     """
@@ -62,9 +62,10 @@ def push(
 ) -> PushResult:
     """Upload the complete export at a URI to `hf://datasets/USER/NAME`, and tag it as `version`.
 
-    A repository that does not exist is made, private unless `public`. Called again, it resumes.
-    Raises Missing if there is no export, BadInput if it is not complete, the name is wrong, or the
-    hub refuses access or has the version at another commit, TryAgain if the hub is not reached.
+    Creates the repository if it does not exist, private unless `public`. A second call resumes an
+    interrupted upload. Raises Missing if there is no export, BadInput if it is not complete, the
+    name is wrong, or the hub refuses access or has the version at another commit, TryAgain if the
+    hub is unreachable.
     """
     name = _read_name(repository)
     token = os.environ.get(TOKEN_VARIABLE)
@@ -106,7 +107,7 @@ def _read_name(repository: str) -> str:
 
 
 def _require_own_files(store: Store, keys: Sequence[str]) -> None:
-    """Raise BadInput if one is absent or a link, which may lead to any file here."""
+    """Raise BadInput if a file is absent, or a link, which may lead to any local file."""
     folders = {key.rpartition("/")[0] for key in keys}
     own = {entry.key for folder in folders for entry in store.list_folder(folder)}
     for key in keys:
@@ -125,11 +126,11 @@ def _upload_all(
     others: Sequence[str],
     progress: Progress,
 ) -> str:
-    """Upload all, and commit the data files some at a time. Returns the commit that has all."""
+    """Upload all files, committing data files in groups. Return the commit that has all files."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     def upload(key: str) -> CommitOperationAdd:
-        """Upload a file, unless the hub has it, to be committed later. Its bytes leave memory."""
+        """Upload a file for a later commit, unless the hub has it. Its bytes are then released."""
         addition = CommitOperationAdd(key, store.read(key))
         api.preupload_lfs_files(name, [addition], repo_type="dataset", num_threads=1)
         return addition
@@ -152,7 +153,7 @@ def _upload_all(
     outdated = sorted(path for path in present if path.startswith(OWN_FOLDERS))
     deletions = [CommitOperationDelete(path) for path in outdated]
     additions = [upload(key) for key in others]
-    # The hub ignores files that are as they were.
+    # The hub ignores unchanged files.
     info = commit([*additions, *deletions])
     progress.close()
     return info.oid
@@ -174,8 +175,8 @@ def _tag(api: "HfApi", name: str, version: str, commit: str) -> None:
 
 
 def _explain(repository: str, error: Exception) -> KilnError | None:
-    """Turn what the hub's client raises into a sentence, without any of its headers."""
-    cause = error.__cause__ if isinstance(error, RuntimeError) else error  # as of an upload
+    """Convert an error of the hub's client to a message, without any HTTP headers."""
+    cause = error.__cause__ if isinstance(error, RuntimeError) else error  # raised by an upload
     status = getattr(getattr(cause, "response", None), "status_code", None)
     if status in DENIED_STATUSES:
         return BadInput(

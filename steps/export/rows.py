@@ -1,7 +1,6 @@
-"""The rows of an export: read from its source, sorted into folders, and cut into files.
+"""Rows of an export: read from its source, sorted into folders, and split into files.
 
-Memory holds the rows of few shards: those that a column sorts into folders wait on this machine's
-disk.
+Memory holds the rows of a few shards. Rows that are sorted into folders wait on a local disk.
 """
 
 import math
@@ -26,23 +25,23 @@ from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.scratch import read_arrow_batches
 
-REQUIRED_COLUMNS = ("image_id", "prompt", "byte_size", "sha256")  # of the rows, besides places
-MAX_PARTITIONS = 500  # each has an open file while the images are sorted into them
+REQUIRED_COLUMNS = ("image_id", "prompt", "byte_size", "sha256")  # in rows, besides locations
+MAX_PARTITIONS = 500  # each has an open file during sorting
 CONSTANT_COLUMNS = ("status", "error")  # the same for every image that is ok
 MAX_FILE_ROWS = 2**17
-SAMPLE_MEMBERS = 3  # of a tar: image, JSON with the row, and prompt
-MEMBER_BYTES = 2 * tarfile.BLOCKSIZE  # a header, and what fills the last block
-JSON_NAME_BYTES = 12  # quotes, colon, comma, and what its value has more than in memory
+SAMPLE_MEMBERS = 3  # in a tar: image, JSON with the row, and prompt
+MEMBER_BYTES = 2 * tarfile.BLOCKSIZE  # a header, and the padding of the last block
+JSON_NAME_BYTES = 12  # quotes, colon, comma, and the overhead of the value in JSON
 FOLDER_PICTURES = 1000
 
 
 def open_images(
     uri: str, settings: ExportSettings, first_schema: pa.Schema | None
 ) -> tuple[Dataset, pa.Schema]:
-    """The images of a source, and the columns that the export has had from its first file on.
+    """Open the images of a source, with the columns of the export, set by its first file.
 
-    All of its files have the same columns, whatever later runs have. Raises BadInput if
-    they have one with another type.
+    All files have the same columns, even if later runs have others. Raises BadInput if a column
+    has another type.
     """
     known = open_dataset(uri, settings.columns).manifest_columns.names
     if first_schema is None:
@@ -62,7 +61,7 @@ def open_images(
 
 
 def _chosen_columns(known: Sequence[str], settings: ExportSettings) -> list[str]:
-    """The columns of the rows to plan: those chosen, or all, and those that are always needed."""
+    """Return the columns to plan: the chosen ones or all, and those that are always needed."""
     names = [*known]
     if settings.columns is not None:
         names = [*REQUIRED_COLUMNS, settings.newest_by, *settings.columns]
@@ -77,15 +76,15 @@ def _chosen_columns(known: Sequence[str], settings: ExportSettings) -> list[str]
 def iter_partitions(
     tables: Iterator[pa.Table], schema: pa.Schema, column: str | None
 ) -> Iterator[tuple[str, Iterator[pa.Table]]]:
-    """The images of these tables by the values of a column, in the order of the folders' names.
+    """Group the images of these tables by the values of a column, in the order of folder names.
 
-    The folder is "" for all if there is no column. Raises BadInput if it has too many values.
+    Without a column, all images are in the folder "". Raises BadInput if it has too many values.
     """
     if column is None:
         yield "", tables
         return
     with temporary_folder("imagekiln-export-") as folder:
-        # Around the closing, too: to end a file writes to the disk.
+        # Includes closing the files, which writes to disk.
         with translate_errors(folder), ExitStack() as open_files:
             paths = _sort(tables, schema, column, Path(folder), open_files)
         for name, path in sorted(paths.items()):
@@ -99,7 +98,7 @@ def _sort(
     folder: Path,
     open_files: ExitStack,
 ) -> dict[str, Path]:
-    """Append each row to a file for its value, and return the files by the values' folders."""
+    """Append each row to a file for its value, and return the files by folder."""
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     writers: dict[str, pa.ipc.RecordBatchFileWriter] = {}
     paths: dict[str, Path] = {}
@@ -124,9 +123,9 @@ def _sort(
 
 
 def iter_rows(dataset: Dataset, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The images of a dataset, shard by shard, with the columns of this schema.
+    """Yield the rows of a dataset, shard by shard, with the columns of this schema.
 
-    `part` is the key of an image's object under the output. Columns that a run lacks are null.
+    `part` is the key of an image's object in the output. Missing columns are null.
     """
     for run, rows in dataset.iter_rows():
         if rows.num_rows:
@@ -139,12 +138,12 @@ def iter_rows(dataset: Dataset, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def folder_of(run: RunSource) -> str:
-    """The name of a run's folder under the output."""
+    """Return the name of a run's folder in the output."""
     return run.uri.rpartition("/")[2]
 
 
 def cut_rows(tables: Iterator[pa.Table], file_bytes: int, kind: ExportFormat) -> Iterator[pa.Table]:
-    """The rows of each file: as many as fit into it, at least one."""
+    """Split rows into files, each with as many rows as fit, and at least one."""
     rows: pa.Table | None = None
     weights = np.zeros(0, np.int64)
     for table in tables:
@@ -161,12 +160,12 @@ def cut_rows(tables: Iterator[pa.Table], file_bytes: int, kind: ExportFormat) ->
 
 
 def _weigh(rows: pa.Table, file_bytes: int, kind: ExportFormat) -> npt.NDArray[np.int64]:
-    """The share of each row in the `file_bytes` of a file. No file has more than the most rows."""
-    if kind == "files":  # of which each image is a file of its own
+    """Return the size of each row in a file, in bytes, raised so that MAX_FILE_ROWS fill a file."""
+    if kind == "files":  # each image is a file
         share = math.ceil(file_bytes / FOLDER_PICTURES)
         return np.full(rows.num_rows, share)
     row_bytes = math.ceil(rows.nbytes / rows.num_rows)
-    if kind == "webdataset":  # Parquet has rows compressed, and names once
+    if kind == "webdataset":  # Parquet compresses rows, and stores names once
         row_bytes *= 2
         row_bytes += MEMBER_BYTES * SAMPLE_MEMBERS
         names = sum(map(len, rows.column_names))

@@ -16,11 +16,11 @@ DEFAULT_NEWEST_BY = "image_id"
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
-    """Settings of an export. `file_size` is the most that one has, `columns` all if None.
+    """Settings of an export. `file_size` is the maximum size in bytes, `columns` all if None.
 
-    With the format `files` each image is a file, and `file_size` says nothing.
-    `partition_by` is the column whose values become folders. Images with the same value in
-    `newest_by` are exported from the newest run alone that has one.
+    With the format `files` each image is a file, and `file_size` has no effect. `partition_by` is
+    the column whose values become folders. Images with the same value in `newest_by` are exported
+    only from the newest run that has one.
     """
 
     format: ExportFormat
@@ -40,7 +40,7 @@ def read_settings(
     columns: Sequence[str] | None = None,
     newest_by: str = DEFAULT_NEWEST_BY,
 ) -> ExportSettings:
-    """Settings from what a user wrote. Raises BadInput."""
+    """Parse settings that a user wrote. Raises BadInput."""
     if file_format == "files" and file_size is not None:
         raise BadInput("file size: does not apply to `files`, as each image is one. Remove it.")
     values = {

@@ -1,8 +1,9 @@
-"""The images of a run, or of all runs of an output, copied into files of a wanted size.
+"""Export of a run, or of all runs of an output, into files of a chosen size.
 
-An export grows: the same command adds what its source has by now, and drops what it has no more.
-Its own highest commit is read first, then the runs. Files are announced by a commit, made, and
-counted by the next one. So a killed export resumes, and of several at once one is first.
+An export is incremental: the same command adds new images of its source, and drops deleted ones.
+The export's highest commit is read before the runs. Files are announced by a commit, written, and
+counted by the next commit. A killed export therefore resumes, and concurrent exports do not
+conflict.
 """
 
 import os
@@ -60,7 +61,7 @@ from imagekiln.steps.storage.uri import is_remote_uri
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """A complete export: the images that it has, the sum of their bytes, its files and its runs.
+    """A complete export: its images, their total bytes, its files and its runs.
 
     This call has `added` images and `dropped` others, and left the rest `unchanged`.
     """
@@ -77,7 +78,7 @@ class ExportResult:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The runs under an output, or the one in the folder `run` of it."""
+    """The runs in an output, or only the one in its folder `run`."""
 
     output: Store
     run: str | None
@@ -97,16 +98,16 @@ def export(
 ) -> ExportResult:
     """Copy the images that are ok of the run or output at `source` to `destination`.
 
-    An export that is there is brought up to date. Raises Missing if there are no images,
-    BadInput if settings, source or destination must be corrected or an image is damaged, Incomplete
-    if a run was not aggregated, TryAgain if storage fails or others keep changing the export.
+    An existing export is updated. Raises Missing if there are no images, BadInput if settings,
+    source or destination are wrong or an image is damaged, Incomplete if a run was not aggregated,
+    TryAgain if storage fails or other processes keep changing the export.
     """
     settings = settings or read_settings()
     store = open_store(destination)
     opened = _open_source(source)
     added = dropped = 0
     for _ in range(MAX_TRIES):
-        # Who read the runs first could take images for dropped that a faster export has added.
+        # Reading the runs first could drop images that a faster export has added.
         head = read_export(store) or _begin(opened, store, settings)
         commit = head.commit
         require_settings(store, commit, settings)
@@ -119,7 +120,7 @@ def export(
                     dropped += commit.images - counted.unchanged
                 continue
         elif _is_unchanged(commit, opened):
-            # Another may have announced images meanwhile that were forgotten since.
+            # Another process may have announced images that were then forgotten.
             if is_highest(store, head):
                 return _finish(store, head, added, dropped)
             continue
@@ -128,9 +129,9 @@ def export(
 
 
 def export_again(uri: str, destination: str) -> None:
-    """Run the command again that made an export of the run or the output at `uri`, or beside it.
+    """Update an export of the run or the output at `uri`, with the settings it was made with.
 
-    Raises as `export`.
+    Raises as `export` does.
     """
     commit = require_export(open_store(destination)).commit
     source = _Source(_open_source(uri).output, commit.run)
@@ -138,10 +139,10 @@ def export_again(uri: str, destination: str) -> None:
 
 
 def export_run(job: Job, uri: str, progress: Progress | None = None) -> tuple[ExportResult, ...]:
-    """Bring the exports that a job asks for up to date with the runs of its output.
+    """Update the exports that a job requests, with the finished runs of its output.
 
-    `uri` is a run of it that has finished; without any image that is ok, nothing is done. Raises
-    as `export` does.
+    `uri` is a finished run of the output. If none of its images is ok, nothing is done. Raises as
+    `export` does.
     """
     source = _open_source(uri)
     if not load_summary(open_store(source.uri)).ok:
@@ -172,7 +173,7 @@ def _require_same_source(source: _Source, store: Store, commit: ExportCommit) ->
     if not commit.runs:
         return
     known: set[str | None] = {source.run}
-    if source.run is None:  # the registry names runs whose folders are gone, too
+    if source.run is None:  # the registry also names runs whose folders are gone
         known = {entry.run_id for entry in read_entries(source.output.uri)}
     is_same_kind = (source.run is None) == (commit.run is None)
     if not is_same_kind or known.isdisjoint(run.run_id for run in commit.runs):
@@ -184,7 +185,7 @@ def _require_same_source(source: _Source, store: Store, commit: ExportCommit) ->
 
 
 def _is_unchanged(commit: ExportCommit, source: _Source) -> bool:
-    """Tell if the runs of a source are as a commit has them. Raises as `find_runs`."""
+    """Return whether the runs of a source match a commit. Raises as `find_runs` does."""
     return commit.runs == tuple(map(_describe_run, find_runs(source.uri)))
 
 
@@ -194,10 +195,10 @@ def _describe_run(run: RunSource) -> ExportedRun:
 
 
 def _begin(source: _Source, store: Store, settings: ExportSettings) -> ExportHead:
-    """The state before there is any commit. Raises BadInput if something else is there."""
+    """Return the state before the first commit. Raises BadInput if the folder has other files."""
     entries = sorted(entry.key for entry in store.list_folder(""))
     strange = [key for key in entries if key not in (COMMITS_FOLDER, ROWS_FOLDER)]
-    # Another process may have exported all of it just now.
+    # Another process may have completed the export just now.
     if strange and not store.exists(commit_key(0)):
         raise BadInput(
             f"{store.uri_of(strange[0])}: is there already, and of no export. "
@@ -207,9 +208,9 @@ def _begin(source: _Source, store: Store, settings: ExportSettings) -> ExportHea
 
 
 def _plan_next(source: _Source, store: Store, head: ExportHead) -> ExportCommit:
-    """The commit that announces the files of what the source has by now. Raises BadInput, TryAgain.
+    """Plan the commit that announces the files of the current source. Raises BadInput, TryAgain.
 
-    Files stay if all of their images do. Those of other files are copied again, as new ones are.
+    A file is kept if all of its images are. Other images are copied into new files.
     """
     commit = head.commit
     settings = commit.settings
@@ -240,9 +241,9 @@ def _plan_next(source: _Source, store: Store, head: ExportHead) -> ExportCommit:
 def _plan_file(
     store: Store, kind: ExportFormat, rows: pa.Table, partition: str, place: tuple[int, int]
 ) -> ExportFile:
-    """Write the rows of a file, and return it, without a piece of the manifest yet.
+    """Write the rows of a file, and return it without a piece of the manifest.
 
-    `place` is the number of the commit that announces it, and its own there.
+    `place` is the number of the announcing commit, and the number of the file in it.
     """
     content = to_parquet(rows)
     sha256 = digest_of(content)
@@ -262,10 +263,10 @@ def _select(tables: Iterator[pa.Table], mask: Mask) -> Iterator[pa.Table]:
 
 
 def _make_announced(source: _Source, store: Store, head: ExportHead, progress: Progress) -> bool:
-    """Write what is missing; False if what it is made of has changed, so that it cannot be made.
+    """Write missing files. Return False if they cannot be made, since the source has changed.
 
-    A process that sleeps here, and wakes up after others have dropped the file, writes it again
-    once more: the next export deletes it, as dropped names are never used again.
+    A process that resumes after others have dropped a file may write it again. The next export
+    deletes it, since dropped names are never reused.
     """
     commit = head.commit
     known = {file.key for file in commit.files}
@@ -290,19 +291,19 @@ def _make_announced(source: _Source, store: Store, head: ExportHead, progress: P
 
 
 def success_marker(head: ExportHead) -> bytes:
-    """The content of `_SUCCESS` once card and folders are as this commit has it."""
+    """Return the content of `_SUCCESS` if card and folders match this commit."""
     return f"{head.commit.images} images, commit {head.number}\n".encode()
 
 
 def is_complete(store: Store, head: ExportHead) -> bool:
-    """True if the export has all that was announced, and nothing that was dropped."""
+    """Return whether the export has all announced files, and no dropped ones."""
     if not store.exists(SUCCESS_KEY):
         return False
     return store.read(SUCCESS_KEY) == success_marker(head)
 
 
 def _finish(store: Store, head: ExportHead, added: int, dropped: int) -> ExportResult:
-    """Delete what was dropped, and write the card and the success marker if they are older."""
+    """Delete dropped files, and write the card and the success marker if they are outdated."""
     commit = head.commit
     remove_dropped(store, head)
     if not is_complete(store, head):

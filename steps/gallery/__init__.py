@@ -1,4 +1,4 @@
-"""A page that shows the images of runs: served on this machine, from an index of the manifests.
+"""A local web page that shows the images of runs, from an index of their manifests.
 
-Imports `maintain` and what is below it. Changes nothing in a run.
+Imports `maintain` and what is below it. Never modifies a run.
 """

@@ -1,4 +1,4 @@
-"""A gallery: answers to the page from the runs, their manifests and their index."""
+"""The backend of the gallery page, which reads runs, their manifests and their index."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,12 +37,12 @@ LOCATION_COLUMNS = (
     *("image_id", "status", "width", "height"),
     *("part", "byte_offset", "byte_size", "sha256"),
 )
-CACHED_MANIFESTS = 4  # the images of a page are mostly of one shard
+CACHED_MANIFESTS = 4  # images of a page are mostly from one shard
 THUMBNAIL_SIDE = 320
-DECODERS = 2  # at once, since an image may have 16 million pixels
+DECODERS = 2  # concurrent decoders, since an image may have 16 million pixels
 MAX_VALUE_CHARS = 20_000
 Figures = dict[str, object]
-QUERIES = 2  # at once: each uses all of DuckDB's threads
+QUERIES = 2  # concurrent queries, since each uses all of DuckDB's threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _format_value(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class GalleryState:
-    """Choices for the page: runs with their images, columns with their operators; and progress."""
+    """State of the gallery: its runs, its columns with their operators, and index progress."""
 
     uri: str
     runs: tuple[Figures, ...]
@@ -85,9 +85,9 @@ class GalleryState:
 
 @dataclass(frozen=True, slots=True)
 class ImageDetails:
-    """An image with its manifest row as text, the command that reproduces it, and similar images.
+    """Details of an image: its manifest row, the command that reproduces it, and similar images.
 
-    `candidates` are all those of its place.
+    `candidates` are all candidates for the same image, including itself.
     """
 
     values: dict[str, str | None]
@@ -97,10 +97,10 @@ class ImageDetails:
 
 
 class Gallery:
-    """Answers the page. Threads may share it."""
+    """The gallery of one or several runs. It is thread-safe."""
 
     def __init__(self, runs: GalleryRuns, index: GalleryIndex) -> None:
-        """Take the runs, and their index, which a thread may still fill."""
+        """Create a gallery of runs. Another thread may still fill the index."""
         self._runs = runs
         self._index = index
         self._locations = SingleFlightCache(self._read_locations, CACHED_MANIFESTS)
@@ -109,7 +109,7 @@ class Gallery:
         self._figures = SingleFlightCache[int, list[Figures]](lambda _: _read_figures(runs), 1)
 
     def state(self) -> GalleryState:
-        """The choices of the page."""
+        """Return the state of the gallery."""
         runs, progress = self._runs, self._index.progress
         plans = [run.run.plan for run in runs.runs]
         flags = dict.fromkeys(flag for plan in plans for flag in plan.job.marking_gates)
@@ -133,17 +133,17 @@ class Gallery:
         )
 
     def page(self, query: PageQuery) -> list[Tile]:
-        """A page of images. Raises BadInput if the query fits no column."""
+        """Return a page of images. Raises BadInput if the query does not fit the columns."""
         with self._queries:
             return find_page(self._index, query)
 
     def count(self, where: tuple[Condition, ...]) -> dict[str, int]:
-        """The number of indexed images that fulfill the conditions, by status."""
+        """Count indexed images that satisfy the conditions, by status."""
         with self._queries:
             return count_images(self._index, where)
 
     def details(self, number: int, image_id: str) -> ImageDetails:
-        """An image with its row, its candidates, and the images that look most like it.
+        """Return an image with its row, its candidates, and the most similar images.
 
         Raises Missing, BadInput if the manifest has changed or is damaged, TryAgain.
         """
@@ -159,13 +159,13 @@ class Gallery:
         return ImageDetails(values, command, candidates, neighbors)
 
     def file(self, number: int, image_id: str) -> ImageFile:
-        """The stored file of an image that is ok. Raises as `details` does."""
+        """Read the stored file of an image that is ok. Raises the same errors as `details`."""
         run, location = self._find_location(number, image_id)
         content = read_image_bytes(run.store, location)
         return ImageFile(content, mime_type(run.plan.job.encoding))
 
     def thumbnail(self, number: int, image_id: str) -> ImageFile:
-        """A small JPEG of an image that is ok. Raises as `details` does."""
+        """Create a JPEG thumbnail of an image that is ok. Raises the same errors as `details`."""
         run, location = self._find_location(number, image_id)
         content = read_image_bytes(run.store, location)
         with self._decoders:
@@ -188,7 +188,7 @@ class Gallery:
         return read_shard_columns(run.at_head(), number, LOCATION_COLUMNS)
 
     def trends(self, column: str | None) -> list[Figures]:
-        """The runs, oldest first, with the mean of a column of numbers. Raises BadInput."""
+        """Return the runs, oldest first, with their means of a numeric column. Raises BadInput."""
         means: dict[str, float | None] = {}
         if column is not None:
             with self._queries:
@@ -204,7 +204,10 @@ def _read_figures(runs: GalleryRuns) -> list[Figures]:
 
 @contextmanager
 def open_gallery(uri: str) -> Iterator[Gallery]:
-    """The gallery of a run or an output; a thread fills its index. Raises Missing, BadInput."""
+    """Open the gallery of a run or an output, and fill its index in a background thread.
+
+    Raises Missing, BadInput.
+    """
     runs = find_gallery_runs(uri)
     with temporary_folder("imagekiln-gallery-") as folder:
         index = GalleryIndex(runs, Path(folder))

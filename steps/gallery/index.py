@@ -1,7 +1,7 @@
-"""The runs of a gallery, and an index of their manifests on this disk, which a thread fills.
+"""The runs of a gallery, and an index of their manifests in a local DuckDB file.
 
-Hashes and the like are read from the manifest of the one image. In SQL, columns have names of ours,
-so that no text of a user's is part of a statement.
+The index leaves out hashes and similar columns, which are read from the manifest per image. Columns
+have generated SQL names, so that statements contain no user input.
 """
 
 import dataclasses
@@ -25,12 +25,12 @@ MEMORY_LIMIT = "512MiB"
 MAX_THREADS = 2
 RUN_READERS = 16
 READERS = 4  # each holds the columns of one manifest
-ROWS_AT_ONCE = 122_880  # a row group of DuckDB's, which is then written once
+ROWS_AT_ONCE = 122_880  # size of a DuckDB row group, which is then written once
 MAX_PROBLEMS = 20
 ColumnKind = Literal["text", "whole", "number", "flags", "id", "run"]
 RUN_COLUMN = "run_id"
 ID_COLUMN = "image_id"
-# Hashes, and columns equal in all rows of a run: shown with an image, but no filters.
+# Hashes, and columns that are constant in a run: shown with an image, but not indexed.
 LEFT_OUT = {
     *ORIGIN_SCHEMA.names,
     *LOCATION_SCHEMA.names,
@@ -46,20 +46,20 @@ LEFT_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class GalleryRun:
-    """A run whose manifest is whole, and its description."""
+    """A run with a complete manifest, and its description."""
 
     run: Run
     source: RunSource
 
     @property
     def run_id(self) -> str:
-        """The run's id, which is the name of its folder."""
+        """Id of the run, which is the name of its folder."""
         return self.run.plan.run_id
 
 
 @dataclass(frozen=True, slots=True)
 class GalleryRuns:
-    """The runs of a gallery, newest first; `problems` say which runs and columns are left out."""
+    """The runs of a gallery, newest first. `problems` describes omitted runs and columns."""
 
     uri: str
     runs: tuple[GalleryRun, ...]
@@ -68,7 +68,7 @@ class GalleryRuns:
 
 
 def find_gallery_runs(uri: str) -> GalleryRuns:
-    """The run at `uri`, or all aggregated runs under it. Raises Missing, BadInput, TryAgain."""
+    """Find the aggregated runs at or under `uri`. Raises Missing, BadInput, TryAgain."""
     plans = sorted(
         open_runs(uri, skips_unreadable=True),
         key=lambda run: (run.plan.created_at, run.plan.run_id),
@@ -100,7 +100,7 @@ def _describe(run: Run) -> GalleryRun | BadInput | Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class IndexColumn:
-    """A column that images can be filtered by; `field` is its name in SQL."""
+    """A column for filtering images. `field` is its SQL name."""
 
     name: str
     kind: ColumnKind
@@ -110,7 +110,7 @@ class IndexColumn:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The place of an image's manifest row: the number of its run, its shard, its row."""
+    """The location of a manifest row: the index of its run, its shard, and its row."""
 
     run: int
     shard: int
@@ -119,7 +119,7 @@ class Position:
 
 @dataclass(slots=True)
 class IndexProgress:
-    """The progress of the index, with sentences on manifests that cannot be read."""
+    """The progress of the index. `problems` describes manifests that cannot be read."""
 
     images: int
     indexed: int = 0
@@ -128,10 +128,10 @@ class IndexProgress:
 
 
 class GalleryIndex:
-    """The rows of all manifests, newest run first, in the order of the runs."""
+    """An index of the manifest rows of all runs, newest run first."""
 
     def __init__(self, runs: GalleryRuns, folder: Path) -> None:
-        """Begin with no row, in a file in `folder`."""
+        """Create an empty index in a file in `folder`."""
         self.runs = runs
         self.columns = index_columns(runs.columns)
         images = sum(sum(run.source.shard_images) for run in runs.runs)
@@ -149,19 +149,19 @@ class GalleryIndex:
         )
 
     def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query of the table `images`, in any thread."""
+        """Fetch the rows of a query on the table `images`. It is thread-safe."""
         return self._database.fetch_rows(sql, parameters)
 
     def stop(self) -> None:
-        """Let `fill` end soon."""
+        """Request `fill` to stop."""
         self._stopped.set()
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the database file."""
         self._database.close()
 
     def fill(self) -> None:
-        """Index all manifests. One that cannot be read costs only its rows."""
+        """Index all manifests, skipping manifests that cannot be read."""
         try:
             for number, run in enumerate(self.runs.runs):
                 for rows in self._iter_batches(number, run):
@@ -175,12 +175,12 @@ class GalleryIndex:
                 raise
 
     def _add_problem(self, sentence: str) -> None:
-        """Show a sentence on the page, up to MAX_PROBLEMS."""
+        """Add a sentence to the problems on the page, up to MAX_PROBLEMS."""
         if len(self.progress.problems) < MAX_PROBLEMS:
             self.progress.problems.append(sentence)
 
     def _iter_batches(self, number: int, run: GalleryRun) -> Iterator[pa.Table]:
-        """The rows of a run: few at first, so that there is a page soon."""
+        """Yield the rows of a run in batches. The first are small, to show a page early."""
         pending: list[pa.Table] = []
         read = self._shard_reader(number, run)
         for table in map_ordered(read, len(run.source.shard_images), READERS):
@@ -236,7 +236,7 @@ def _add_position(table: pa.Table, columns: Sequence[IndexColumn], first: Positi
 
 
 def index_columns(schema: pa.Schema) -> dict[str, IndexColumn]:
-    """The columns of the index, by name, for manifests of this schema."""
+    """Return the columns to index, by name, for manifests with this schema."""
     columns = {
         RUN_COLUMN: IndexColumn(RUN_COLUMN, "run", "run", "INTEGER"),
         ID_COLUMN: IndexColumn(ID_COLUMN, "id", "image_id", "UUID"),
@@ -251,7 +251,7 @@ def index_columns(schema: pa.Schema) -> dict[str, IndexColumn]:
 
 
 def _describe_type(arrow_type: pa.DataType) -> tuple[ColumnKind, str] | None:
-    """The kind and SQL type of a column; None for structures, bytes and types DuckDB lacks."""
+    """Return the kind and SQL type of a column; None for structs, bytes and unsupported types."""
     types = pa.types
     if types.is_float16(arrow_type) or types.is_decimal256(arrow_type):
         return None

@@ -1,7 +1,7 @@
-"""Queries of the index: images that fulfill conditions, page by page; counts; similar images.
+"""Queries of the index: pages of images that satisfy conditions, counts, and similar images.
 
-A page begins after the last image of the one before, so late pages cost no more than the first.
-Row numbers are selected first, and the other columns only for those.
+A page begins after the last image of the previous page, so that late pages are as fast as the
+first. Queries select row numbers first, and then the other columns of these rows.
 """
 
 import re
@@ -44,7 +44,7 @@ RowNumber = Annotated[int, Field(ge=0, le=MAX_INT64)]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on a column. `contains` looks for each word, whatever its case."""
+    """A condition on a column. `contains` matches each word, ignoring case."""
 
     column: str
     operator: Operator
@@ -53,7 +53,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """A page of images that fulfill all conditions, after the image numbered `after`.
+    """A query for a page of images that satisfy all conditions, after the image number `after`.
 
     With `sort`, images without a value in that column come last.
     """
@@ -67,9 +67,9 @@ class PageQuery:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """An image on a page. `number` is its row in the index, `note` why it is where it is.
+    """An image on a page. `number` is its row in the index, `note` explains its position.
 
-    `settings` differ among images of its prompt.
+    `settings` describes settings that vary among the images of its prompt.
     """
 
     number: int
@@ -84,19 +84,19 @@ class Tile:
 
 @dataclass(slots=True)
 class Filter:
-    """Clauses of SQL, and the values of their question marks."""
+    """Clauses of a WHERE condition, and their parameters."""
 
     clauses: list[str] = field(default_factory=list)
     values: list[object] = field(default_factory=list)
 
     def add(self, clause: str, *values: object) -> None:
-        """Add a clause that rows must fulfill."""
+        """Add a clause with its parameters."""
         self.clauses.append(clause)
         self.values += values
 
     @property
     def sql(self) -> str:
-        """The clauses as a part of a statement."""
+        """The clauses as a WHERE condition; empty without clauses."""
         if not self.clauses:
             return ""
         joined = " AND ".join(self.clauses)
@@ -104,7 +104,7 @@ class Filter:
 
 
 def find_page(index: GalleryIndex, query: PageQuery) -> list[Tile]:
-    """The images of a page, in order. Raises BadInput if a condition fits no column."""
+    """Find the images of a page, in order. Raises BadInput if a condition fits no column."""
     selection = _select(index, query.where)
     if query.sort is not None:
         column = _find_numbers(index, query.sort)
@@ -112,7 +112,7 @@ def find_page(index: GalleryIndex, query: PageQuery) -> list[Tile]:
 
     if query.after is not None:
         selection.add("rowid > ?", query.after)
-    # Without an order, DuckDB gives rows as they were inserted, and stops at the limit.
+    # Without ORDER BY, DuckDB returns rows in insertion order, and stops at the limit.
     sql = f"SELECT rowid FROM images {selection.sql} LIMIT {query.limit}"
     rows = index.fetch(sql, selection.values)
     return _tiles(index, {number: "" for (number,) in rows})
@@ -149,7 +149,7 @@ def _format_number(name: str | None, value: float | None) -> str:
 
 
 def count_images(index: GalleryIndex, where: Sequence[Condition]) -> dict[str, int]:
-    """The number of indexed images that fulfill the conditions, by status. Raises BadInput."""
+    """Count indexed images that satisfy the conditions, by status. Raises BadInput."""
     selection = _select(index, where)
     status = index.columns["status"].field
     sql = f"SELECT {status}, count(*) FROM images {selection.sql} GROUP BY ALL ORDER BY ALL"
@@ -157,7 +157,7 @@ def count_images(index: GalleryIndex, where: Sequence[Condition]) -> dict[str, i
 
 
 def find_candidates(index: GalleryIndex, position: Position) -> list[Tile]:
-    """All candidates of an image's place, the best first; none without candidates."""
+    """Find all candidates for an image, best first; none if the job has no candidates."""
     job = index.runs.runs[position.run].run.plan.job
     if job.keep is None:
         return []
@@ -182,7 +182,7 @@ def find_candidates(index: GalleryIndex, position: Position) -> list[Tile]:
 
 
 def find_neighbors(index: GalleryIndex, number: int) -> list[Tile]:
-    """The images with the most similar perceptual hashes, the nearest first."""
+    """Find images with the most similar perceptual hashes, nearest first."""
     phash = index.columns["phash"].field
     hashes = index.fetch(f"SELECT {phash} FROM images WHERE rowid = ?", [number])
     if not hashes or hashes[0][0] is None:
@@ -198,7 +198,7 @@ def find_neighbors(index: GalleryIndex, number: int) -> list[Tile]:
 
 
 def find_position(index: GalleryIndex, number: int, image_id: str) -> Position:
-    """The place of an image. Raises Missing."""
+    """Find the manifest position of an image. Raises Missing."""
     sql = "SELECT run, shard, shard_row FROM images WHERE rowid = ? AND image_id = CAST(? AS UUID)"
     rows = index.fetch(sql, [number, image_id])
     if not rows:
@@ -207,7 +207,7 @@ def find_position(index: GalleryIndex, number: int, image_id: str) -> Position:
 
 
 def mean_by_run(index: GalleryIndex, name: str) -> dict[str, float | None]:
-    """The mean of a column over ok images, by run. Raises BadInput."""
+    """Compute the mean of a column over ok images, by run. Raises BadInput."""
     column = _find_numbers(index, name).field
     status = index.columns["status"].field
     sql = f"SELECT run, avg({column}) FROM images WHERE {status} = 'ok' GROUP BY run"
@@ -216,7 +216,7 @@ def mean_by_run(index: GalleryIndex, name: str) -> dict[str, float | None]:
 
 
 def find_column(index: GalleryIndex, name: str) -> IndexColumn:
-    """The column with this name. Raises BadInput."""
+    """Return the column with a name. Raises BadInput if there is none."""
     column = index.columns.get(name)
     if column is None:
         raise BadInput(f"There is no column {cut_name(name)!r}. Choose one that the page lists.")
@@ -279,7 +279,7 @@ def _parse_number(column: IndexColumn, text: str) -> int | float:
 
 
 def _tiles(index: GalleryIndex, notes: Mapping[int, str]) -> list[Tile]:
-    """The images with these numbers, each with a note, in their order."""
+    """Fetch tiles for the image numbers in `notes`, in order, each with its note."""
     if not notes:
         return []
     names = [name for name in TILE_COLUMNS if name in index.columns]

@@ -1,8 +1,8 @@
-"""Serves a gallery over HTTP, to this machine alone unless the user says otherwise.
+"""HTTP server of a gallery, on the loopback interface unless the user chooses another host.
 
-Pages of other origins read nothing here: not by a name that leads to this machine (DNS rebinding),
-since hosts must be addresses or our own names; nor by requests, since headers forbid them to
-browsers. No path in a request reaches storage: it names a run and an image of its manifest.
+Pages of other origins cannot read from the server. Host headers must be addresses or the served
+name, which prevents DNS rebinding, and response headers forbid cross-origin requests to browsers.
+Request paths never reach storage. They identify an image in the index.
 """
 
 import base64
@@ -33,7 +33,7 @@ IDLE_SECONDS = 60.0
 INLINE_PATTERN = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 JSON_TYPE = "application/json"
 IMAGE_PATH = re.compile(r"/(image|thumbnail|row)/([0-9]{1,18})/([0-9a-f]{32})")
-# An image of a run never changes.
+# Images of a run never change.
 IMAGE_CACHING = "private, max-age=3600"
 PAGE_ADAPTER = TypeAdapter(PageQuery)
 WHERE_ADAPTER = TypeAdapter(tuple[Condition, ...])
@@ -55,7 +55,7 @@ COMMON_HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a request."""
+    """Response to a request."""
 
     content: bytes
     content_type: str = JSON_TYPE
@@ -64,7 +64,7 @@ class Reply:
 
 
 def load_page() -> tuple[bytes, str]:
-    """The page, and the policy that lets it run its own script and nothing else."""
+    """Load the page, and its Content-Security-Policy, which allows only the page's own script."""
     text = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     directives = [
         "default-src 'none'",
@@ -89,7 +89,7 @@ def _source_hashes(text: str, tag: str) -> str:
 
 
 def serve_gallery(uri: str, host: str, port: int, report: Callable[[str], None]) -> None:
-    """Serve the gallery of a run or an output until a signal; `report` receives its address.
+    """Serve the gallery of a run or an output until a signal. `report` receives messages.
 
     Raises BadInput, Missing, TryAgain.
     """
@@ -108,13 +108,13 @@ def serve_gallery(uri: str, host: str, port: int, report: Callable[[str], None])
 
 
 class GalleryServer(ThreadingHTTPServer):
-    """Listens at a host and a port for the page of one gallery."""
+    """HTTP server of one gallery."""
 
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, gallery: Gallery, host: str, port: int) -> None:
-        """Listen. Raises BadInput if the host or the port cannot be used."""
+        """Listen on a host and port. Raises BadInput if that is not possible."""
         self.gallery = gallery
         self.host = host
         self.page, self.policy = load_page()
@@ -130,18 +130,18 @@ class GalleryServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address of the page."""
+        """URL of the page."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{name}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # as there
-        """Say nothing of a browser that went away; show what is a bug of ours."""
+        """Ignore connections that the browser closed, and print tracebacks of other errors."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 class GalleryRequest(BaseHTTPRequestHandler):
-    """One connection."""
+    """Request handler of one connection."""
 
     server: GalleryServer
     protocol_version = "HTTP/1.1"
@@ -150,13 +150,13 @@ class GalleryRequest(BaseHTTPRequestHandler):
     timeout = IDLE_SECONDS
 
     def do_GET(self) -> None:  # as http.server calls it
-        """Answer a request, whatever it asks for."""
+        """Respond to a GET or HEAD request."""
         self._send(self._reply())
 
     do_HEAD = do_GET  # noqa: N815  # likewise
 
     def log_message(self, *_: object) -> None:
-        """Print nothing for a request."""
+        """Do not log requests."""
 
     def _reply(self) -> Reply:
         if not is_own_host(self.headers.get("Host", ""), self.server.host):
@@ -190,9 +190,9 @@ class GalleryRequest(BaseHTTPRequestHandler):
 
 
 def is_own_host(header: str, host: str) -> bool:
-    """Return whether a Host header names an address, this machine, or the name that is served.
+    """Return whether a Host header is an IP address, localhost or the served host name.
 
-    Any address will do, such as a tunnel's: only a name can be made to lead elsewhere.
+    Any IP address is accepted, such as a tunnel's, since DNS rebinding needs a name.
     """
     try:
         name = urlsplit(f"//{header}").hostname or ""
@@ -202,7 +202,7 @@ def is_own_host(header: str, host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only programs on this machine reach the host."""
+    """Return whether a host is reachable only from this machine."""
     if not _is_address(host):
         return host == "localhost"
     return ipaddress.ip_address(host).is_loopback
@@ -268,7 +268,7 @@ def _describe(error: ValidationError) -> str:
 
 
 def _to_json(value: object) -> bytes:
-    # Escaped throughout, since a lone surrogate in somebody's text cannot be encoded. JSON has
-    # neither infinity nor not-a-number.
+    # Escape all non-ASCII characters, since lone surrogates in user strings cannot be encoded. JSON
+    # has no infinity and no NaN.
     jsonable = to_jsonable_python(value, inf_nan_mode="null")
     return json.dumps(jsonable, allow_nan=False).encode()

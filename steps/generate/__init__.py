@@ -1,1 +1,1 @@
-"""Make the missing parts of a shard: images are drawn, encoded, checked and committed."""
+"""Generate the missing parts of a shard: denoise, encode, check and commit images."""

@@ -1,4 +1,4 @@
-"""One attempt at parts of a shard: draw in this thread, finish and commit in two others."""
+"""One attempt at parts of a shard: generate in this thread, finish and commit in two others."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,9 +42,9 @@ PipelineResult = tuple[bool, Sequence[CommittedPart], StageSeconds]
 
 
 class ShardWork:
-    """Makes parts of a run with a model that is loaded when needed.
+    """Generates parts of a run with a model that is loaded on first use.
 
-    Forgotten images are neither stored again, nor compete.
+    Forgotten images are not stored again and do not compete as candidates.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ShardWork:
         progress: Progress,
         stop: Stop,
     ) -> None:
-        """Prepare the encoder, before any model: it may lack a key to sign with."""
+        """Prepare the encoder first: a missing signing key fails before a model is loaded."""
         self._store = store
         self._plan = plan
         self._open_denoiser = open_denoiser
@@ -67,9 +67,10 @@ class ShardWork:
     def make_parts(
         self, number: int, parts: Sequence[Part], is_wanted: Callable[[], bool] = lambda: True
     ) -> tuple[ShardStats, bool]:
-        """Make parts; return the statistics, which count for shard `number`, and if it was stopped.
+        """Generate parts; return statistics for shard `number`, and whether it was stopped.
 
-        None is begun that another process has committed, or once no more `is_wanted`.
+        Skips parts that another process has committed. Begins no part once `is_wanted` returns
+        False.
         """
         started = time.perf_counter()
         denoiser = self._open_denoiser()
@@ -79,7 +80,7 @@ class ShardWork:
         observe_stages(load=load_seconds)
 
         batches = [batch for part in parts for batch in split_into_batches(part, self._batch_size)]
-        denoiser.pop_times()  # of an earlier attempt with the same model
+        denoiser.pop_times()  # drop the times of an earlier attempt with the same model
         recovery = BatchRecovery(
             partial(denoiser.draw, check=self._stop.raise_if_due),
             self._batch_size,
@@ -90,7 +91,7 @@ class ShardWork:
             return is_wanted() and self._is_missing(part)
 
         drawn = draw_batches(batches, recovery, self._stop, denoiser.set_upcoming, is_missing)
-        if denoiser.passes is not None:  # they may use the model, so they run in its thread
+        if denoiser.passes is not None:  # passes may use the model, so they run in its thread
             drawn = self._judge(drawn, denoiser)
 
         def finish(batches: Iterator[DrawnBatch]) -> Iterator[EncodedPart]:
@@ -106,11 +107,11 @@ class ShardWork:
         return self._stats(number, denoiser, recovery, committed, seconds), stopped
 
     def _batch_size(self, row: ImageRow) -> int:
-        """The planned size of a batch with rows of this one's shape."""
+        """Return the planned size of a batch with rows of this shape."""
         return self._plan.batch_size(row.parameters.width, row.parameters.height)
 
     def _is_missing(self, part: Part) -> bool:
-        """Return whether to draw a part; count the images of one that another has committed."""
+        """Return whether to generate a part. Count its images if another process committed it."""
         if not self._store.exists(part.key):
             return True
         self._progress.add_drawn(part.rows.num_rows)
@@ -118,7 +119,7 @@ class ShardWork:
         return False
 
     def _judge(self, drawn: Iterator[DrawnBatch], denoiser: Denoiser) -> Iterator[DrawnBatch]:
-        """Add the job's scores, and run its passes over what is kept, if it has any."""
+        """Score the images and run the job's passes on those that are kept."""
         job = self._plan.job
 
         def judge(images: Sequence[DrawnImage], rows: Sequence[ImageRow]) -> JudgedImages:
@@ -135,7 +136,7 @@ class ShardWork:
 
         if not job.scores and denoiser.passes is None:
             return drawn
-        # Whole groups of candidates; only winners have passes: of so many, they fill a batch.
+        # Judge so many candidates that their winners, which alone have passes, fill a batch.
         return judge_batches(drawn, judge, self._plan.max_batch_size * job.candidates)
 
     def _stats(
@@ -146,7 +147,7 @@ class ShardWork:
         committed: Sequence[CommittedPart],
         seconds: StageSeconds,
     ) -> ShardStats:
-        """The statistics of an attempt, put together from those of its stages."""
+        """Combine the statistics of the stages."""
         ended_at = time.time()
         new_parts = [each.part for each in committed if each.was_first]
         dropped = [each.part for each in committed if not each.was_first]
@@ -178,9 +179,9 @@ def run_pipeline(
     progress: Progress,
     stop: Stop,
 ) -> PipelineResult:
-    """Draw batches in this thread; finish and commit parts in two others.
+    """Generate batches in this thread; finish and commit parts in two others.
 
-    Returns whether drawing was stopped, the committed parts, and how long stages waited.
+    Returns whether generation was stopped, the committed parts, and how long stages waited.
     """
     drawn_waits = QueueWaits(name="drawn")
     encoded_waits = QueueWaits(name="encoded")

@@ -51,7 +51,7 @@ def encode_drawn_image(
     metadata: EmbeddedMetadata = NO_METADATA,
     sign: Callable[[bytes], bytes] | None = None,
 ) -> EncodedImage:
-    """Encode and hash one image. One of a single flat color is `blank`."""
+    """Encode and hash one image. An image of a single color gets the status `blank`."""
     image = mark_flat(image)
     if image.rgb is None or image.status != "ok":
         return EncodedImage(image.index_in_part, image.status, image.error)
@@ -69,7 +69,7 @@ def encode_drawn_image(
 
 
 def mark_flat(image: DrawnImage) -> DrawnImage:
-    """Mark an image of a single color, which a pass might hide, as blank."""
+    """Mark an image of a single color as blank, before a pass hides it."""
     rgb = image.rgb
     if rgb is None or image.status != "ok" or not (rgb == rgb[0, 0]).all():
         return image
@@ -77,10 +77,10 @@ def mark_flat(image: DrawnImage) -> DrawnImage:
 
 
 class OutputEncoder:
-    """Encodes and judges images as a plan asks. May be called from several threads at once."""
+    """Encodes and judges images by the settings of a plan. Thread-safe."""
 
     def __init__(self, plan: Plan, forgotten: Iterable[str] = ()) -> None:
-        """Prepare the plan's encoding and checks. Nothing of `forgotten` image ids is stored."""
+        """Prepare the plan's encoding and checks. Images with `forgotten` ids are not stored."""
         job = plan.job
         self._encoding = job.encoding
         self._metadata = job.metadata
@@ -91,7 +91,7 @@ class OutputEncoder:
         self._forgotten = frozenset(forgotten)
 
     def __call__(self, image: DrawnImage, row: ImageRow) -> EncodedImage:
-        """The image of this row as it will be stored."""
+        """Encode and judge the image of a row."""
         if row.image_id in self._forgotten:
             return EncodedImage(image.index_in_part, FORGOTTEN_STATUS)
         metadata = build_image_metadata(row, self._model, self._encoding, self._metadata)
@@ -111,7 +111,7 @@ class OutputEncoder:
 def build_image_metadata(
     row: ImageRow, model: ModelLabel, encoding: Encoding, level: MetadataLevel
 ) -> EmbeddedMetadata:
-    """Build the metadata of a row's file. A JPEG cuts prompts too long for its segment."""
+    """Build the metadata of a row's file. In a JPEG, long prompts are cut to fit its segment."""
     text = None
     if level == "all":
         max_units = MAX_COMMENT_UNITS if encoding.kind == "jpeg" else None
@@ -120,7 +120,7 @@ def build_image_metadata(
 
 
 class QualityGates:
-    """The gates that look at one image at a time. May be called from several threads."""
+    """The gates that judge one image at a time. Thread-safe."""
 
     def __init__(self, gates: GateSettings) -> None:
         """Import the user's checks. Raises BadInput if one cannot be imported."""
@@ -130,7 +130,7 @@ class QualityGates:
     def __call__(
         self, rgb: ImageArray, row: ImageRow, score_marks: Mapping[str, str] | None = None
     ) -> ImageQuality:
-        """Judge RGB uint8 (height, width, 3), which scores have marked for these reasons."""
+        """Judge RGB uint8 (height, width, 3). `score_marks` has the reasons of failed scores."""
         measures = measure_image(rgb)
         failed = []
         if measures.contrast < self._gates.low_contrast.below:
@@ -138,7 +138,7 @@ class QualityGates:
         if measures.saturation > MAX_SATURATION:
             failed.append(OVER_SATURATED)
 
-        height, width = rgb.shape[:2]  # passes may have changed them after the row was drawn
+        height, width = rgb.shape[:2]  # passes may have changed the size
         spec = replace(to_image_spec(row), width=width, height=height)
         reasons = []
         for check in self._checks:
@@ -153,7 +153,7 @@ class QualityGates:
 
 
 class UserCheck:
-    """One check of the user's, called by one thread at a time. Always gives a Verdict."""
+    """A user's check function, called by one thread at a time. Its errors become verdicts."""
 
     def __init__(self, check: UserCheckGate) -> None:
         """Import the function. Raises BadInput if that fails."""
@@ -162,12 +162,12 @@ class UserCheck:
         self._lock = Lock()
 
     def __call__(self, image: ImageArray, spec: ImageSpec) -> Verdict:
-        """Judge RGB uint8 (height, width, 3). Raises as `explain_device`."""
+        """Judge RGB uint8 (height, width, 3). Raises the errors of `explain_device`."""
         try:
             with self._lock:
                 return _to_verdict(self._function(read_only_view(image), spec))
         except Exception as error:  # a user's code may raise anything
-            # Imported only here: torch takes seconds.
+            # Imported only here, since torch takes seconds to import.
             from imagekiln.steps.generate.diffusion.device import explain_device
 
             if failure := explain_device(f"the check {self.name}", error):
@@ -178,7 +178,7 @@ class UserCheck:
 def marking_scores(
     values: Mapping[str, ScoreValue], scores: Mapping[str, AnyScore]
 ) -> dict[str, str]:
-    """The scores that mark an image, with the reason."""
+    """Return the names of the scores that mark an image, each with its reason."""
     marks = {}
     for name, score in values.items():
         if score.value is None:
@@ -189,13 +189,13 @@ def marking_scores(
 
 
 def format_verdict(name: str, reason: object) -> str:
-    """A reason as it is stored: shortened, and without lone surrogates, which Parquet refuses."""
+    """Format a reason for storage: shortened, without lone surrogates, which Parquet refuses."""
     reason = str(reason)[:MAX_REASON_CHARS].encode(errors="replace").decode()
     return f"{name}: {reason}" if reason else name
 
 
 def read_only_view(image: ImageArray) -> ImageArray:
-    """The image, which a user's function cannot change."""
+    """Return a view of the image that a user's function cannot change."""
     view = image.view()
     view.flags.writeable = False
     return view
@@ -214,6 +214,6 @@ def _to_verdict(result: object) -> Verdict:
 
 
 def to_image_spec(row: ImageRow) -> ImageSpec:
-    """The image row in the form that checks receive."""
+    """Convert an image row to the spec that checks receive."""
     parameters = {name: getattr(row.parameters, name) for name in ImageParameters.__slots__}
     return ImageSpec(image_id=row.image_id, id=row.id, image_index=row.image_index, **parameters)

@@ -1,4 +1,4 @@
-"""Write about once a minute what an attempt spends, and end it when the budget is spent."""
+"""Record the spending of an attempt about once a minute, and end it when the budget is spent."""
 
 import math
 import threading
@@ -25,8 +25,8 @@ from imagekiln.steps.runtime.metrics import SHARD_IMAGES_DONE, SHARD_IMAGES_PLAN
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import Stop
 
-WRITES_PER_LOOK = 5  # between two looks at what others have spent
-DEVICE_NAMES = {"cpu": "cpu", "mps": "mps"}  # of others, it is known once the model is loaded
+WRITES_PER_LOOK = 5  # writes between two reads of the other attempts' spending
+DEVICE_NAMES = {"cpu": "cpu", "mps": "mps"}  # a GPU's name is known once the model is loaded
 
 
 @contextmanager
@@ -40,10 +40,10 @@ def meter_attempt(
     devices: int = 1,
     age: float = 0.0,
 ) -> Iterator["Meter"]:
-    """Meter what the block spends on so many devices, in a process that is `age` seconds old.
+    """Meter the spending of the block on `devices`, in a process that is `age` seconds old.
 
-    `plan` is that of the run or of a retry; by default it makes all `shards`. Raises BudgetSpent if
-    the budget was spent before or during the block, unless no part is missing.
+    `plan` is the plan of the run or of a retry. `shards` defaults to all of its shards. Raises
+    BudgetSpent if the budget was spent before or during the block, unless no part is missing.
     """
     numbers = range(len(plan.shards)) if shards is None else shards
     meter = Meter(run, plan, next(iter(numbers), 0), progress, stop, devices, age)
@@ -71,9 +71,9 @@ def meter_attempt(
 
 
 class Meter:
-    """The spending of one attempt, beside that of the other attempts at its run.
+    """A meter of one attempt's spending, which also watches the run's budget.
 
-    `excess` says how far the budget is spent, once it is. `progress` replaces the given one.
+    `excess` is a message once the budget is spent. `progress` replaces the given one.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Meter:
         devices: int,
         age: float,
     ) -> None:
-        """Begin, `age` seconds ago. The attempt is named after its first shard."""
+        """Take the run and the attempt's `age` in seconds. `shard` is the first, which names it."""
         self.excess: str | None = None
         self.progress: Progress = _MeteredProgress(progress, self)
         self._attempt = AttemptFile(run.store, plan, shard, devices)
@@ -105,12 +105,12 @@ class Meter:
         self._thread = threading.Thread(target=self._write_often, daemon=True)
 
     def start(self) -> None:
-        """Write the attempt, from now on about once a minute. Raises TryAgain if that fails."""
+        """Write the attempt now, then about once a minute. Raises TryAgain if writing fails."""
         self._attempt.write(self._measure())
         self._thread.start()
 
     def look_at_budget(self) -> None:
-        """Read what others have spent, if there is a budget."""
+        """Read the spending of the other attempts, if there is a budget."""
         if self._terms.budget.is_limited:
             attempts = self._others.read()
             attempts.pop(self._attempt.key, None)
@@ -118,35 +118,35 @@ class Meter:
             self.excess = self.excess or self._terms.find_excess(self._spent_by_others)
 
     def note_done(self, shard: int) -> None:
-        """Write that nothing of a shard is missing any more: no process needs to help with it."""
+        """Record that a shard is complete, so that no process helps with it."""
         with self._lock:
             self._attempt.note_done(shard)
         self._write(self._measure())
 
     def add_stats(self, stats: ShardStats) -> None:
-        """Add the statistics of parts that were made; they are written with the attempt."""
+        """Add the statistics of generated parts. They are written with the attempt."""
         with self._lock:
             self._attempt.add_stats(stats)
 
     def note_device(self, name: str) -> None:
-        """The model is loaded on this device; only the first call counts."""
+        """Note that the model is loaded on this device. Only the first call counts."""
         if self._loaded is None and (self._job_device, name) == ("auto", "cpu"):
             self.progress.show_event("cpu", "No GPU here: drawing on the CPU.")
         self.note_draw()
         self._price = find_price(self._terms.price_per_hour, name)
 
     def note_draw(self) -> None:
-        """Images were drawn, so the model is loaded."""
+        """Note that images were generated, so the model is loaded."""
         if self._loaded is None:
             self._loaded = self._elapsed()
 
     def note_commit(self) -> None:
-        """A part was committed: what was spent so far was of use."""
+        """Note that a part was committed, so the time spent so far was useful."""
         self._last_commit = self._elapsed()
         self._check_budget()
 
     def close(self, end: AttemptEnd) -> None:
-        """Write how the attempt ended. What an incomplete one did after its last part is lost."""
+        """Write how the attempt ended. An incomplete one loses the time after its last part."""
         self._closed.set()
         self._thread.join()
         if end == "complete":
@@ -164,7 +164,7 @@ class Meter:
             self._check_budget()
 
     def _write(self, spent: Spent, end: AttemptEnd | None = None) -> None:
-        with self._lock, suppress(KilnError):  # only figures are lost, and the next one has them
+        with self._lock, suppress(KilnError):  # only figures are lost, and the next write has them
             self._attempt.write(spent, end)
 
     def _measure(self, ended: int = 0) -> Spent:
@@ -185,12 +185,12 @@ class Meter:
         )
 
     def _check_budget(self) -> None:
-        """End after the current part if the run has spent its budget, as far as is known."""
+        """Stop after the current part if the run has spent its budget."""
         if self._stop.requested_at is not None or not self._terms.budget.is_limited:
             return
         self.excess = self._terms.find_excess(self._spent_by_others + self._measure())
         if self.excess is not None:
-            self._stop.request_after_part()  # first: what shows the event may fail
+            self._stop.request_after_part()  # first, since showing the event may fail
             self.progress.show_event("budget_spent", f"The budget is spent: {self.excess}.")
 
     def _elapsed(self) -> float:
@@ -198,7 +198,7 @@ class Meter:
 
 
 class _MeteredProgress(Progress):
-    """Passes on what it learns, serves it as gauges, and lets the meter know of parts."""
+    """Progress that also updates the gauges and notifies the meter of parts."""
 
     def __init__(self, shown: Progress, meter: Meter) -> None:
         self._shown = shown

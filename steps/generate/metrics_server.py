@@ -1,7 +1,7 @@
 """Serve the metrics of this process, or of its worker processes, at /metrics.
 
-Several processes of a pod keep their values in files, in prometheus-client's multiprocess mode, so
-those of a killed process stay. prometheus-client is imported only if a port is set.
+The worker processes of a pod keep their values in files, in prometheus-client's multiprocess mode,
+so the counts of a killed process stay. prometheus-client is imported only if a port is set.
 """
 
 import os
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 PORT_VARIABLE = "IMAGEKILN_METRICS_PORT"
 MAX_PORT = 65535
 ALL_SHARDS = "all"
-# Of prometheus-client: where a process keeps its values in a file.
+# prometheus-client's variable for the folder of a process's values.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-# Set in pods: what the workflow knows of them.
+# The workflow sets these in its pods.
 PROFILE_VARIABLE = "IMAGEKILN_PROFILE"
 
 
@@ -38,8 +38,8 @@ def serve_metrics(
 ) -> Iterator[Mapping[str, str]]:
     """Serve the metrics of this process, or of its workers, if a port is set.
 
-    Yields the variables that workers need. Raises BadInput if the setting is no port. One that is
-    taken is only reported.
+    Yields the environment variables that workers need. Raises BadInput if the setting is not a
+    port. A port in use is only reported.
     """
     port = metrics_port(os.environ)
     if port is None:
@@ -56,7 +56,7 @@ def serve_metrics(
             folder = stack.enter_context(temporary_folder("imagekiln-metrics-"))
             MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
             variables[FOLDER_VARIABLE] = folder
-        # They would be a third more series, which nobody asks for.
+        # The `_created` series would add a third to the series.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         for metric in own_metrics:
             metric.turn_on(registry)
@@ -67,7 +67,7 @@ def serve_metrics(
 
 
 def count_in_worker() -> None:
-    """In a worker process: keep values in the folder of the process that serves them, if any."""
+    """Keep a worker process's values in the folder of the process that serves them, if any."""
     if not os.environ.get(FOLDER_VARIABLE) or metrics_port(os.environ) is None:
         return
     from prometheus_client import CollectorRegistry, disable_created_metrics
@@ -80,7 +80,7 @@ def count_in_worker() -> None:
 
 
 def metrics_port(environment: Mapping[str, str]) -> int | None:
-    """The port to serve metrics on; None if they are off. Raises BadInput."""
+    """Return the port to serve metrics on; None if they are off. Raises BadInput."""
     text = environment.get(PORT_VARIABLE, "").strip() or "0"
     if not text.isdecimal() or int(text) > MAX_PORT:
         raise BadInput(
@@ -107,7 +107,7 @@ def _start_server(
         )
         progress.show_event("metrics", sentence)
         return
-    for end in (thread.join, server.server_close, server.shutdown):  # the last one first
+    for end in (thread.join, server.server_close, server.shutdown):  # called in reverse
         stack.callback(end)
 
 

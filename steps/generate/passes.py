@@ -1,7 +1,7 @@
 """Passes over chosen images: upscale, refine, caption.
 
-They run in the drawing thread, since a pass may use its model. Batches are padded to the planned
-size, so that an image does not depend on its neighbors.
+Passes run in the thread of the denoiser, since a pass may use its model. Batches are padded to the
+planned size, so that an image does not depend on its neighbors.
 """
 
 import hashlib
@@ -42,17 +42,17 @@ from imagekiln.steps.runs.image import (
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.storage.store import Store
 
-OWN_IMAGE = "own"  # in place of the hash of an input image: the image itself is drawn over
-SEED_BITS = 52  # as of seeds that plans derive
+OWN_IMAGE = "own"  # in place of an input image's hash: image-to-image from the image itself
+SEED_BITS = 52  # the same as in seeds that plans derive
 Check = Callable[[], None]
 Images = Sequence[DrawnImage]
-# Draws rows of a pass in a batch of a size, from the pixels of their images.
+# Runs a pass on rows and the pixels of their images, in a batch of the given size.
 RunBatch = Callable[[Sequence[ImageRow], Sequence[RGB], int, Check], Sequence[DrawnImage]]
 PassRow = Callable[[ImageRow], ImageRow]
 
 
 class ImagePass:
-    """One pass, in batches that fit in memory. Gives an image for each that goes in."""
+    """One pass over images, in batches that fit in memory."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class ImagePass:
         pass_row: PassRow = lambda row: row,
         own_denoiser: Denoiser | None = None,
     ) -> None:
-        """Take what runs a batch, and what gives its planned size for a row.
+        """Take the function that runs a batch, and the function that plans a row's batch size.
 
-        `pass_row` gives a row as the pass sees it, `own_denoiser` is a model that it brought.
+        `pass_row` converts a row for the pass. `own_denoiser` is the pass's own model, if any.
         """
         self.name = name
         self._run_batch = run_batch
@@ -77,9 +77,9 @@ class ImagePass:
     def __call__(
         self, images: Images, rows: Sequence[ImageRow], check: Check
     ) -> dict[int, DrawnImage]:
-        """Return the images that are ok after this pass, by their indexes in the part.
+        """Run the pass on the images that are ok. Return the results by index in the part.
 
-        `check` may raise to give up.
+        `check` is called between steps, and may raise to cancel.
         """
         self._check = check
         self._pixels = {
@@ -96,7 +96,7 @@ class ImagePass:
         return done
 
     def close(self) -> None:
-        """End the threads of the diffusion model that the pass brought."""
+        """Stop the threads of the pass's own diffusion model."""
         if self._own_denoiser is not None:
             self._own_denoiser.close()
 
@@ -116,7 +116,7 @@ class ImagePasses:
     def __call__(
         self, images: Images, rows: Sequence[ImageRow], check: Check = lambda: None
     ) -> PassedImages:
-        """Return the images after all passes; those that are not ok stay as they are."""
+        """Run all passes on the images. Images that are not ok are returned unchanged."""
         results = {image.index_in_part: mark_flat(image) for image in images}
         seconds: dict[str, float] = {}
         for image_pass in self._passes:
@@ -127,7 +127,7 @@ class ImagePasses:
         return PassedImages([results[row.index_in_part] for row in rows], seconds)
 
     def close(self) -> None:
-        """End the threads of the diffusion models that are the passes' own."""
+        """Stop the threads of the passes' own diffusion models."""
         for image_pass in self._passes:
             image_pass.close()
 
@@ -140,7 +140,7 @@ def load_passes(
 ) -> ImagePasses:
     """Load the passes of a run or retry in `store`.
 
-    A pass of the kind refine uses `denoiser` unless it has a model of its own.
+    A refine pass uses `denoiser` unless it names another model.
     """
     own_plans = dict(iter_pass_plans(plan))
     passes = []
@@ -166,7 +166,7 @@ def load_passes(
 
 
 def _pass_row(plan: Plan, position: int, settings: AnyPass, row: ImageRow) -> ImageRow:
-    """The row as the pass at this position sees it: of the size that it gives."""
+    """Return the row for the pass at this position, with the pass's output size."""
     parameters = row.parameters
     drawn = (parameters.width, parameters.height)
     width, height = plan.pass_sizes.sizes_by_pass(drawn)[position]
@@ -177,7 +177,7 @@ def _pass_row(plan: Plan, position: int, settings: AnyPass, row: ImageRow) -> Im
 
 
 def pass_seed(seed: int, position: int) -> int:
-    """The seed of the noise of a second pass: neither that of the image nor of a neighbor."""
+    """Derive the noise seed of a pass, distinct from the seeds of the image and its neighbors."""
     digest = hashlib.sha256(f"pass|{position}|{seed}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> (64 - SEED_BITS)
 
@@ -199,7 +199,7 @@ def _upscale_with(upscale: Upscale) -> RunBatch:
 
 
 def _refine_with(denoiser: Denoiser, drawing: Denoiser | None = None) -> RunBatch:
-    """Draw over images, while `drawing`, the job's own model, encodes no texts ahead."""
+    """Build the image-to-image function of a pass. `drawing` prefetches no prompts meanwhile."""
 
     def run_batch(
         rows: Sequence[ImageRow], pixels: Sequence[RGB], size: int, check: Check
@@ -230,7 +230,7 @@ def _caption_with(name: str, describe: Describe) -> RunBatch:
 
 
 def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -> ImageParameters:
-    """Return the parameters of a refine pass: the row's prompt over its own image."""
+    """Return the parameters of a refine pass: image-to-image with the row's prompt."""
     if settings.model is not None:
         # LoRAs and adapters belong to the job's own model.
         parameters = replace(parameters, loras=None, control_image=None, reference_image=None)
@@ -251,9 +251,9 @@ def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -
 
 
 def _planned_size(plan: Plan, settings: AnyPass, row: ImageRow) -> int:
-    """Return the size of a batch: as many pixels as a batch that is drawn.
+    """Return the batch size that gives a pass as many pixels as a generated batch.
 
-    The models of captions scale images to a size of their own.
+    Caption models scale images to a fixed size, so theirs is the largest planned batch size.
     """
     if isinstance(settings, CaptionPass):
         return plan.max_batch_size
@@ -265,6 +265,6 @@ def _planned_size(plan: Plan, settings: AnyPass, row: ImageRow) -> int:
 
 
 def _join(before: DrawnImage, after: DrawnImage) -> DrawnImage:
-    """Merge the result of a pass into what was known of an image."""
+    """Merge the result of a pass into the image before it."""
     captions = {**before.captions, **after.captions} if after.status == "ok" else {}
     return replace(before, rgb=after.rgb, status=after.status, error=after.error, captions=captions)

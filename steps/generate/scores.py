@@ -1,7 +1,7 @@
 """Score images in batches on the device, and choose among candidates.
 
 An image that a scorer cannot judge is marked and has no score. The candidates of a prompt are
-neighbors in one part, so one process decides among them.
+adjacent in one part, so one process chooses among them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ Scorers = Mapping[str, BoundScorer]
 
 
 def load_own_scorer(setting: str, entry: str, device: str) -> Scorer:
-    """Load the user's own score: a function, or a class that is made with the device's name."""
+    """Load a user's scorer: a function, or a class that is instantiated with the device's name."""
     function = import_score(setting, entry)
     if isinstance(function, type):
         try:
@@ -59,7 +59,7 @@ def load_own_scorer(setting: str, entry: str, device: str) -> Scorer:
 
 
 def score_sharpness(images: Sequence[RGB], _: Sequence[ImageRow], __: int) -> Sequence[float]:
-    """The sharpness of each RGB uint8 (height, width, 3)."""
+    """Measure the sharpness of each RGB uint8 (height, width, 3)."""
     return [measure_sharpness(image) for image in images]
 
 
@@ -88,9 +88,9 @@ def score_and_rank(
     rows: Sequence[ImageRow],
     left_out: Collection[str] = (),
 ) -> list[DrawnImage]:
-    """Return the images with their scores and the ranks of candidates.
+    """Add scores and candidate ranks to the images.
 
-    Those with the ids `left_out` do not compete.
+    Images whose ids are `left_out` do not compete.
     """
     images = [
         replace(image, rgb=None, status=FORGOTTEN_STATUS) if row.image_id in left_out else image
@@ -105,7 +105,7 @@ def score_and_rank(
 def score_images(
     scorers: Scorers, images: Sequence[DrawnImage], rows: Sequence[ImageRow]
 ) -> list[DrawnImage]:
-    """The images with their scores. One of a single flat color is blank, and has none."""
+    """Add scores to the images. An image of a single color is blank and has no score."""
     images = [mark_flat(image) for image in images]
     pixels: list[RGB] = []
     scored_rows: list[ImageRow] = []
@@ -125,10 +125,10 @@ def score_images(
 def rank_candidates(
     images: Sequence[DrawnImage], scores: Mapping[str, AnyScore], keep: KeepSettings
 ) -> list[DrawnImage]:
-    """Rank the candidates of each prompt, neighbors in groups of `keep.of`.
+    """Rank the candidates of each prompt, which are adjacent in groups of `keep.of`.
 
-    Those within the bounds of all scores go first, then the highest score, then the first. Images
-    that are not ok have no rank, and lose to those that have one.
+    Candidates within the bounds of all scores come first, then higher scores, then lower indexes.
+    Images that are not ok have no rank and lose to ranked ones.
     """
 
     def order(image: DrawnImage) -> tuple[bool, bool, float]:

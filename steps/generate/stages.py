@@ -1,4 +1,4 @@
-"""The three stages of a shard as plain iterators: draw, encode, commit."""
+"""The three stages of a shard as plain iterators: generate, encode, commit."""
 
 import math
 import time
@@ -32,7 +32,7 @@ IsMissing = Callable[[Part], bool]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Image rows of one part and one shape that are to be drawn at once, if memory allows."""
+    """Image rows of one part and one shape to generate at once, if memory allows."""
 
     part: Part
     rows: Sequence[ImageRow]
@@ -40,9 +40,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class DrawnBatch:
-    """Drawn images and their rows, of one part. The device may still be working on them.
+    """Generated images of one part and their rows. The device may still be working on them.
 
-    `seconds` has the time of scores, of passes, and of waiting for the device before them.
+    `seconds` has the time of scores and passes, and of waiting for the device before them.
     """
 
     part: Part
@@ -53,7 +53,7 @@ class DrawnBatch:
 
 @dataclass(frozen=True, slots=True)
 class EncodedPart:
-    """A part that is ready to be committed, the time spent on it, and its images by status."""
+    """A part that is ready to commit, with the time spent on it and its image counts by status."""
 
     packed: PackedPart
     seconds: StageSeconds
@@ -70,7 +70,7 @@ class CommittedPart:
 
 
 def split_into_batches(part: Part, batch_size: Callable[[ImageRow], int]) -> list[Batch]:
-    """Split a part into batches. `batch_size` gives the size for a row's shape."""
+    """Split a part into batches. `batch_size` returns the size for a row's shape."""
     batches: list[Batch] = []
     for rows in group_by_shape(image_rows(part.rows)):
         size = batch_size(rows[0])
@@ -85,10 +85,10 @@ def draw_batches(
     on_upcoming: OnUpcoming = lambda _: None,
     is_missing: IsMissing = lambda _: True,
 ) -> Iterator[DrawnBatch]:
-    """Draw batch after batch. Raises Stopped if it is time to; no part is begun after a request.
+    """Generate batch after batch. Begin no part once a stop is requested. Raises Stopped when due.
 
     `on_upcoming` is called before each batch with the rows of the next one. Batches of a part that
-    is not missing any more are skipped.
+    is no longer missing are skipped.
     """
     is_wanted = True
     for index, batch in enumerate(batches):
@@ -102,7 +102,7 @@ def draw_batches(
         for upcoming in batches[index + 1 : index + 2]:
             on_upcoming(upcoming.rows)
         rows = batch.rows
-        while rows:  # several times, if memory runs out
+        while rows:  # repeats if memory runs out
             stop.raise_if_due(COMMIT_RESERVE_SECONDS)
             images = recovery.draw_prefix(rows)
             yield DrawnBatch(batch.part, images, rows[: len(images)])
@@ -112,14 +112,14 @@ def draw_batches(
 def judge_batches(
     drawn: Iterator[DrawnBatch], judge: JudgeImages, images_at_once: int
 ) -> Iterator[DrawnBatch]:
-    """Judge the images of each part, so many at once, however memory cut their batches."""
+    """Judge the images of each part in groups of `images_at_once`, regrouped from their batches."""
     for batch in _regroup_batches(drawn, images_at_once):
         images, seconds = judge(batch.images, batch.rows)
         yield replace(batch, images=images, seconds=batch.seconds + seconds)
 
 
 def _regroup_batches(drawn: Iterator[DrawnBatch], images_at_once: int) -> Iterator[DrawnBatch]:
-    """The images of each part in its order, so many in a batch but for the last. Waits for them."""
+    """Regroup each part's images into batches of `images_at_once`, waiting for the device."""
     pairs: list[tuple[DrawnImage, ImageRow]] = []
     seconds = StageSeconds()
     for batch in drawn:
@@ -141,7 +141,7 @@ def encode_parts(
     encode: EncodeImage,
     progress: Progress,
 ) -> Iterator[EncodedPart]:
-    """Encode and judge images, several at a time, and pack the images of each part."""
+    """Encode and judge images in parallel, and pack the images of each part."""
     encoded: list[EncodedImage] = []
     seconds = StageSeconds()
     with thread_pool(ENCODER_THREADS) as pool:
@@ -168,7 +168,7 @@ def encode_parts(
 def commit_parts(
     encoded: Iterator[EncodedPart], store: Store, progress: Progress
 ) -> Iterator[CommittedPart]:
-    """Commit part after part. Each is yielded once it is in the store for good."""
+    """Commit part after part. Yield each part once it is in the store."""
     for part in encoded:
         started = time.perf_counter()
         was_first = part.packed.commit(store)

@@ -1,4 +1,4 @@
-"""The generate step of one shard. Until run and shard are checked, nothing imports PyTorch."""
+"""The generate step of one shard. PyTorch is imported only after run and shard are checked."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,14 +16,14 @@ from imagekiln.steps.runtime.machine import limit_spinning
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 
-# Of the extra `generate`: an installation without it plans and submits.
+# In the extra `generate`: an installation without it can plan and submit.
 GENERATION_LIBRARIES = ("torch", "diffusers", "transformers")
 
 
 def require_libraries(job: Job | None = None) -> None:
-    """Raise NotInstalled if this installation cannot generate images, or those of this job.
+    """Raise NotInstalled if libraries to generate images, or those of this job, are missing.
 
-    Otherwise prepare the process for them.
+    Otherwise prepare the process for PyTorch.
     """
     require_extra("generate", GENERATION_LIBRARIES, "to generate images")
     limit_spinning()
@@ -54,9 +54,9 @@ def generate(
     age: float = 0.0,
     helps: bool = False,
 ) -> ShardStats | None:
-    """Make what is missing of one shard of the run at `uri`; return None if nothing was.
+    """Generate the missing parts of one shard of the run at `uri`; return None if there are none.
 
-    The process has spent `age` seconds before. With `helps`, it then helps late shards.
+    The process started `age` seconds ago. With `helps`, it then helps late shards.
 
     Raises BadInput if run, shard or model are not as planned, BudgetSpent if the run has spent its
     budget, TryAgain if the step was stopped or storage failed.

@@ -1,4 +1,4 @@
-"""The generate step: the missing parts of one shard are drawn, encoded and committed."""
+"""The generate step: generate, encode and commit the missing parts of one shard."""
 
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -25,11 +25,11 @@ from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.store import Store
 
 ALL_PARTS = slice(None)
-MAX_EXAMINED = 512  # shards from the last on: they are begun in about the order of their numbers
+MAX_EXAMINED = 512  # of the last shards: shards begin in about the order of their numbers
 
 
 class LazyDenoiser:
-    """The model that draws a run or a retry, with its scorers and passes."""
+    """The denoiser of a run or retry with its scorers and passes, loaded on first use."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LazyDenoiser:
         weights: WeightsCheck | None = None,
         note_device: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Load nothing yet. `note_device` is called with the device's name after loading."""
+        """Take the plan. `note_device` is called with the device's name after loading."""
         self._store = store
         self._plan = plan
         self._weights = weights
@@ -46,11 +46,11 @@ class LazyDenoiser:
         self._denoiser: Denoiser | None = None
 
     def __call__(self) -> Denoiser:
-        """The denoiser, always the same. Raises BadInput, TryAgain as `load_denoiser` does."""
+        """Load the denoiser, or return the loaded one. Raises as `load_denoiser`."""
         if self._denoiser is None:
-            import_entries(self._plan.job)  # what is missing needs no model to be refused
+            import_entries(self._plan.job)  # first: a missing function fails before the model loads
             denoiser = load_denoiser(self._plan, self._store, self._weights)
-            self._denoiser = denoiser  # to be closed, whatever follows
+            self._denoiser = denoiser  # before scorers and passes, so that `close` frees it
             denoiser.scorers = load_scorers(self._plan, denoiser.device)
             if self._plan.job.passes:
                 denoiser.passes = load_passes(self._plan, self._store, denoiser.device, denoiser)
@@ -58,7 +58,7 @@ class LazyDenoiser:
         return self._denoiser
 
     def close(self) -> None:
-        """End the denoiser's threads and free its memory, which reference cycles hold."""
+        """Stop the denoiser's threads and free its memory, which reference cycles hold."""
         if self._denoiser is not None:
             self._denoiser.close()
             self._denoiser = None
@@ -76,9 +76,10 @@ def generate_shard(
     record: Callable[[ShardStats], None] = lambda _: None,
     parts: slice = ALL_PARTS,
 ) -> ShardStats | None:
-    """Make what is missing of one shard with a model that several shards may share.
+    """Generate the missing parts of one shard; return None if there are none.
 
-    `record` is called with the statistics. `parts` are those to consider.
+    Several shards may share the denoiser. `record` is called with the statistics. Only the parts of
+    the slice `parts` are considered.
     """
     shard = read_shard(store, plan, number)[parts]
     missing = missing_parts(store, shard)
@@ -103,7 +104,7 @@ def generate_shard(
 def generate_shards(
     store: Store, plan: Plan, shards: Iterable[int], meter: Meter, stop: Stop
 ) -> None:
-    """Make these shards with one loaded model. Raises as `generate_shard` does."""
+    """Generate these shards with one loaded model. Raises as `generate_shard`."""
     with closing(LazyDenoiser(store, plan, note_device=meter.note_device)) as open_denoiser:
         for number in shards:
             generate_shard(
@@ -121,10 +122,10 @@ def generate_and_help(
     *,
     helps: bool = True,
 ) -> ShardStats | None:
-    """Make what is missing of one shard, then help late shards if `helps`.
+    """Generate the missing parts of one shard, then help late shards if `helps`.
 
-    It helps only if no shard is pending and the model is loaded. Returns the shard's own
-    statistics.
+    It helps only if no shard is pending and the model is loaded. Returns the statistics of the
+    shard alone.
     """
     stats = generate_shard(
         store,
@@ -150,9 +151,9 @@ def help_late_shards(
     meter: Meter,
     stop: Stop,
 ) -> None:
-    """Make parts of late shards with the model of shard `own`, in whose statistics they count.
+    """Generate parts of late shards, counted in the statistics of shard `own`.
 
-    Failures are only reported: the processes of those shards will meet them too.
+    Failures are only reported: the processes of the late shards will meet them too.
     """
     try:
         for late in find_late_shards(store, plan, own):
@@ -161,7 +162,7 @@ def help_late_shards(
                 continue
             sentence = f"Shard {own} is done. Its process helps with shard {late}."
             meter.progress.show_event("help", sentence)
-            # The images of late shards are in the count of their own processes.
+            # The processes of late shards count their images.
             work = ShardWork(store, plan, open_denoiser, NoProgress(), stop)
             stats, _ = work.make_parts(own, parts, lambda: stop.requested_at is None)
             meter.add_stats(replace(stats, attempts=0, helped_images=stats.images))
@@ -170,9 +171,10 @@ def help_late_shards(
 
 
 def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:
-    """Find shards that others have begun and not finished, in an order that `own` decides.
+    """Find shards that other processes have begun and not finished, in an order seeded by `own`.
 
-    Finds none while a shard is pending: its pod needs the device. Looks at the last 512 shards.
+    Looks at the last 512 shards. Finds none while a shard is pending, since its pod needs the
+    device.
     """
     last = range(max(0, len(plan.shards) - MAX_EXAMINED), len(plan.shards))
     numbers = [number for number in reversed(last) if number != own]
@@ -185,9 +187,9 @@ def find_late_shards(store: Store, plan: Plan, own: int) -> list[int]:
 
 
 def parts_to_help_with(store: Store, plan: Plan, shard: int, own: int) -> Sequence[Part]:
-    """List the missing parts of a late shard from the last on, the first one as `own` decides.
+    """List the missing parts of a late shard in reverse, from a start that is seeded by `own`.
 
-    So its own process and several helpers seldom make the same part.
+    Its process and its helpers therefore seldom generate the same part.
     """
     parts = missing_parts(store, read_shard(store, plan, shard))[::-1]
     first = random.Random(own).randrange(max(1, len(parts)))  # noqa: S311  # not a secret

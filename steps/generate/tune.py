@@ -59,13 +59,13 @@ TRIAL_PROMPT = (
     "a photograph of a lighthouse on a cliff above the sea, waves below it, "
     "clouds in the evening sun"
 )
-TRIAL_STEPS = (4, 12)  # what all steps take follows from the difference
-DRAWS = 3  # of each of the two: a busy neighbor or a low clock only slows one down
-# Below this gain in images a second, a larger batch is not worth its memory and its longer parts.
+TRIAL_STEPS = (4, 12)  # the difference gives the time of all steps
+DRAWS = 3  # timed runs of each: a busy neighbor or a low clock can only slow one down
+# Below this gain in images per second, a larger batch is not worth its memory and longer parts.
 MIN_GAIN = 0.03
-# Doublings in a row that gain too little: one alone may be noise, or a step in a kernel's tiling.
+# Consecutive doublings without enough gain: a single one may be noise or a kernel's tiling.
 PATIENCE = 2
-# Of the device's memory. The rest is for longer prompts and whatever else runs on the device.
+# Of the device's memory. The rest is for longer prompts and other processes on the device.
 MAX_MEMORY_SHARE = 0.9
 ImageSize = tuple[int, int]
 
@@ -79,9 +79,9 @@ def tune(
     report: Callable[[str], None] = lambda _: None,
     max_batch: int = MAX_BATCH_IMAGES,
 ) -> TuningResult:
-    """Find the batch size for each size in pixels, or the default size, and add it to `file`.
+    """Measure the best batch size for each image size, or the default size, and add it to `file`.
 
-    Existing entries are measured anew only with `again`. `report` is called with a line on each
+    Existing entries are measured again only with `again`. `report` is called with a line for each
     measurement. Raises BadInput if model, size or file are unusable, TryAgain if the device is
     missing or too full.
     """
@@ -97,7 +97,7 @@ def tune(
     entries = {entry.tuning_key: entry for entry in read_tuning_file_or_empty(file).entries}
     missing = [draft for draft in drafts if again or draft.tuning_key not in entries]
     if missing:
-        add_tuning_entries(file)  # or else it fails only later
+        add_tuning_entries(file)  # fail now if the file cannot be written
     denoiser = None
     for draft in missing:
         denoiser = denoiser or load_denoiser(_empty_plan(job, facts))
@@ -108,7 +108,7 @@ def tune(
 
 
 def _draft_entry(job: Job, facts: ModelFacts, device: torch.device, size: ImageSize) -> TuningEntry:
-    """An entry without what is measured. Raises BadInput if no row has this size."""
+    """Build an entry without measurements. Raises BadInput if images cannot have this size."""
     multiple = facts.size_multiple
     width, height = size
     is_multiple = width % multiple == height % multiple == 0
@@ -141,7 +141,7 @@ def _complete_entry(
     max_batch: int,
     report: Callable[[str], None],
 ) -> TuningEntry:
-    """Measure growing batches of the draft's size, and choose one."""
+    """Measure growing batches of the draft's image size, and choose the best one."""
     family = family_of(facts.pipeline)
     defaults = job.defaults
     size = f"{draft.width} x {draft.height}"
@@ -155,7 +155,7 @@ def _complete_entry(
         default_guidance(job, facts),
         defaults.sampler,
     )
-    denoiser.vae_decoder.reset()  # what did not fit at another size may fit at this one
+    denoiser.vae_decoder.reset()  # whole images may fit at this size
 
     def measure(images: int) -> BatchRate | None:
         rate = measure_batch(denoiser, parameters, images)
@@ -166,7 +166,7 @@ def _complete_entry(
     rates = measure_rates(measure, MAX_MEMORY_SHARE * (draft.gpu_gib or math.inf), largest)
     if not rates:
         raise TryAgain(f"not even one image of {size} fits in the memory of {draft.gpu}. Free it.")
-    # A single text is padded less than those of a batch, which says nothing of longer ones.
+    # A single prompt is padded less than a batch's, so its rate does not hold for longer prompts.
     best = choose_batch(rates[1:] if family.pad_to_tokens and rates[1:] else rates)
     measured = {
         "batch": best.batch,
@@ -180,10 +180,10 @@ def _complete_entry(
 def measure_rates(
     measure: Callable[[int], BatchRate | None], memory_gib: float, max_size: int
 ) -> list[BatchRate]:
-    """Measure batches of 1, 2, 4... up to `max_size`, until they gain nothing or do not fit.
+    """Measure batches of 1, 2, 4... images up to `max_size`, until throughput saturates.
 
-    `measure` returns None for a batch that does not fit. One that takes more than `memory_gib` is
-    left out, unless it is a single image.
+    Stops at a batch that does not fit, for which `measure` returns None, or that takes more than
+    `memory_gib`, unless it is a single image.
     """
     rates: list[BatchRate] = []
     size = 1
@@ -200,17 +200,17 @@ def measure_rates(
 
 
 def choose_batch(rates: Sequence[BatchRate]) -> BatchRate:
-    """The smallest batch that is about as fast as the fastest."""
+    """Choose the smallest batch that is about as fast as the fastest."""
     enough = (1 - MIN_GAIN) * max(rate.images_per_second for rate in rates)
     return next(rate for rate in rates if rate.images_per_second >= enough)
 
 
 def measure_batch(denoiser: Denoiser, parameters: ImageParameters, images: int) -> BatchRate | None:
-    """The rate of a batch with all its steps; None if it does not fit in memory."""
+    """Measure the rate of a batch with all its steps; None if it does not fit in memory."""
     few, many = (min(steps, parameters.steps) for steps in TRIAL_STEPS)
     try:
         reset_peak(denoiser.device)
-        _draw(denoiser, parameters, images, few)  # compiles, chooses kernels, encodes the text
+        _draw(denoiser, parameters, images, few)  # compiles, chooses kernels, encodes the prompt
         short = min(_draw(denoiser, parameters, images, few) for _ in range(DRAWS))
         long = min(_draw(denoiser, parameters, images, many) for _ in range(DRAWS))
     except KilnError:
@@ -235,18 +235,18 @@ def measure_batch(denoiser: Denoiser, parameters: ImageParameters, images: int) 
 
 
 def _draw(denoiser: Denoiser, parameters: ImageParameters, images: int, steps: int) -> float:
-    """Draw a batch of so few steps; the seconds that it took."""
+    """Generate a batch with `steps` steps and return the seconds it took."""
     rows = [
         ImageRow(index, f"{index:032x}", replace(parameters, seed=index, steps=steps))
         for index in range(images)
     ]
     started = synchronized_time(denoiser.device)
-    list(denoiser.draw(rows, len(rows), lambda: None))  # waits for images that are still drawn
+    list(denoiser.draw(rows, len(rows), lambda: None))  # waits for pending images
     return synchronized_time(denoiser.device) - started
 
 
 def _empty_plan(job: Job, facts: ModelFacts) -> Plan:
-    """A plan without images, for what loads the model by a plan."""
+    """Build a plan without images, to load the model with."""
     return Plan(
         PLAN_SCHEMA_VERSION,
         "tune",

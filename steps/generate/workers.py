@@ -1,11 +1,10 @@
-"""Several worker processes, each with a GPU of its own or a share of the CPU, make one run.
+"""Generate a run with several worker processes, one for each GPU or share of the CPU.
 
-One loop gives each worker its next unit of work. If a worker is lost, another makes what is missing
-of its unit.
+One loop gives each worker its next unit of work. If a worker is lost, another completes its unit.
 
-`ProcessPoolExecutor` would not do: it ends all processes with one that is killed, gives none an
-environment of its own nor a signal, lets them outlive a parent that is killed, and runs a user's
-script again that calls us without a guard.
+`ProcessPoolExecutor` does not fit: one killed process breaks its whole pool, it cannot set a
+process's environment or signal it, its processes outlive a killed parent, and it reruns a user's
+script that lacks a `__main__` guard.
 """
 
 import os
@@ -41,12 +40,12 @@ from imagekiln.steps.runtime.machine import (
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop, Stopped, stop_on_signals
 
-MAX_ATTEMPTS = 3  # of a unit: after that, it may be what ends its workers
+MAX_ATTEMPTS = 3  # of a unit, which may itself be what crashes the workers
 POLL_SECONDS = 0.2
 PARENT_CHECK_SECONDS = 0.5
-END_SECONDS = GRACE_SECONDS + 5.0  # for a worker to end in, once it was asked to
+END_SECONDS = GRACE_SECONDS + 5.0  # for a worker to end after it was asked to
 END_AFTER_PART_SIGNAL = SIGUSR1
-# With the path of this process, as multiprocessing does it: checks of the user's are found alike.
+# With `sys.path` of this process, as in multiprocessing, so that the user's checks can be imported.
 WORKER_CODE = (
     "import sys; sys.path[:] = {path!r}; "
     "from imagekiln.steps.generate.workers import run_worker; run_worker({descriptor})"
@@ -56,7 +55,7 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
-    """Parts of one shard, from `first_part` to before `end_part`."""
+    """A range of parts of one shard, from `first_part` to before `end_part`."""
 
     shard: int
     first_part: int
@@ -64,15 +63,15 @@ class WorkUnit:
 
     @property
     def parts(self) -> slice:
-        """The parts as a slice of all parts of the shard."""
+        """The range as a slice of the shard's parts."""
         return slice(self.first_part, self.end_part)
 
 
 def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
-    """Choose the workers of a run: one for each of `gpus` GPUs, or of all that are visible.
+    """Return the environment variables of each worker: one worker for each of `gpus` GPUs.
 
-    Each is given by the variables in which it differs. On the CPU, there is one by default. Raises
-    BadInput if the device cannot be used, or there are not so many.
+    By default, uses all visible GPUs, or one worker on the CPU. Raises BadInput if the device
+    cannot be used or there are fewer GPUs.
     """
     if job.device == "cpu":
         return _share_cpus([{}] * (gpus or 1))
@@ -89,12 +88,12 @@ def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
 
 
 def gpu_environments(names: Sequence[str]) -> list[dict[str, str]]:
-    """Give each worker one of these GPUs."""
+    """Return the environment variables of one worker for each of these GPUs."""
     return _share_cpus([{VISIBLE_DEVICES_VARIABLE: name} for name in names])
 
 
 def _visible_gpus(device: str) -> list[str]:
-    # Imported only here: torch takes seconds, and knows what CUDA, ROCm and drivers make of it.
+    # Imported here, since torch takes seconds. It knows how CUDA and ROCm read the variables.
     from imagekiln.steps.generate.diffusion.device import choose_kind, find_gpus
 
     try:
@@ -120,7 +119,7 @@ def make_shards(
     progress: Progress,
     stop: Stop,
 ) -> None:
-    """Make what is missing of the shards with a worker process for each environment.
+    """Generate the missing parts of the shards with a worker process for each environment.
 
     Raises BadInput if the run cannot be made, TryAgain if it was stopped or images are missing.
     """
@@ -135,9 +134,9 @@ def make_shards(
 
 
 def split_work(plan: Plan, shards: Iterable[int], workers: int) -> list[WorkUnit]:
-    """Split these shards into units: whole shards while there are many, then fewer parts.
+    """Split these shards into units: whole shards at first, then ever fewer parts.
 
-    So all workers end at about the same time.
+    All workers therefore finish at about the same time.
     """
     part_counts = {shard: plan.part_count(shard) for shard in shards}
     left = sum(part_counts.values())
@@ -154,7 +153,7 @@ def split_work(plan: Plan, shards: Iterable[int], workers: int) -> list[WorkUnit
 
 @dataclass(slots=True)
 class _Worker:
-    """A process, the unit that it makes, and the failure that it reported."""
+    """A worker process, its current unit, and the failure that it reported."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -168,7 +167,7 @@ class _Worker:
             self.connection.send(message)
 
     def end(self) -> str:
-        """Let the process end, and return why it ended."""
+        """Wait for the process to end, or kill it. Return the reason it ended."""
         self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(END_SECONDS)
@@ -192,14 +191,14 @@ def _start_worker(number: int, environment: Environment) -> _Worker:
             env={**os.environ, **environment},
             pass_fds=[descriptor],
             stdin=subprocess.DEVNULL,
-            stdout=2,  # what a library prints is no result of ours
-            start_new_session=True,  # so that Ctrl-C reaches it only from us
+            stdout=2,  # stdout is for results, not for what libraries print
+            start_new_session=True,  # Ctrl-C reaches it only through this process
         )
     return _Worker(name, process, ours)
 
 
 class _WorkerPool:
-    """The workers, the units that none of them has made, and what they report."""
+    """The workers of a run and the units that are left for them."""
 
     def __init__(self, address: str, units: Sequence[WorkUnit], meter: Meter, stop: Stop) -> None:
         self._address = address
@@ -214,7 +213,7 @@ class _WorkerPool:
         self._reason = ""
 
     def make_all(self, environments: Sequence[Environment]) -> None:
-        """Make all units. If one worker fails, the others may commit the part that they are at."""
+        """Generate all units. If one worker fails, the others may commit their current part."""
         try:
             for number, environment in enumerate(environments[: len(self._left)], 1):
                 worker = _start_worker(number, environment)
@@ -239,7 +238,7 @@ class _WorkerPool:
         raise TryAgain(f"{self._address}: {reason}. Run the same command again to resume.")
 
     def _assign_units(self) -> bool:
-        """Give units to workers that have none; return whether any worker has one."""
+        """Give units to idle workers; return whether any worker is busy."""
         for worker in self._workers:
             if worker.unit is None and self._left and self._last_signal is None:
                 worker.unit = self._left.pop(0)
@@ -247,7 +246,7 @@ class _WorkerPool:
         return any(worker.unit is not None for worker in self._workers)
 
     def _receive(self) -> None:
-        """Take a message of each worker that sent one."""
+        """Receive and handle one message from each worker that sent any."""
         ready = wait([worker.connection for worker in self._workers], POLL_SECONDS)
         for worker in [*self._workers]:
             if worker.connection not in ready:
@@ -275,7 +274,7 @@ class _WorkerPool:
                 getattr(self._meter.progress, method)(images)
 
     def _record(self, stats: ShardStats) -> None:
-        """Add a unit's statistics to its shard's. All units of this command are one attempt."""
+        """Add a unit's statistics to its shard's. All units of a shard count as one attempt."""
         self._meter.note_device(stats.device)
         if stats.shard in self._shards_with_stats:
             stats = replace(stats, attempts=0)
@@ -283,7 +282,7 @@ class _WorkerPool:
         self._meter.add_stats(stats)
 
     def _lose(self, worker: _Worker) -> None:
-        """Leave the unit of a worker that has ended to others."""
+        """Remove a worker that has ended, and put its unit back unless it was lost too often."""
         self._workers.remove(worker)
         self._reason = worker.end()
         if worker.unit is None:
@@ -298,7 +297,7 @@ class _WorkerPool:
             self._meter.progress.show_event("worker_lost", sentence)
 
     def _pass_on_stop(self) -> None:
-        """Ask the workers to end as this process was asked, and end them after their time."""
+        """Forward a stop request to the workers, and kill them after their grace period."""
         requested_at = self._stop.requested_at
         if requested_at is None:
             return
@@ -310,7 +309,7 @@ class _WorkerPool:
             self._signal_all(SIGKILL)
 
     def _signal_all(self, number: Signals) -> None:
-        """Signal all workers, once. None gets another unit."""
+        """Send a signal to all workers, once. They get no more units."""
         if number == self._last_signal:
             return
         self._last_signal = number
@@ -319,9 +318,9 @@ class _WorkerPool:
 
 
 def run_worker(file_descriptor: int) -> None:
-    """Work over the inherited connection until nothing is left or the other process is gone.
+    """Generate the units received over the inherited connection until it closes.
 
-    The run comes first, then unit after unit. Finished units and a fatal error are sent back.
+    The first message is the run's address. Finished units and fatal errors are sent back.
     """
     os.set_inheritable(file_descriptor, False)
     silence_libraries()
@@ -339,7 +338,7 @@ def run_worker(file_descriptor: int) -> None:
             return
         except KilnError as error:
             reports.send(error)
-        except Exception:  # noqa: BLE001  # the other process reports it, once for all workers
+        except Exception:  # noqa: BLE001  # the parent reports it, once for all workers
             reports.send(RuntimeError(traceback.format_exc()))
 
 
@@ -372,13 +371,13 @@ def _make_units(connection: Connection, reports: "_Reports", stop: Stop) -> None
 
 
 def _units(connection: Connection, stop: Stop) -> Iterator[WorkUnit]:
-    with suppress(EOFError, OSError):  # no more is wanted, or the other process has ended
+    with suppress(EOFError, OSError):  # no units are left, or the parent has ended
         while stop.requested_at is None:
             yield connection.recv()
 
 
 class _Reports(Progress):
-    """Calls of the other process's progress, from any thread; dropped if nobody listens."""
+    """Progress that is sent to the parent process, from any thread; dropped if it has ended."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

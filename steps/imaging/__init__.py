@@ -1,4 +1,4 @@
-"""Pixels to image files and back, what a file says of itself, and measures of pixels.
+"""Image codecs, metadata and signatures of image files, and measures of pixels.
 
 Imports `job` and what is below it.
 """

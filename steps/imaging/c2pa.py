@@ -1,6 +1,6 @@
-"""C2PA: a signature in each image, by which anybody can verify who made it, and that a model did.
+"""Sign images by C2PA, so that anybody can verify the signer, and that a model made them.
 
-Signing needs no network. No two signatures are alike, so the same image signed twice has other
+Signing needs no network. Signatures differ each time, so the same image signed twice has different
 bytes.
 """
 
@@ -28,10 +28,13 @@ NOT_INSTALLED = (
 
 
 class C2paSigner:
-    """Signs the bytes of images. May be called from several threads at once."""
+    """Signs encoded images. Thread-safe."""
 
     def __init__(self, settings: C2paSettings, encoding: Encoding) -> None:
-        """Read certificate and key, and sign a small image. Raises BadInput if that fails."""
+        """Read certificate and key, and sign a small image to test them.
+
+        Raises BadInput if that fails, NotInstalled without the library c2pa.
+        """
         if find_spec("c2pa") is None:
             raise NotInstalled(NOT_INSTALLED)
         self._c2pa = import_module("c2pa")
@@ -47,7 +50,7 @@ class C2paSigner:
         self._context = self._open_context(chain, key, verify=False)
 
     def __call__(self, content: bytes) -> bytes:
-        """The image with its signature. Raises BadInput if the certificate no longer signs."""
+        """Sign the image file `content`. Raises BadInput if the certificate no longer works."""
         signed = io.BytesIO()
         try:
             with self._c2pa.Builder(_c2pa_manifest(), self._context) as builder:
@@ -76,7 +79,7 @@ class C2paSigner:
 
 
 def _key_algorithm(content: bytes) -> bytes:
-    """The algorithm of a private key. Raises ValueError or LookupError if none signs with it."""
+    """Return a private key's algorithm. Raises ValueError, LookupError if it is not supported."""
     # Comes with c2pa, which is an extra.
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -93,7 +96,7 @@ def _key_algorithm(content: bytes) -> bytes:
 
 
 def _read_secret(setting: str, reference: str) -> bytes:
-    """The content of the file, or of the variable, that the setting refers to."""
+    """Read the file or environment variable that the setting refers to."""
     if not reference.startswith(ENVIRONMENT_REFERENCE):
         with translate_errors(f"c2pa.{setting}: {reference}"):
             return Path(reference).read_bytes()
@@ -105,7 +108,7 @@ def _read_secret(setting: str, reference: str) -> bytes:
 
 
 def _c2pa_manifest() -> str:
-    """The signed statement: a model made this, with Imagekiln. No prompt, no model."""
+    """Build the signed manifest: made by a model with Imagekiln. It has no prompt and no model."""
     name, _, version = program_version().partition(" ")
     generator = {"name": name}
     if version:

@@ -1,4 +1,4 @@
-"""Pixels to image files and back. The same pixels and metadata give the same bytes."""
+"""Encode and decode image files. The same pixels and metadata give the same bytes."""
 
 import hashlib
 import io
@@ -24,12 +24,12 @@ STORED_FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_DECODED_PIXELS = 4096 * 4096
 JPEG_MAGIC = b"\xff\xd8"
 JPEG_SCAN_MARKER = b"\xff\xda"
-MAX_JPEG_SCANS = 500  # of thumbnails in the file too; encoders write some ten
+MAX_JPEG_SCANS = 500  # including embedded thumbnails; encoders write about ten
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedMetadata:
-    """Metadata of a file beside the pixels: the text `parameters`, and an XMP packet."""
+    """Metadata of an image file: the text `parameters`, and an XMP packet."""
 
     parameters: str | None = None
     xmp: bytes | None = None
@@ -39,7 +39,7 @@ NO_METADATA = EmbeddedMetadata()
 
 
 def encode_image(rgb: RGB, encoding: Encoding, metadata: EmbeddedMetadata = NO_METADATA) -> bytes:
-    """RGB uint8 (height, width, 3) as a file of that encoding."""
+    """Encode RGB uint8 (height, width, 3) to a file of that encoding."""
     image = Pillow.fromarray(rgb)
     file = io.BytesIO()
     match encoding:
@@ -68,9 +68,9 @@ def encode_image(rgb: RGB, encoding: Encoding, metadata: EmbeddedMetadata = NO_M
 def decode_image(
     content: bytes, size: tuple[int, int] | None = None, most: int = MAX_DECODED_PIXELS
 ) -> RGB:
-    """The pixels of a stored image of this width and height, or else of at most `most` pixels.
+    """Decode a stored image of the width and height `size`, or else of at most `most` pixels.
 
-    Raises OSError or ValueError if it is not such an image, before it takes memory for pixels.
+    Raises OSError or ValueError if it is no such image, before allocating memory for pixels.
     """
     try:
         with Pillow.open(io.BytesIO(content), formats=STORED_FORMATS) as image:
@@ -79,21 +79,21 @@ def decode_image(
             return np.asarray(image.convert("RGB"))
     except (OSError, ValueError, MemoryError):
         raise
-    except Exception as error:  # somebody else's file can make a decoder raise anything
+    except Exception as error:  # an untrusted file can make a decoder raise anything
         raise ValueError(str(error)) from error
 
 
 def require_few_scans(content: bytes) -> None:
-    """Raise ValueError if a JPEG goes over its pixels again and again.
+    """Raise ValueError if a JPEG has too many scans.
 
-    A scan that changes nothing is some ten bytes long, and takes time for each pixel.
+    A scan that changes nothing is about ten bytes long, but takes time for each pixel.
     """
     if content.startswith(JPEG_MAGIC) and content.count(JPEG_SCAN_MARKER) > MAX_JPEG_SCANS:
         raise ValueError(f"it has more than {MAX_JPEG_SCANS} scans")
 
 
 def encode_thumbnail(rgb: RGB, side: int) -> bytes:
-    """The image as a JPEG of at most `side` pixels in width and height."""
+    """Encode the image as a JPEG of at most `side` pixels in width and height."""
     image = Pillow.fromarray(rgb)
     image.thumbnail((side, side))
     file = io.BytesIO()
@@ -102,7 +102,7 @@ def encode_thumbnail(rgb: RGB, side: int) -> bytes:
 
 
 def hash_pixels(rgb: RGB) -> str:
-    """SHA-256 of the pixels alone, row by row, whatever the encoding."""
+    """Compute the SHA-256 of the pixels, row by row, which does not depend on the encoding."""
     return hashlib.sha256(np.ascontiguousarray(rgb).tobytes()).hexdigest()
 
 
@@ -118,7 +118,7 @@ def _exif_and_xmp(metadata: EmbeddedMetadata) -> dict[str, bytes]:
 def _png_info(metadata: EmbeddedMetadata) -> PngInfo:
     info = PngInfo()
     if metadata.parameters is not None:
-        # Latin-1 if that has all the characters, else UTF-8.
+        # Pillow writes Latin-1 if possible, else UTF-8.
         info.add_text(PARAMETERS_KEYWORD, metadata.parameters)
     if metadata.xmp is not None:
         info.add_itxt(XMP_KEYWORD, metadata.xmp.decode())

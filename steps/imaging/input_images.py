@@ -1,4 +1,4 @@
-"""Images of the input: whether an untrusted file can be used, and its pixels upright."""
+"""Check untrusted input images, and decode them upright."""
 
 import io
 from typing import Literal
@@ -10,14 +10,14 @@ from PIL import ImageOps, UnidentifiedImageError
 from imagekiln.steps.imaging.codecs import require_few_scans
 from imagekiln.steps.runtime.concurrency import ByteBudget
 
-# No other decoder of Pillow's ever gets the bytes.
+# Pillow's other decoders never get the bytes.
 INPUT_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
 ImageRejectionReason = Literal["place", "missing", "bytes", "format", "pixels", "damaged"]
 MAX_INPUT_BYTES = 32 * 2**20
 MAX_INPUT_PIXELS = 8192 * 8192
-# Of decoded pixels at a time, whatever the number of threads.
+# Of decoded pixels at a time, in all threads together.
 DECODE_BUDGET_BYTES = 2**29
-# At its peak: RGBA as decoded, upright, over white, and the result.
+# At the peak: RGBA as decoded, rotated, composited on white, and the result.
 DECODE_BYTES_PER_PIXEL = 20
 WHITE = (255, 255, 255, 255)
 
@@ -32,10 +32,10 @@ class RejectedImage(Exception):
 
 
 class ImageInspector:
-    """Judges files by their size and format. Its threads share memory to decode in."""
+    """Checks input images by decoding them. Calls from several threads share a memory budget."""
 
     def __init__(self) -> None:
-        """Begin with all memory free."""
+        """Create the memory budget."""
         self._memory = ByteBudget(DECODE_BUDGET_BYTES)
 
     def inspect(self, content: bytes) -> None:
@@ -64,15 +64,15 @@ class ImageInspector:
 
 
 def open_input_image(content: bytes) -> Pillow.Image:
-    """The image in a file that was inspected, RGB and upright. Raises what decoding raises."""
+    """Decode an inspected file to upright RGB. Raises any error of decoding."""
     with Pillow.open(io.BytesIO(content), formats=INPUT_IMAGE_FORMATS) as image:
         return to_upright_rgb(image)
 
 
 def to_upright_rgb(image: Pillow.Image) -> Pillow.Image:
-    """The image as a viewer shows it, in RGB: rotated by its EXIF, and over white."""
+    """Convert an image to RGB as a viewer shows it: rotated by its EXIF, on white."""
     upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I"):  # 16 bits of gray, of which `convert` would keep the lowest
+    if upright.mode.startswith("I"):  # 16-bit gray, of which `convert` would keep the low bits
         upright = Pillow.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
     if not upright.has_transparency_data:
         return upright.convert("RGB")
@@ -82,7 +82,7 @@ def to_upright_rgb(image: Pillow.Image) -> Pillow.Image:
 
 
 def resize_to_cover(image: Pillow.Image, width: int, height: int) -> Pillow.Image:
-    """The image scaled to cover this size and cropped around its center; unchanged if it fits."""
+    """Scale the image to cover this size and crop its center; unchanged if it has this size."""
     if image.size == (width, height):
         return image
     return ImageOps.fit(image, (width, height), Pillow.Resampling.LANCZOS)

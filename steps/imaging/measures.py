@@ -1,8 +1,8 @@
-"""Measures of pixels: of one image, and how two differ.
+"""Measures of pixels: of one image, and of the difference between two.
 
-But for sharpness, an image is measured on a copy that is reduced by a whole factor until neither
-side exceeds 256 pixels. Sums are of whole numbers, so that the same pixels give the same figures on
-any machine.
+Except for sharpness, measures use a copy that is reduced by a whole factor until neither side
+exceeds 256 pixels. Sums are of integers, so that the same pixels give the same figures on any
+machine.
 """
 
 import math
@@ -17,7 +17,7 @@ from imagekiln.steps.imaging.codecs import RGB
 MAX_MEASURED_SIDE = 256
 CHANNEL_LEVELS = 256
 VIVID_VALUE = 230  # of 255: 0.9
-# A saturation of 0.9 or more: the least channel is at most a tenth of the greatest.
+# A saturation of at least 0.9: the lowest channel is at most a tenth of the highest.
 VIVID_CHANNEL_RATIO = 10
 PHASH_SIDE = 32
 PHASH_FREQUENCIES = 8
@@ -26,7 +26,7 @@ COSINE_SCALE = 1 << 14  # keeps sums far below 2^63
 
 @dataclass(frozen=True, slots=True)
 class ImageMeasures:
-    """Contrast from 0 to 0.5, saturation from 0 to 1, and the hash as a signed 64-bit number."""
+    """Contrast from 0 to 0.5, saturation from 0 to 1, and the perceptual hash, a signed int64."""
 
     contrast: float
     saturation: float
@@ -57,10 +57,10 @@ def measure_image(rgb: RGB) -> ImageMeasures:
 
 
 def measure_sharpness(rgb: RGB) -> float:
-    """The variance of the Laplacian of RGB uint8 (height, width, 3), as luma of 0 to 255.
+    """Compute the variance of the Laplacian of RGB uint8 (height, width, 3), as luma of 0 to 255.
 
-    As in J. L. Pech-Pacheco et al., "Diatom autofocusing in brightfield microscopy": high for
-    steep edges and noise. It is measured on all pixels: reducing an image would sharpen it.
+    It follows J. L. Pech-Pacheco et al., "Diatom autofocusing in brightfield microscopy", and is
+    high for steep edges and noise. It uses all pixels, since reducing an image would sharpen it.
     """
     luma = np.asarray(Pillow.fromarray(rgb).convert("L"), dtype=np.int16)
     padded = np.pad(luma, 1, mode="edge")
@@ -72,7 +72,7 @@ def measure_sharpness(rgb: RGB) -> float:
 
 
 def compare_pixels(one: RGB, other: RGB) -> PixelDifference:
-    """Compare images of one size."""
+    """Compare the pixels of two images of the same size."""
     difference = np.abs(one.astype(np.int16) - other.astype(np.int16))
     squares = np.square(difference, dtype=np.float64)
     rms = math.sqrt(float(squares.mean()))
@@ -85,7 +85,7 @@ def compare_pixels(one: RGB, other: RGB) -> PixelDifference:
 
 
 def resize_like(image: RGB, reference: RGB) -> RGB:
-    """The image in the size of another one."""
+    """Resize an image to the size of another."""
     if image.shape == reference.shape:
         return image
     height, width, _ = reference.shape
@@ -95,9 +95,9 @@ def resize_like(image: RGB, reference: RGB) -> RGB:
 
 
 def _low_frequency_cosines() -> npt.NDArray[np.int64]:
-    """The lowest frequencies of the discrete cosine transform, (8, 32), as whole numbers.
+    """Build the lowest frequencies of the discrete cosine transform, (8, 32), as integers.
 
-    The right half mirrors the left one, so that symmetry cancels out exactly.
+    The right half mirrors the left one, so that symmetric images cancel out exactly.
     """
     frequencies = np.arange(PHASH_FREQUENCIES).reshape(-1, 1)
     positions = np.arange(PHASH_SIDE // 2)
@@ -116,7 +116,7 @@ LOW_FREQUENCY_COSINES = _low_frequency_cosines()
 
 
 def perceptual_hash(gray: Pillow.Image) -> int:
-    """The hash of an image in mode L, of any size, as a signed 64-bit number."""
+    """Compute the hash of an image in mode L, of any size, as a signed 64-bit integer."""
     small = gray.resize((PHASH_SIDE, PHASH_SIDE), Pillow.Resampling.LANCZOS)
     pixels = np.asarray(small, dtype=np.int64)
     transform = LOW_FREQUENCY_COSINES @ pixels @ LOW_FREQUENCY_COSINES.T
@@ -130,10 +130,10 @@ def perceptual_hash(gray: Pillow.Image) -> int:
 
 
 def _contrast(image: Pillow.Image) -> float:
-    """RMS contrast, as in E. Peli, "Contrast in complex images", of the three color channels.
+    """Compute the RMS contrast of E. Peli, "Contrast in complex images", of three color channels.
 
-    It is the root of their mean variance, each from 0 to 1. Of gray pixels it is that of luma;
-    unlike luma, it tells apart colors of the same brightness.
+    It is the root of the mean variance of the channels, from 0 to 1 each. For gray pixels it equals
+    the contrast of luma. Unlike luma, it distinguishes colors of the same brightness.
     """
     pixels = image.width * image.height
     counts = image.histogram()
@@ -146,7 +146,7 @@ def _contrast(image: Pillow.Image) -> float:
 
 
 def _scaled_variance(counts: list[int]) -> int:
-    """The variance of one channel, times the square of the number of pixels."""
+    """Compute the variance of one channel, times the square of the number of pixels."""
     total = 0
     squares = 0
     for value, count in enumerate(counts):
@@ -156,8 +156,8 @@ def _scaled_variance(counts: list[int]) -> int:
 
 
 def _saturation(image: Pillow.Image) -> float:
-    """The share of pixels whose saturation and value, as in HSV, are both at least 0.9."""
-    # Channel by channel: numpy's max and min along an axis of three take sixty times as long.
+    """Compute the share of pixels whose saturation and value in HSV are both at least 0.9."""
+    # By channel, since numpy's max and min along an axis of length 3 take sixty times as long.
     red, green, blue = (np.asarray(channel) for channel in image.split())
     greatest = np.maximum(np.maximum(red, green), blue)
     least = np.minimum(np.minimum(red, green), blue)

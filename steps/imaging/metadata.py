@@ -1,11 +1,11 @@
-"""Metadata of an image file: a text in EXIF, and in XMP that AI made it."""
+"""Metadata of an image file: its parameters in EXIF, and a statement in XMP that AI made it."""
 
 import struct
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-# The text is in the EXIF tag `UserComment`, where programs look for it in files that have no text
-# chunks. Big-endian, with the text as UTF-16 of that byte order, which some readers presume.
+# The parameters are in the EXIF tag `UserComment`, which programs read in files without text
+# chunks. Big-endian, with UTF-16 in the same byte order, which some readers assume.
 EXIF_HEADER = b"Exif\0\0"
 TIFF_HEADER = b"MM\0\x2a" + struct.pack(">I", 8)
 UNICODE_PREFIX = b"UNICODE\0"
@@ -14,7 +14,7 @@ USER_COMMENT_TAG = 0x9286
 TYPE_LONG = 4
 TYPE_UNDEFINED = 7
 IFD_BYTES = 18  # of a directory with one entry
-MAX_EXIF_BYTES = 65_533  # what one segment of a JPEG has room for
+MAX_EXIF_BYTES = 65_533  # in one segment of a JPEG
 MAX_COMMENT_UNITS = (
     MAX_EXIF_BYTES - len(EXIF_HEADER) - len(TIFF_HEADER) - 2 * IFD_BYTES - len(UNICODE_PREFIX)
 ) // 2
@@ -32,7 +32,7 @@ AI_XMP_PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
 
 
 def exif_user_comment(text: str) -> bytes:
-    """EXIF with this text and nothing else. A JPEG has room for MAX_COMMENT_UNITS of UTF-16."""
+    """Build EXIF with only this comment. In a JPEG, it may have MAX_COMMENT_UNITS of UTF-16."""
     content = UNICODE_PREFIX + text.encode("utf-16-be")
     sub_ifd_offset = len(TIFF_HEADER) + IFD_BYTES
     comment_offset = sub_ifd_offset + IFD_BYTES
@@ -49,7 +49,7 @@ def exif_user_comment(text: str) -> bytes:
 
 @cache
 def program_version() -> str:
-    """Imagekiln, with its version if it is installed."""
+    """Return `Imagekiln` with its version, if it is installed."""
     try:
         return f"Imagekiln {version('imagekiln')}"
     except PackageNotFoundError:

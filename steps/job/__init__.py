@@ -1,6 +1,6 @@
-"""Settings of a job and columns of a prompt row, each with its bounds.
+"""Settings of a job and columns of a prompt row, with their bounds.
 
-It reads job and tuning files, and has the messages for mistakes in them.
+This package reads job and tuning files, and reports mistakes in them.
 
 Imports `storage` and what is below it.
 """

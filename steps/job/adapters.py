@@ -1,4 +1,4 @@
-"""The networks that a job adds to its model, and the files of each."""
+"""Settings of networks that a job adds to its model: LoRAs, ControlNet and IP-Adapter."""
 
 from typing import Annotated, ClassVar
 
@@ -19,7 +19,7 @@ AdapterName = Annotated[
 
 
 class LoraSettings(HubReference):
-    """One LoRA: a change of the model's weights, in one safetensors file."""
+    """A LoRA in one safetensors file."""
 
     id: Location = Field(
         description="A safetensors file, a folder that holds one, or a hub id such as org/name."
@@ -30,7 +30,7 @@ class LoraSettings(HubReference):
 
 
 class ControlNetSettings(HubReference):
-    """A ControlNet, which draws after a row's control_image."""
+    """A ControlNet, conditioned on the row's control_image."""
 
     setting_path: ClassVar[str] = "model.controlnet"
     weight_patterns: ClassVar[tuple[str, ...]] = ("*.safetensors",)
@@ -41,7 +41,7 @@ class ControlNetSettings(HubReference):
 
 
 class IpAdapterSettings(HubReference):
-    """An IP-Adapter, which draws in the manner of a row's reference_image."""
+    """An IP-Adapter, which takes the row's reference_image as an image prompt."""
 
     setting_path: ClassVar[str] = "model.ip_adapter"
 
@@ -58,15 +58,15 @@ class IpAdapterSettings(HubReference):
 
     @property
     def image_encoder(self) -> str:
-        """The folder of the image encoder, beside the adapter as in h94/IP-Adapter."""
-        # There, adapters of several folders share one ViT-H encoder.
+        """Folder of the image encoder, in the layout of h94/IP-Adapter."""
+        # In this layout, adapters of several folders share one ViT-H encoder.
         shares = self.subfolder and "vit-h" in self.weight_name
         folder = SHARED_ENCODER_FOLDER if shares else self.subfolder
         return f"{folder}/image_encoder" if folder else "image_encoder"
 
     @property
     def weight_patterns(self) -> tuple[str, ...]:
-        """The files that must exist."""
+        """Patterns of the files that must exist."""
         adapter = self.weight_name
         if self.subfolder:
             adapter = f"{self.subfolder}/{adapter}"

@@ -1,15 +1,18 @@
-"""The columns of a prompt row: what each holds, what it decides, and which values are accepted.
+"""Columns of a prompt row: their types, their bounds, and their role in image ids and batches.
 
-To add a column, list it at the end of `PROMPT_COLUMNS`. `identity` is `optional` if it decides
-pixels: rows without a value then keep their image ids. `in_shape` is True if all images of a batch
-must share the value. Then follow a column that is like it, such as `strength`: `ColumnNames` and
-`RowDefaults` (both with `exclude_if`, so that run ids stay), `steps/plan/image_sql.py`,
-`steps/plan/rules.py`, `ImageGroup` (`steps/plan/catalog.py`), `ImageParameters` and `BatchShape`
-(`steps/runs/image.py`), `ImageSpec` (`steps/checks.py`),
-`steps/generate/diffusion/pipeline_inputs.py`, and docs/job.md. Let its default be None: any other
-gives every image another id. Give values that draw the same pixels one form in SQL (-0.0 becomes
-0.0), or one image has two ids. `tests/steps/job/test_columns.py` and
-`tests/steps/plan/test_rules.py` find most of what was forgotten.
+To add a column, append it to `PROMPT_COLUMNS`. Set `identity` to `optional` if it changes pixels,
+so that rows without a value keep their image ids. Set `in_shape` if all images of a batch must
+share the value. Then follow `guidance_rescale` through: `ColumnNames` and `RowDefaults` (both with
+`exclude_if`, to keep run ids), `steps/plan/image_sql.py`, `steps/plan/rules.py`, `ImageGroup`
+(`steps/plan/catalog.py`), `ImageParameters` and `BatchShape` (`steps/runs/image.py`), `ImageSpec`
+(`steps/checks.py`), `pipeline_inputs.py` and `code_shape` (`steps/generate/diffusion`), docs/job.md
+and docs/dataset.md. What a pipeline takes is in `CallSignature` (`steps/models/families.py`), which
+`make pipeline-calls` writes.
+
+Its default must be None, since any other default changes the ids of all images. Reject values
+without effect, and normalize values that generate the same pixels in SQL (-0.0 becomes 0.0), or one
+image has two ids. `tests/steps/job/test_columns.py` and `tests/steps/plan/test_rules.py` find most
+omissions.
 """
 
 from collections.abc import Mapping
@@ -17,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 ColumnKind = Literal["text", "integer", "number", "image"]
-# Whether a column is part of an image's id: always, only if it has a value, or not at all.
+# When a column is part of an image's id: always, only if it has a value, or never.
 Identity = Literal["always", "optional", "never"]
 
 MAX_IMAGES_PER_ROW = 10_000
@@ -29,7 +32,7 @@ MAX_PROMPT_CHARS = 4000
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The smallest and the largest value that a row may have."""
+    """Inclusive bounds of a column's values."""
 
     lowest: int
     highest: int
@@ -46,8 +49,8 @@ SEED = Bounds(0, MAX_SEED - MAX_IMAGES_PER_ROW)  # seed + image index must not e
 class Column:
     """A column of a prompt row.
 
-    `in_shape`: all images of a batch have the same value. `bounds`: the accepted range, if
-    it does not depend on the job.
+    With `in_shape`, all images of a batch have the same value. `bounds` is the accepted range,
+    unless it depends on the job.
     """
 
     name: str
@@ -57,7 +60,7 @@ class Column:
     bounds: Bounds | None = None
 
 
-# In the order in which image rows list them, and in which unreadable values are reported.
+# In the order of image rows, and of reports on unreadable values.
 PROMPT_COLUMNS = (
     Column("prompt", "text"),
     Column("id", "text", identity="never"),
@@ -79,12 +82,12 @@ PROMPT_COLUMNS = (
         "guidance_rescale", "number", identity="optional", in_shape=True, bounds=GUIDANCE_RESCALE
     ),
 )
-# What decides an image's pixels, with its model.
+# Columns that determine an image's pixels, together with its model.
 IDENTITY_COLUMNS = tuple(column for column in PROMPT_COLUMNS if column.identity != "never")
 OPTIONAL_IDENTITY_COLUMNS = tuple(
     column.name for column in PROMPT_COLUMNS if column.identity == "optional"
 )
-# All columns that a dataset may have: others, of scores, captions or the input, need other names.
+# Names of all columns of a dataset. Scores, captions and carried columns need other names.
 RESERVED_COLUMNS = frozenset(
     {
         *("image_id", "id", "image_index", "input_row", "truncated", "shortcuts", "image"),
@@ -94,15 +97,14 @@ RESERVED_COLUMNS = frozenset(
         *("contrast", "saturation", "phash", "part", "byte_offset", "near_duplicate_of"),
     }
 )
-# Before the name of a carried column, if the dataset has one of its own that is called so.
+# Prefix of a carried column whose name is reserved.
 CARRIED_PREFIX = "input_"
-# Images of the input that condition an image: what it starts from, where it is redrawn, what
-# guides it.
+# Columns of images that condition a generated image: source, mask, control and reference.
 INPUT_IMAGE_COLUMNS = tuple(column.name for column in PROMPT_COLUMNS if column.kind == "image")
 
 
 def dataset_name(column: str) -> str:
-    """The name of a carried column in the dataset."""
+    """Return the name of a carried column in the dataset."""
     return f"{CARRIED_PREFIX}{column}" if column.lower() in RESERVED_COLUMNS else column
 
 
@@ -116,7 +118,7 @@ SAMPLERS: tuple[str, ...] = get_args(Sampler)
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSpec:
-    """The class in diffusers and its settings beyond the model's own; the name in web UIs."""
+    """A diffusers scheduler class with settings that override the model's, and its web UI name."""
 
     class_name: str
     webui_sampler: str
@@ -124,7 +126,7 @@ class SchedulerSpec:
     config: Mapping[str, bool | str] = field(default_factory=dict)
 
 
-# "default" has no entry: it is the scheduler that the model comes with.
+# "default" has no entry, since it is the model's own scheduler.
 SCHEDULERS: Mapping[str, SchedulerSpec] = {
     "ddim": SchedulerSpec("DDIMScheduler", "DDIM"),
     "ddpm": SchedulerSpec("DDPMScheduler", "DDPM"),

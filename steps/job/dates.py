@@ -1,4 +1,4 @@
-"""A job for one date: what a schedule starts, and what backfills a date that was missed."""
+"""Jobs for a date, as schedules and backfills start them."""
 
 import re
 from datetime import UTC, datetime
@@ -13,11 +13,11 @@ DEFAULT_DATE_FORMAT = "%Y-%m-%d"
 
 
 def job_for_date(job: Job, at: datetime, zone: ZoneInfo) -> Job:
-    """The job at a moment, with its date in place of each `{date}` in `prompts`.
+    """Return the job for a point in time, with its date in place of `{date}` in `prompts`.
 
-    `{date}` becomes 2026-11-21, `{date:%Y/%m/%d}` what strftime makes of it, both in `zone`. The
-    same moment gives the same run: unless the job has a `run_id`, the moment in UTC becomes part of
-    it. A local time would not do: it occurs twice when clocks are set back.
+    `{date}` becomes 2026-11-21, and `{date:%Y/%m/%d}` is formatted by strftime, both in `zone`.
+    Unless the job has a `run_id`, the run id contains the time in UTC, so that the same time gives
+    the same run. Local times would be ambiguous when clocks are set back.
     """
     local = at.astimezone(zone)
 
@@ -39,7 +39,7 @@ def job_for_date(job: Job, at: datetime, zone: ZoneInfo) -> Job:
 
 
 def fill_date(job: Job, date: str, timezone: str = "") -> Job:
-    """The job for the date that these texts name; the job itself without one. Raises BadInput."""
+    """Return the job for an ISO 8601 date, or unchanged if `date` is empty. Raises BadInput."""
     if not date:
         return job
     zone = parse_time_zone(timezone)
@@ -47,12 +47,12 @@ def fill_date(job: Job, date: str, timezone: str = "") -> Job:
 
 
 def needs_date(job: Job) -> bool:
-    """Return whether the job's prompts have a place for a date that is not filled."""
+    """Return whether the job's prompts contain a `{date}` placeholder."""
     return any(map(DATE_PLACEHOLDER.search, job.prompt_patterns))
 
 
 def require_date(job: Job) -> Job:
-    """The job, unless its prompts need a date. Raises BadInput."""
+    """Return the job. Raises BadInput if its prompts contain a `{date}` placeholder."""
     for pattern in job.prompt_patterns:
         if DATE_PLACEHOLDER.search(pattern):
             raise BadInput(
@@ -63,11 +63,11 @@ def require_date(job: Job) -> Job:
 
 
 def parse_moment(text: str, zone: ZoneInfo) -> datetime:
-    """The moment that an ISO 8601 text names; in `zone` if it has no offset. Raises BadInput."""
+    """Parse an ISO 8601 date or time, by default in `zone`. Raises BadInput."""
     try:
         at = datetime.fromisoformat(text.strip())
         at = at.replace(tzinfo=zone) if at.tzinfo is None else at
-        for place in (UTC, zone):  # of run ids and patterns, where it may be in no year
+        for place in (UTC, zone):  # used by run ids and patterns; the year may overflow
             at.astimezone(place)
     except (ValueError, OverflowError) as error:
         raise BadInput(
@@ -78,12 +78,12 @@ def parse_moment(text: str, zone: ZoneInfo) -> datetime:
 
 
 def moment_in_utc(date: str, timezone: str) -> str:
-    """The moment that a date names, as the same text however it is written. Raises BadInput."""
+    """Normalize a date to ISO 8601 in UTC. Raises BadInput."""
     return parse_moment(date, parse_time_zone(timezone)).astimezone(UTC).isoformat()
 
 
 def parse_time_zone(name: str) -> ZoneInfo:
-    """The time zone of that name; UTC if it is empty. Raises BadInput."""
+    """Return the time zone with an IANA name; UTC if it is empty. Raises BadInput."""
     try:
         return ZoneInfo(name.strip() or "UTC")
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Settings of a job's execution: sizes of its pieces, speed, limits, prices and budget."""
+"""Settings of a job's execution: shards, parts, batches, speed, limits, prices and budget."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
@@ -17,12 +17,12 @@ from imagekiln.steps.job.fields import (
 
 DEFAULT_BATCH_IMAGES = 8
 DEFAULT_PART_IMAGES = 64
-FIRST_STEPS = 3  # that are always computed, as by diffusers' TaylorSeer cache
+FIRST_STEPS = 3  # always computed, as in diffusers' TaylorSeer cache
 MAX_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
 
 
 class ShardSettings(Settings):
-    """The work of one pod: a number of images, or minutes."""
+    """The size of a shard, the work of one pod, in images or minutes."""
 
     images: Annotated[PositiveInteger, Field(le=MAX_SHARD_IMAGES)] | None = None
     minutes: Number | None = Field(default=None, gt=0)
@@ -40,7 +40,7 @@ class ShardSettings(Settings):
 
 
 class PartSettings(Settings):
-    """The images that one commit writes: a minute or two of work."""
+    """The size of a part, which one commit writes: a minute or two of work."""
 
     images: Annotated[PositiveInteger, Field(le=10_000)] | None = Field(
         default=None,
@@ -51,7 +51,7 @@ class PartSettings(Settings):
 
 
 class BatchSettings(Settings):
-    """The images that one call of the denoiser draws: a number, or as `tune` measured."""
+    """The batch size of the denoiser: fixed, or as measured by `tune`."""
 
     images: Annotated[PositiveInteger, Field(le=1024)] | None = Field(
         default=None, description=f"If absent, as tuned, or else {DEFAULT_BATCH_IMAGES}."
@@ -62,7 +62,7 @@ class BatchSettings(Settings):
 
 
 class JobLimits(Settings):
-    """The shares of rejected rows and failed images that are too many."""
+    """Limits on the shares of rejected rows and failed images."""
 
     rejected_share: Share = Field(
         default=0.01, description="Planning fails when a larger share of the rows is rejected."
@@ -73,7 +73,7 @@ class JobLimits(Settings):
 
 
 class BudgetSettings(Settings):
-    """Limits on the cost of a run, with all its retries. No plan contains them."""
+    """Limits on the cost of a run with all its retries. Plans do not contain them."""
 
     gpu_hours: Number | None = Field(
         default=None, gt=0, description="The most GPU-hours that the run may take."
@@ -96,7 +96,7 @@ def _restore_on_off(value: object) -> object:
 
 
 class StepCacheSettings(Settings):
-    """Steps that are not computed but extrapolated from the two latest that were."""
+    """A step cache: some steps are extrapolated from the last two computed steps."""
 
     interval: Annotated[PositiveInteger, Field(ge=2, le=10)] = Field(
         description="Every how many steps one is computed, after the first three."
@@ -104,7 +104,7 @@ class StepCacheSettings(Settings):
 
 
 class SpeedSettings(Settings):
-    """Ways to run the model faster. All but `compile` and `vae` change ids."""
+    """Options to run the model faster. All but `compile` and `vae` change image ids."""
 
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_restore_on_off)] = Field(
         default="auto", description="auto compiles the model on CUDA devices only, on always."
@@ -137,14 +137,14 @@ class SpeedSettings(Settings):
         return interval
 
     def is_guided(self, step: int, steps: int) -> bool:
-        """Return whether guidance applies at a step of so many, counted from 0."""
+        """Return whether guidance applies at a step, counted from 0, of `steps`."""
         if self.guidance_interval is None:
             return True
         start, end = self.guidance_interval
         return round(start * steps) <= step < round(end * steps)
 
     def is_extrapolated(self, step: int) -> bool:
-        """Return whether a step, counted from 0, is not computed."""
+        """Return whether a step, counted from 0, is extrapolated."""
         if self.step_cache is None or step < FIRST_STEPS:
             return False
         return (step - FIRST_STEPS - 1) % self.step_cache.interval != 0
@@ -161,7 +161,7 @@ class SpeedSettings(Settings):
 
 PriceNumber = Annotated[Number, Field(ge=0)]
 PriceTable = Annotated[dict[NonEmptyText, PriceNumber], Field(min_length=1)]
-# A mistake in one of them is reported as such, not as the lack of the other.
+# The discriminator keeps errors of the other member out of messages.
 PricePerHour: TypeAlias = Annotated[
     Annotated[PriceNumber, Tag("number")] | Annotated[PriceTable, Tag("table")],
     Discriminator(lambda value: "table" if isinstance(value, dict) else "number"),
@@ -170,9 +170,9 @@ PricePerHour: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of a GPU for an hour, and where it is from.
+    """The price of a GPU per hour, and its source.
 
-    `is_highest`: it is the highest of a table that has none for the GPU.
+    With `is_highest`, it is the highest price of a table without a price for the GPU.
     """
 
     per_hour: float
@@ -181,9 +181,9 @@ class Price:
 
 
 def find_price(prices: PricePerHour | None, gpu: str | None) -> Price | None:
-    """The price of a GPU of this name; None if the table has none.
+    """Return the price of a GPU; None if the table has none.
 
-    Without a name, a table of a single GPU has its price.
+    Without a name, a table with a single price returns it.
     """
     if prices is None:
         return None
@@ -198,7 +198,7 @@ def find_price(prices: PricePerHour | None, gpu: str | None) -> Price | None:
 
 
 def find_highest_price(prices: PricePerHour | None) -> Price | None:
-    """The price of the most expensive GPU; None if no price is known."""
+    """Return the price of the most expensive GPU; None if no price is known."""
     if not isinstance(prices, dict):
         return find_price(prices, None)
     name = max(prices, key=prices.__getitem__)
@@ -206,7 +206,7 @@ def find_highest_price(prices: PricePerHour | None) -> Price | None:
 
 
 def find_price_or_highest(prices: PricePerHour | None, gpu: str | None) -> Price | None:
-    """The price of a GPU of this name, or else the highest; None if no price is known."""
+    """Return the price of a GPU, or else the highest price; None if no price is known."""
     price = find_price(prices, gpu)
     if price is not None:
         return price
@@ -215,5 +215,5 @@ def find_price_or_highest(prices: PricePerHour | None, gpu: str | None) -> Price
 
 
 def normalize_gpu(name: str) -> str:
-    """A GPU's name, alike for nvidia-smi, which has spaces, and node labels, which have hyphens."""
+    """Normalize a GPU name: nvidia-smi has spaces, and node labels have hyphens instead."""
     return "-".join(name.lower().split())

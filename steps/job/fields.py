@@ -1,4 +1,4 @@
-"""The types of settings with their bounds, and the bases of groups of settings."""
+"""Types of settings with their bounds, and base classes of settings groups."""
 
 import re
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ def _reject_bool(value: T) -> T:
 
 
 def is_unset(value: object) -> bool:
-    """Return whether to leave a setting out of what is written, so that run ids stay."""
+    """Return whether to omit a setting when a job is serialized, to keep run ids stable."""
     return value is None
 
 
 def require_unique(noun: str, names: Sequence[str]) -> None:
-    """Raise ValueError if a name is there twice."""
+    """Raise ValueError if a name occurs twice."""
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f'has two {noun}s "{name}"; remove or rename one of them')
@@ -57,7 +57,7 @@ def _reject_credentials(uri: str) -> str:
 
 Integer = Annotated[int, BeforeValidator(_reject_bool)]
 Number = Annotated[float, BeforeValidator(_reject_bool)]
-# Bounds come before the validator: after it, they would be missing from the JSON Schema.
+# Bounds must precede the validator, or the JSON Schema lacks them.
 Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_reject_bool)]
 PositiveInteger = Annotated[int, Field(ge=1), BeforeValidator(_reject_bool)]
 StepCount = Annotated[int, Field(ge=STEPS.lowest, le=STEPS.highest), BeforeValidator(_reject_bool)]
@@ -72,7 +72,7 @@ Location = Annotated[NonEmptyText, AfterValidator(_reject_credentials)]
 OBJECT_NAME_PATTERN = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 ObjectName = Annotated[str, Field(pattern=f"^{OBJECT_NAME_PATTERN}$")]
 
-# Also a folder, a label of pods and a text in Argo's manifests: never more than these characters.
+# Also the name of a folder, a pod label and part of Argo manifests, so characters are restricted.
 RUN_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 RunId = Annotated[str, Field(pattern=RUN_ID_PATTERN)]
 
@@ -102,13 +102,13 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class Settings(BaseModel):
-    """A group of settings: it refuses unknown keys and cannot change once read."""
+    """Base class of settings groups. They refuse unknown keys and are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_serializer(mode="wrap")
     def _write_kind(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Write the kind, of which each class has one, also if defaults are left out."""
+        """Serialize `kind` even if defaults are omitted."""
         values: dict[str, object] = write(self)
         kind = getattr(self, "kind", None)
         if kind is None or "kind" in values:
@@ -117,7 +117,7 @@ class Settings(BaseModel):
 
 
 class HubReference(Settings):
-    """Files in a local folder, or in a repository of the hub at one commit, branch or tag."""
+    """A reference to a local folder, or to a repository on the hub at a revision."""
 
     id: Location = Field(description="A local folder, or a hub id such as org/name.")
     revision: str | None = Field(
@@ -129,7 +129,7 @@ class HubReference(Settings):
 
 
 class PipelineSettings(HubReference):
-    """The files of a diffusers pipeline, and the precision in which it computes."""
+    """A diffusers pipeline, and the precision of its computation."""
 
     id: Location = Field(
         description="A local folder, a hub id such as org/name, a safetensors file with all of "

@@ -1,4 +1,4 @@
-"""The settings of the quality gates: which images they mark, and how many marks fail the run."""
+"""Settings of quality gates, which mark images and fail the run if too many are marked."""
 
 import sys
 from typing import Annotated
@@ -10,20 +10,20 @@ from imagekiln.steps.job.fields import Number, Settings, Share, require_unique
 LOW_CONTRAST = "low_contrast"
 OVER_SATURATED = "over_saturated"
 NEAR_DUPLICATE = "near_duplicate"
-# Statuses of an image rather than marks: `blank` and `filtered`.
+# These gates set the statuses `blank` and `filtered` instead of marks.
 BLANK = "blank"
 SAFETY = "safety"
 GATE_NAMES = {LOW_CONTRAST, OVER_SATURATED, NEAR_DUPLICATE, BLANK, SAFETY}
 STATUS_NAMES = {"ok", "filtered", "failed", "missing"}
 ENTRY_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
-# The largest share of the most vivid pixels.
+# Maximum share of vivid pixels.
 MAX_SATURATION = 0.9
-# Images whose perceptual hashes differ in at most so many of 64 bits look alike.
+# Maximum number of differing bits, of 64, in the perceptual hashes of near-duplicates.
 MAX_HASH_DISTANCE = 4
 
 
 class Gate(Settings):
-    """A gate that finds images that are not as they should be."""
+    """A quality gate, which finds defective images."""
 
     share: Share | None = Field(
         default=None,
@@ -32,7 +32,7 @@ class Gate(Settings):
 
 
 class LowContrastGate(Gate):
-    """Marks images of low contrast. Contrast is 0 for one flat color and at most 0.5."""
+    """A gate that marks images of low contrast. Contrast is between 0 for one color and 0.5."""
 
     below: Annotated[Number, Field(ge=0, le=0.5)] = Field(
         default=0.02, description="Marks an image of less contrast."
@@ -40,9 +40,9 @@ class LowContrastGate(Gate):
 
 
 def require_own_function(entry: str) -> str:
-    """The entry of a function. Raises ValueError if it belongs to Python.
+    """Return the entry of a user function. Raises ValueError if it is in the standard library.
 
-    A plan, which somebody else may have written, names what is imported and called.
+    Plans may come from other people, and the functions that they name are imported and called.
     """
     if entry.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(f'is "{entry}", which belongs to Python; name a function of your own')
@@ -50,7 +50,7 @@ def require_own_function(entry: str) -> str:
 
 
 class UserCheckGate(Gate):
-    """A check of the user's own, imported where the images are generated."""
+    """A user-defined check, imported where the images are generated."""
 
     name: str = Field(
         pattern=r"^[a-z][a-z0-9_]{0,39}$",
@@ -78,7 +78,7 @@ class UserCheckGate(Gate):
 
 
 class GateSettings(Settings):
-    """Measurements of each image. A gate only marks, unless it has a share."""
+    """The gates of a job. Without a `share`, a gate only marks images."""
 
     blank: Gate = Gate()
     safety: Gate = Gate()
@@ -99,7 +99,7 @@ class GateSettings(Settings):
 
     @property
     def marking_gates(self) -> dict[str, Gate]:
-        """The gates that mark images, by the names of their marks, in the order of those."""
+        """Gates that mark images, by the names of their marks and in their order."""
         gates: dict[str, Gate] = {
             LOW_CONTRAST: self.low_contrast,
             OVER_SATURATED: self.over_saturated,
@@ -111,5 +111,5 @@ class GateSettings(Settings):
 
     @property
     def all_gates(self) -> dict[str, Gate]:
-        """Every gate by its name, with those that find a status."""
+        """All gates by name, including gates that set a status."""
         return {BLANK: self.blank, SAFETY: self.safety, **self.marking_gates}

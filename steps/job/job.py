@@ -1,4 +1,4 @@
-"""The settings of a job, with their bounds beside them."""
+"""Settings of a job, with their bounds."""
 
 import operator
 from typing import Annotated, Literal
@@ -12,7 +12,6 @@ from imagekiln.steps.job.adapters import (
     LoraSettings,
 )
 from imagekiln.steps.job.columns import (
-    GUIDANCE_RESCALE,
     IMAGES_PER_ROW,
     MAX_SEED,
     Sampler,
@@ -39,6 +38,7 @@ from imagekiln.steps.job.fields import (
     PipelineSettings,
     PositiveInteger,
     Settings,
+    Share,
     StepCount,
     is_unset,
     require_unique,
@@ -73,13 +73,13 @@ MAX_SAMPLE_IMAGES = 1000  # of a preview, or a canary
 
 
 class ColumnNames(Settings):
-    """The names of the columns in the input. An absent column reads as null in every row.
+    """Names of the prompt columns in the input. A column that is absent is null in every row.
 
-    So does one that is None: a column of the input that has its name is not read.
+    A name of None leaves the column unread, even if the input has it.
     """
 
-    # A run id that is not set hashes all of a job's settings, these names among them: a new field
-    # changes each such id, unless it has `exclude_if` for its default.
+    # Derived run ids are hashes of all settings, including these names. A new field needs an
+    # `exclude_if` for its default to keep them stable.
 
     prompt: NonEmptyText = "prompt"
     id: NonEmptyText | None = "id"
@@ -103,7 +103,7 @@ class ColumnNames(Settings):
 
 
 class ModelSettings(PipelineSettings):
-    """The diffusers pipeline to load, and the networks added to it."""
+    """The diffusers pipeline of a job, and the networks added to it."""
 
     controlnet: ControlNetSettings | None = Field(
         default=None, description="The network that reads the images of control_image."
@@ -117,7 +117,7 @@ class ModelSettings(PipelineSettings):
 
 
 class RowDefaults(Settings):
-    """The values for the columns that a prompt row leaves empty."""
+    """Defaults for empty columns of a prompt row."""
 
     steps: StepCount | None = Field(default=None, description="If absent, the model's own number.")
     guidance: Guidance | None = Field(
@@ -144,17 +144,15 @@ class RowDefaults(Settings):
     loras: str = Field(
         default="", description="LoRAs and their weights, such as style:0.8, detail:0.5."
     )
-    guidance_rescale: Number | None = Field(
+    guidance_rescale: Share | None = Field(
         default=None,
-        ge=GUIDANCE_RESCALE.lowest,
-        le=GUIDANCE_RESCALE.highest,
         exclude_if=is_unset,
         description="How far guidance keeps the contrast of the image without it.",
     )
 
 
 class CardSettings(Settings):
-    """Statements of the dataset card that the run itself does not know."""
+    """Statements of the dataset card that do not follow from the run."""
 
     license: str | None = Field(
         default=None,
@@ -164,7 +162,7 @@ class CardSettings(Settings):
 
 
 class ClusterSettings(Settings):
-    """Settings of the job on a cluster. No pixel depends on it, so no plan contains it."""
+    """Cluster settings of a job. Plans do not contain them, since no image depends on them."""
 
     namespace: str = Field(
         default="imagekiln",
@@ -195,7 +193,7 @@ class ClusterSettings(Settings):
 
 
 def _prompts_kind(value: object) -> str:
-    """The kind of a job's prompts, so that a mistake is told of that kind alone."""
+    """Return the kind of a job's prompts, to report only mistakes of that kind."""
     if isinstance(value, PromptList) or (isinstance(value, dict) and "texts" in value):
         return "prompts in the job"
     if isinstance(value, dict | PromptTemplate):
@@ -204,7 +202,7 @@ def _prompts_kind(value: object) -> str:
 
 
 class Job(Settings):
-    """A job: prompts, a model, settings, and the place of the dataset."""
+    """A job: prompts, a model, settings, and the output location."""
 
     name: str = Field(
         pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$",
@@ -220,7 +218,7 @@ class Job(Settings):
         description="Paths, globs, folders or URIs of Parquet, CSV, JSON or Arrow files, a "
         "template, or some texts.",
     )
-    # Left out of what is written if it is not set, so that run ids are those of before.
+    # Omitted from the serialized job if it is not set, to keep run ids stable.
     rewrite: RewriteSettings | None = Field(
         default=None,
         exclude_if=is_unset,
@@ -325,7 +323,7 @@ class Job(Settings):
 
     @property
     def refines_with_own_model(self) -> bool:
-        """Return whether a pass needs the model that draws."""
+        """Return whether a refine pass uses the job's own model."""
         return any(
             isinstance(settings, RefinePass) and settings.model is None
             for settings in self.passes.values()
@@ -333,27 +331,27 @@ class Job(Settings):
 
     @property
     def marking_gates(self) -> dict[str, Gate]:
-        """The gates that mark images, scores among them, by the names of their marks."""
+        """Gates and scores that mark images, by the names of their marks."""
         return {**self.gates.marking_gates, **self.scores}
 
     @property
     def all_gates(self) -> dict[str, Gate]:
-        """Every gate by its name, with those that find a status."""
+        """All gates and scores by name, including gates that set a status."""
         return {**self.gates.all_gates, **self.scores}
 
     @property
     def candidates(self) -> int:
-        """The images that are made for each one that is asked for."""
+        """Number of images generated per requested image."""
         return 1 if self.keep is None else self.keep.of
 
     @property
     def swept(self) -> dict[str, tuple[int | float | str, ...]]:
-        """The values of each column that the job's sweep sets, if it has one."""
+        """Values of each column that the job's sweep sets."""
         return self.prompts.sweep.values if isinstance(self.prompts, PromptTemplate) else {}
 
     @property
     def prompt_patterns(self) -> tuple[str, ...]:
-        """The locations in `prompts`; of a template, its table and its wildcard files."""
+        """Locations in `prompts`. For a template, its table and its wildcard files."""
         if isinstance(self.prompts, str):
             return (self.prompts,)
         if isinstance(self.prompts, PromptList):
@@ -365,23 +363,23 @@ class Job(Settings):
 
     @property
     def carried_columns(self) -> tuple[str, ...]:
-        """The columns of `carry`, and those that say how a prompt was made."""
+        """Columns in `carry`, and the columns that describe how a prompt was made."""
         rewritten = () if self.rewrite is None else REWRITE_COLUMNS
         return (*self.read_columns, *rewritten)
 
     @property
     def carried_names(self) -> tuple[str, ...]:
-        """The names of the carried columns in the dataset."""
+        """Names of the carried columns in the dataset."""
         return tuple(map(dataset_name, self.carried_columns))
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """The carried columns of the input, before prompts are rewritten."""
+        """Carried columns of the input, before prompts are rewritten."""
         if isinstance(self.prompts, PromptTemplate):
             return (*self.carry, *(name for name in RECIPE_COLUMNS if name not in self.carry))
         return self.carry
 
     def without_cluster(self) -> "Job":
-        """The job as a plan holds it: without settings that change no image of its run."""
+        """Return the job as stored in a plan, without cluster, budget and export settings."""
         outside = {"cluster": ClusterSettings(), "budget": BudgetSettings(), "export": ()}
         return self.model_copy(update=outside)

@@ -1,4 +1,4 @@
-"""Settings of image files and exports: kind, quality, metadata, signature."""
+"""Settings of image files and exports: encoding, quality, metadata and signature."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -24,13 +24,13 @@ QualityLevel = Annotated[Integer, Field(ge=1, le=100)]
 
 
 class Png(Settings):
-    """Every pixel as drawn; read everywhere."""
+    """PNG, which is lossless and supported everywhere."""
 
     kind: Literal["png"] = "png"
 
 
 class Jpeg(Settings):
-    """Small, fast and read everywhere; close to what was drawn."""
+    """JPEG, which is small, fast and supported everywhere, with a small loss."""
 
     kind: Literal["jpeg"] = "jpeg"
     quality: QualityLevel = Field(
@@ -42,7 +42,7 @@ class Jpeg(Settings):
 
 
 class Webp(Settings):
-    """Smaller than JPEG, and slower to write."""
+    """WebP, which is smaller than JPEG and slower to encode."""
 
     kind: Literal["webp"] = "webp"
     quality: QualityLevel = Field(
@@ -53,7 +53,7 @@ class Webp(Settings):
 
 
 def _encoding_kind(value: object) -> str:
-    """The kind of an encoding; PNG if none is named."""
+    """Return the kind of an encoding, by default PNG."""
     if isinstance(value, dict):
         return str(value.get("kind", "png"))
     return str(getattr(value, "kind", "png"))
@@ -64,22 +64,22 @@ Encoding = Annotated[
     Discriminator(_encoding_kind),
 ]
 FILE_SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
-# Pixels, if the file format has a limit.
+# Maximum side in pixels, if the file format has a limit.
 MAX_SIDES = {"jpeg": 65_535, "webp": 16_383}
 
 
 def file_suffix(encoding: Encoding) -> str:
-    """The ending of the file names, with its dot."""
+    """Return the file suffix with its dot, such as `.jpg`."""
     return FILE_SUFFIXES[encoding.kind]
 
 
 def mime_type(encoding: Encoding) -> str:
-    """The media type of the files."""
+    """Return the media type, such as `image/jpeg`."""
     return f"image/{encoding.kind}"
 
 
 def describe_encoding(encoding: Encoding) -> str:
-    """The kind and its quality, such as JPEG, quality 92."""
+    """Describe an encoding, such as `JPEG, quality 92`."""
     kind = "WebP" if encoding.kind == "webp" else encoding.kind.upper()
     if isinstance(encoding, Png) or is_lossless(encoding):
         return f"{kind}, lossless"
@@ -87,7 +87,7 @@ def describe_encoding(encoding: Encoding) -> str:
 
 
 def is_lossless(encoding: Encoding) -> bool:
-    """Return whether decoding gives exactly the pixels that were drawn."""
+    """Return whether the encoding is lossless."""
     return isinstance(encoding, Png) or (isinstance(encoding, Webp) and encoding.lossless)
 
 
@@ -103,7 +103,7 @@ MetadataLevel = Annotated[
 
 
 def _reject_inline_key(text: str) -> str:
-    # Whatever is in a job is in plan.json too, which others may read.
+    # All settings of a job are in plan.json, which others may read.
     if "-----BEGIN" in text:
         raise ValueError(
             "contains the key or certificate itself; write the path of a file, or env:NAME"
@@ -115,7 +115,7 @@ SecretReference = Annotated[NonEmptyText, AfterValidator(_reject_inline_key)]
 
 
 class C2paSettings(Settings):
-    """The certificate and the key that sign each image. Needs the extra `c2pa`."""
+    """Certificate and key for signing images. Needs the extra `c2pa`."""
 
     certificate: SecretReference = Field(
         default="env:IMAGEKILN_C2PA_CERTIFICATE",
@@ -133,12 +133,12 @@ class C2paSettings(Settings):
 ExportFormat = Literal["parquet", "arrow", "webdataset", "files"]
 MAX_EXPORTS = 8
 MIN_FILE_BYTES = 10**6
-# A file is made in memory, and goes to S3 in one request of at most 5 GiB.
+# A file is built in memory, and uploaded to S3 in one request of at most 5 GiB.
 MAX_FILE_BYTES = 4 * 10**9
 
 
 class RunExport(Settings):
-    """An export of all runs of the output that have finished, which grows by each."""
+    """An export of all finished runs under the output. Each further run is added to it."""
 
     to: Location = Field(description="The folder or URI of the export.")
     format: ExportFormat = "parquet"
@@ -162,7 +162,7 @@ class RunExport(Settings):
 
 
 def check_exports(exports: Sequence[RunExport], output: str) -> None:
-    """Raise ValueError if a copy would lie in the folder of the runs or of another copy."""
+    """Raise ValueError if two exports, or an export and the output, have the same folder."""
     used = {output.rstrip("/"): "output"}
     for index, settings in enumerate(exports):
         name = f"export[{index}].to"

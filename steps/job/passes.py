@@ -1,7 +1,7 @@
-"""The settings of passes: what becomes of each image that was chosen, before it is stored.
+"""Settings of passes, which process each kept image before it is stored.
 
-Passes run one after another. Those that change pixels come first, and captions, which are of the
-image as it is stored, come last. All settings of a pass but its name are part of every image_id.
+Passes run one after another. Passes that change pixels come first. Captions describe the stored
+image and come last. All settings of a pass except its name are part of every image_id.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,8 +24,8 @@ from imagekiln.steps.job.scores import RESERVED_NAMES, SCORE_NAME_PATTERN
 
 MAX_PASSES = 8
 MAX_SCALE = 8
-MAX_CAPTION_TOKENS = 500  # BLIP has 512 positions, of which two begin and end a caption
-# The size in which an image was drawn, in runs whose passes may change it.
+MAX_CAPTION_TOKENS = 500  # BLIP has 512 positions, including begin and end of a caption
+# The generated size of an image, in runs with passes that may change its size.
 DRAWN_SIZE_COLUMNS = ("drawn_width", "drawn_height")
 PassName = Annotated[
     str,
@@ -37,13 +37,13 @@ PassName = Annotated[
 
 
 class UpscalePass(HubReference):
-    """A super-resolution model of transformers enlarges the image by its own factor."""
+    """A pass that enlarges images with a transformers super-resolution model, by its own factor."""
 
     kind: Literal["upscale"] = "upscale"
 
 
 class RefinePass(Settings):
-    """A second diffusion pass: a model draws over the image, at another size or not."""
+    """A second diffusion pass: image-to-image, optionally at another size."""
 
     kind: Literal["refine"] = "refine"
     strength: Annotated[Number, Field(gt=0, le=1)] = Field(
@@ -80,7 +80,7 @@ class RefinePass(Settings):
 
 
 class CaptionPass(HubReference):
-    """An image-to-text model of transformers describes the image, in a column by this name."""
+    """A pass that writes a column of captions, by a transformers image-to-text model."""
 
     kind: Literal["caption"] = "caption"
     max_tokens: Annotated[Integer, Field(ge=1, le=MAX_CAPTION_TOKENS)] = Field(
@@ -93,21 +93,21 @@ AnyPass = Annotated[AnyModelPass | RefinePass, Field(discriminator="kind")]
 
 
 def alters_pixels(settings: AnyPass) -> bool:
-    """Return whether a pass gives another image, and not only a text."""
+    """Return whether a pass changes the image, rather than adding a caption."""
     return not isinstance(settings, CaptionPass)
 
 
 def caption_names(passes: Mapping[str, AnyPass]) -> tuple[str, ...]:
-    """The passes that write a column."""
+    """Return the names of caption passes, which are the names of their columns."""
     return tuple(name for name, settings in passes.items() if not alters_pixels(settings))
 
 
 def check_passes(
     passes: Mapping[str, AnyPass], taken_names: Collection[str], taken_columns: Collection[str]
 ) -> None:
-    """Raise ValueError if passes have names that mean something else, or a wrong order.
+    """Raise ValueError if a pass has a reserved name, or a caption precedes other passes.
 
-    `taken_names` are those of scores and gates, `taken_columns` those that the job carries.
+    `taken_names` are names of scores and gates, `taken_columns` names of carried columns.
     """
     reserved = {*RESERVED_NAMES, *taken_names, *taken_columns}
     earlier_caption = None

@@ -1,4 +1,4 @@
-"""The settings of prompts that are made: from a template, in the job, or by a language model."""
+"""Settings of prompts: lists in the job, templates, and rewriting by a language model."""
 
 from typing import Annotated, Literal
 
@@ -20,12 +20,12 @@ from imagekiln.steps.prompts.parser import parse_template
 from imagekiln.steps.prompts.template import TemplateMistake
 
 MAX_PROMPTS = 100_000_000
-# Where nobody said how many of the combinations are drawn.
+# Limit if the job does not set a number of random combinations.
 MAX_COMBINED_PROMPTS = 1_000_000
 MAX_TEMPLATES = 100
 MAX_TEXTS = 100
 MAX_SWEEP_VALUES = 1000
-# What a plan carries beside the job's own columns, so that each prompt says where it is from.
+# Columns that a plan carries in addition to the job's, to record the origin of each prompt.
 TEMPLATE_COLUMN = "prompt_template"
 CHOICES_COLUMN = "prompt_choices"
 RECIPE_COLUMNS = (TEMPLATE_COLUMN, CHOICES_COLUMN)
@@ -34,7 +34,7 @@ SweepSeed = Annotated[Integer, Field(ge=SEED.lowest, le=SEED.highest)]
 
 
 class PromptSweep(Settings):
-    """Values with each of which every prompt is made, in every combination."""
+    """Values of settings to sweep. Every prompt is generated with each combination."""
 
     seed: tuple[SweepSeed, ...] = Field(default=(), max_length=MAX_SWEEP_VALUES)
     guidance: tuple[Guidance, ...] = Field(default=(), max_length=MAX_SWEEP_VALUES)
@@ -48,12 +48,12 @@ class PromptSweep(Settings):
 
     @property
     def values(self) -> dict[str, tuple[int | float | str, ...]]:
-        """The values of each column that is swept, in the order of the settings."""
+        """Values of each swept column, in the order of the settings."""
         return {name: values for name, values in self if values}
 
 
 class PromptList(Settings):
-    """Prompts that stand in the job, to try a model without a table."""
+    """A list of prompts in the job itself, to try a model without a table."""
 
     texts: tuple[NonEmptyText, ...] = Field(
         min_length=1, max_length=MAX_TEXTS, description="Prompts, at most 100."
@@ -61,7 +61,7 @@ class PromptList(Settings):
 
 
 class PromptTemplate(Settings):
-    """Prompts that are made from a template, alone or for each row of a table."""
+    """Prompts made from a template, alone or for each row of a table."""
 
     template: NonEmptyText | Annotated[tuple[NonEmptyText, ...], Field(min_length=1)] = Field(
         description="One or more templates, such as a {red|blue} __animal__ in {{ city }}."
@@ -97,12 +97,12 @@ class PromptTemplate(Settings):
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """The setting `template` as a tuple, also if it is one."""
+        """The setting `template` as a tuple."""
         return (self.template,) if isinstance(self.template, str) else self.template
 
     @property
     def most_prompts(self) -> int:
-        """The most prompts that the template may make."""
+        """Maximum number of prompts that the template may make."""
         return MAX_COMBINED_PROMPTS if self.combinations == "all" else MAX_PROMPTS
 
     @property
@@ -114,20 +114,20 @@ class PromptTemplate(Settings):
 
 
 PROMPT_PLACEHOLDER = "{prompt}"
-# What a plan carries beside the job's own columns, so that each prompt says what it was.
+# Columns that a plan carries in addition to the job's, to record the original prompts.
 ORIGINAL_COLUMN = "prompt_original"
 OUTCOME_COLUMN = "prompt_rewrite"
 REWRITE_COLUMNS = (ORIGINAL_COLUMN, OUTCOME_COLUMN)
 
 
 class LanguageModelSettings(HubReference):
-    """A causal or sequence-to-sequence language model of transformers."""
+    """A causal or sequence-to-sequence transformers language model."""
 
     dtype: Dtype = "bfloat16"
 
 
 class RewriteSettings(Settings):
-    """A language model that rewrites each prompt, once, before the run is planned."""
+    """A language model that rewrites each prompt once, before the run is planned."""
 
     model: LanguageModelSettings
     instruction: NonEmptyText = Field(
@@ -154,5 +154,5 @@ class RewriteSettings(Settings):
         return instruction
 
     def instruct(self, prompt: str) -> str:
-        """The instruction for a prompt."""
+        """Build the instruction for a prompt."""
         return self.instruction.replace(PROMPT_PLACEHOLDER, prompt)

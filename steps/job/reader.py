@@ -1,4 +1,4 @@
-"""Reading a job: the YAML file, then `--set`. Messages name where a wrong setting came from."""
+"""Reading of jobs from YAML files and `--set`. Messages name the source of a wrong setting."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,10 +26,10 @@ def read_job(
     changes: Sequence[str] = (),
     text: str | None = None,
 ) -> Job:
-    """The job in the file or at the URI `name`, with the `key=value` changes applied.
+    """Read the job at the path or URI `name`, and apply `changes` of the form `key=value`.
 
-    With `text`, that is the job, and `name` is only for messages. Raises BadInput with a sentence
-    for each mistake.
+    With `text`, parse this YAML document instead, and use `name` only in messages. Raises BadInput
+    with a sentence for each mistake.
     """
     if text is None and is_remote_uri(name):
         text = read_text(name)
@@ -46,7 +46,7 @@ def read_job(
 
 
 def validate_job(values: object, name: str = "job", locations: Locations | None = None) -> Job:
-    """The job of these plain values. Raises BadInput with a sentence for each mistake."""
+    """Validate plain values as a job. Raises BadInput with a sentence for each mistake."""
     return validate_settings(Job, values, name, locations or {})
 
 
@@ -56,7 +56,7 @@ def _set_value(
     text: str,
     locations: dict[SettingPath, str],
 ) -> None:
-    """Set a value of the command line, making groups on the way. Raises BadInput."""
+    """Set a value from the command line, and create missing groups. Raises BadInput."""
     source = f"--set {'.'.join(path)}"
     if not all(path):
         raise BadInput(f"{source}: names no setting. Choose one, such as defaults.steps.")
@@ -73,7 +73,7 @@ def _set_value(
 
 
 def _parse_value(text: str) -> object:
-    """The value of a text: YAML if that is a list, a group, quoted or null, else the text."""
+    """Parse a value as YAML if it is a list, a group, quoted or null; otherwise keep the string."""
     if text != "null" and not text.startswith(YAML_STARTS):
         return text
     try:

@@ -1,7 +1,7 @@
-"""The settings of scores: what is computed of each image that was made, and which may win.
+"""Settings of scores, which are computed for each generated image, and of best-of-n selection.
 
-A score changes no pixel, so that no image_id depends on it. The number of candidates of a prompt
-only decides how many images it has, each with its own seed.
+No image_id depends on scores, since they do not change pixels. The number of candidates only
+determines how many images a prompt has, each with its own seed.
 """
 
 import re
@@ -45,14 +45,14 @@ ScoreName = Annotated[
 
 
 def _allow_text(schema: JsonDict) -> None:
-    """Have editors accept the group in words."""
+    """Let editors accept the short form of the group, a string."""
     group = dict(schema)
     schema.clear()
     schema["anyOf"] = [{"type": "string", "pattern": f"^{KEEP_PATTERN}$"}, group]
 
 
 class Score(Gate):
-    """A number for each image, and between which bounds it has to be, or else it is marked."""
+    """A score: a number for each image. Images out of bounds are marked."""
 
     min: Number | None = Field(default=None, description="Marks an image with a lower score.")
     max: Number | None = Field(default=None, description="Marks an image with a higher score.")
@@ -65,7 +65,7 @@ class Score(Gate):
 
     @property
     def criterion(self) -> str:
-        """The marked images, in words."""
+        """Description of the images that are marked."""
         clauses = ["no number"]
         if self.max is not None:
             clauses.insert(0, f"over {self.max:g}")
@@ -81,17 +81,17 @@ class Score(Gate):
 
 
 class ModelScore(Score, HubReference):
-    """A score by a model of transformers, in safetensors files."""
+    """A score computed by a transformers model in safetensors files."""
 
 
 class ClipScore(ModelScore):
-    """Agreement of image and prompt: 100 times the cosine of a CLIP model's embeddings."""
+    """CLIP score: 100 times the cosine similarity of a CLIP model's image and text embeddings."""
 
     kind: Literal["clip_score"] = "clip_score"
 
 
 class RewardScore(ModelScore):
-    """A reward such as PickScore: the cosine times the scale that the CLIP model has learned."""
+    """Reward such as PickScore: the cosine similarity times the CLIP model's learned scale."""
 
     kind: Literal["reward"] = "reward"
     processor: HubReference | None = Field(
@@ -102,27 +102,27 @@ class RewardScore(ModelScore):
 
 
 class AestheticScore(ModelScore):
-    """Aesthetic score: layers in a file of their own on a CLIP model's image embedding."""
+    """Aesthetic score: a head, in a separate file, on a CLIP model's image embedding."""
 
     kind: Literal["aesthetic"] = "aesthetic"
     head: Location = Field(description="The safetensors file of the layers, on this machine.")
 
 
 class ClassifierScore(ModelScore):
-    """The probability of one label, from 0 to 1, by an image classifier."""
+    """Probability of a label, from 0 to 1, by an image classifier."""
 
     kind: Literal["classifier"] = "classifier"
     label: NonEmptyText = Field(description="The label in the model's config.json, such as nsfw.")
 
 
 class SharpnessScore(Score):
-    """Sharpness of an image: the variance of the Laplacian of its luma. Needs no model."""
+    """Sharpness: the variance of the Laplacian of an image's luma. Needs no model."""
 
     kind: Literal["sharpness"] = "sharpness"
 
 
 class OwnScore(Score):
-    """A score of the user's own, imported where the images are generated."""
+    """A user-defined score, imported where the images are generated."""
 
     kind: Literal["own"] = "own"
     entry: str = Field(
@@ -142,7 +142,7 @@ AnyScore = Annotated[AnyModelScore | SharpnessScore | OwnScore, Field(discrimina
 
 
 class KeepSettings(Settings):
-    """Keep the image with the highest score of several candidates."""
+    """Best-of-n selection: of several candidates, the image with the highest score is kept."""
 
     model_config = ConfigDict(json_schema_extra=_allow_text)
 
@@ -168,7 +168,7 @@ class KeepSettings(Settings):
 def check_scores(
     scores: Mapping[str, AnyScore], keep: KeepSettings | None, taken_names: Collection[str]
 ) -> None:
-    """Raise ValueError if a score has a name that is taken, or `keep` names none."""
+    """Raise ValueError if the name of a score is taken, or `keep` names an unknown score."""
     for name in scores:
         if name in RESERVED_NAMES or name in taken_names:
             raise ValueError(

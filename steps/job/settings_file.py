@@ -1,4 +1,4 @@
-"""Settings in a YAML file: the line of each, and a sentence for each mistake in them."""
+"""Settings in YAML files: parse them, and report each mistake with its line."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -21,8 +21,8 @@ S = TypeVar("S", bound=Settings)
 SettingPath = tuple[str | int, ...]
 Locations = Mapping[SettingPath, str]  # of each setting, such as job.yaml:12
 SettingFields = Mapping[SettingPath, FieldInfo]
-# PyYAML raises others than its own for values that are not what their tag says, for characters
-# beyond Unicode, and for endless brackets.
+# PyYAML also raises other errors: for values that do not match their tag, characters beyond
+# Unicode, and deep nesting.
 YAML_ERRORS = (
     yaml.YAMLError,
     ValueError,
@@ -32,21 +32,21 @@ YAML_ERRORS = (
     RecursionError,
 )
 MAX_VALUE_CHARS = 60
-MIN_LIKELY = 0.8  # similarity of a misspelt setting, which may be of another group
-MIN_POSSIBLE = 0.6  # of the same group
-DEFAULTS = "defaults"  # a value for all rows is meant more often than a column or a pass
-MAX_SEARCHED_CHARS = 4000  # for URLs with credentials
+MIN_LIKELY = 0.8  # minimum similarity of a misspelt setting in any group
+MIN_POSSIBLE = 0.6  # the same in its own group
+DEFAULTS = "defaults"  # suggested first: users mean it more often than a column or a pass
+MAX_SEARCHED_CHARS = 4000  # searched for URLs with credentials
 
 
 def load_yaml(text: str) -> object:
-    """The plain values in a YAML text. Raises YAML_ERRORS."""
+    """Load plain values from a YAML document. Raises YAML_ERRORS."""
     return yaml.safe_load(text)
 
 
 def read_local_text(name: str, noun: str) -> str:
-    """The text of a settings file on this machine; `noun` is what it should be, as "a job file".
+    """Read a local settings file. `noun` names its kind in messages, such as "a job file".
 
-    Raises Missing, BadInput if it is not text, TryAgain.
+    Raises Missing, BadInput if it is not UTF-8, TryAgain.
     """
     with translate_errors(name), Path(resolve_path(name)).open("rb") as file:
         content = file.read(MAX_TEXT_BYTES + 1)
@@ -56,9 +56,9 @@ def read_local_text(name: str, noun: str) -> str:
 def parse_settings(
     text: str, name: str, required: str
 ) -> tuple[dict[str, object], dict[SettingPath, str]]:
-    """The settings in a YAML text, and the file and line of each.
+    """Parse the settings in a YAML document. Returns them with the file and line of each.
 
-    `required` is what a file without any settings should have. Raises BadInput.
+    `required` describes required settings, for the message on an empty document. Raises BadInput.
     """
     locations: dict[SettingPath, str] = {}
     try:
@@ -86,7 +86,7 @@ def _record_locations(
 ) -> None:
     """Record the line of every setting below `node`. Raises BadInput if one is set twice.
 
-    An alias is followed once, so that aliases of aliases cost no more than they are long.
+    Each node is visited once, so that nested aliases take linear time.
     """
     locations.setdefault(path, f"{name}:{node.start_mark.line + 1}")
     if id(node) in visited:
@@ -98,7 +98,7 @@ def _record_locations(
             _record_locations(item, (*path, index), name, locations, visited)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):  # which no mapping can have as a key
+            if not isinstance(key, yaml.ScalarNode):  # not hashable; rejected later
                 continue
             inner = (*path, key.value)
             location = f"{name}:{key.start_mark.line + 1}"
@@ -112,7 +112,7 @@ def _record_locations(
 
 
 def validate_settings(kind: type[S], values: object, name: str, locations: Locations) -> S:
-    """The group of settings with these plain values; `name` is the file.
+    """Validate plain values as settings of class `kind`. `name` is the file, for messages.
 
     Raises BadInput with a sentence for each mistake.
     """
@@ -123,13 +123,13 @@ def validate_settings(kind: type[S], values: object, name: str, locations: Locat
 
 
 def format_path(path: SettingPath) -> str:
-    """The path as people write it, such as gates.checks[0].name."""
+    """Format the path of a setting, such as `gates.checks[0].name`."""
     text = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path)
     return text.removeprefix(".")
 
 
 def locate(path: SettingPath, locations: Locations) -> str | None:
-    """The place of the setting, or else of the innermost group around it, as job.yaml:12."""
+    """Return the location of a setting or its innermost known group, such as `job.yaml:12`."""
     inner_first = (path[:depth] for depth in range(len(path), -1, -1))
     return next((locations[each] for each in inner_first if each in locations), None)
 
@@ -137,7 +137,7 @@ def locate(path: SettingPath, locations: Locations) -> str | None:
 def _describe_mistakes(
     root: type[BaseModel], error: ValidationError, values: object, name: str, locations: Locations
 ) -> list[str]:
-    """A sentence for each wrong setting: pydantic has a mistake for each member of a union."""
+    """Return a sentence per wrong setting. Pydantic reports one error per member of a union."""
     settings = dict(_iter_settings(root))
     problems: dict[SettingPath, list[str]] = {}
     for each in error.errors(include_url=False):
@@ -152,7 +152,7 @@ def _describe_mistakes(
 
 
 def _setting_path(error: ErrorDetails, values: object) -> SettingPath:
-    """The path of the setting, without the names that pydantic adds for members of a union."""
+    """Return the path of a setting, without names that pydantic adds for members of a union."""
     path: SettingPath = ()
     for name in error["loc"]:
         try:
@@ -185,7 +185,7 @@ def _describe(settings: SettingFields, path: SettingPath, error: ErrorDetails) -
 
 
 def _describe_pattern(settings: SettingFields, pattern: str) -> str:
-    """The description of a setting whose text must match this pattern, else the pattern."""
+    """Return the description of a setting with this pattern, or else the pattern."""
     for info in settings.values():
         if info.description and any(
             getattr(each, "pattern", None) == pattern for each in info.metadata
@@ -199,9 +199,9 @@ def _lower(sentence: str) -> str:
 
 
 def _suggest_setting(settings: SettingFields, path: SettingPath) -> str:
-    """The setting that was probably meant: the nearest of the same group, or of any."""
+    """Suggest the setting with the most similar name, in the same group or in any group."""
     last = str(path[-1])
-    depth = min(len(path) - 1, 1)  # of what the groups beside it have in common with it
+    depth = min(len(path) - 1, 1)  # length of the prefix shared with sibling groups
     own = [each for each in settings if each[:depth] == path[:depth] and len(each) > depth]
     beside = {str(each[-1]): (*path[:-1], each[-1]) for each in own if depth or len(each) == 1}
     if last in beside:
@@ -217,7 +217,7 @@ def _suggest_setting(settings: SettingFields, path: SettingPath) -> str:
 def _iter_settings(
     kind: type[BaseModel], place: SettingPath = ()
 ) -> Iterator[tuple[SettingPath, FieldInfo]]:
-    """Each setting by its path, leaving out indexes and names that the user chooses."""
+    """Yield each setting with its path, without indexes and user-chosen names."""
     for name, info in kind.model_fields.items():
         yield (*place, name), info
         for group in _groups_in(info.annotation):
@@ -234,6 +234,6 @@ def _groups_in(annotation: object) -> Iterator[type[BaseModel]]:
 def _format_value(value: object) -> str:
     if isinstance(value, dict | list | tuple):
         return "a list or a group of settings"
-    # Half of a URL is none whose credentials are known as such.
+    # Redact before cutting, since credentials in a cut URL are not recognized.
     text = json.dumps(value, ensure_ascii=False, default=str)[:MAX_SEARCHED_CHARS]
     return redact_urls(text)[:MAX_VALUE_CHARS]

@@ -1,4 +1,4 @@
-"""The tuning file: the batch that `imagekiln tune` measured for each model, image size and GPU."""
+"""Tuning files: batch sizes that `imagekiln tune` measured per model, image size and GPU."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
@@ -25,7 +25,7 @@ MAX_BATCH_IMAGES = 256
 
 
 def _require_power_of_two(batch: int) -> int:
-    # With other batches, some images got other bytes depending on their index in the batch.
+    # With other batch sizes, the pixels of some images depended on their index in the batch.
     if batch & (batch - 1):
         raise ValueError(f"is {batch}; write a power of two")
     return batch
@@ -40,7 +40,7 @@ TuningKey: TypeAlias = tuple[str, str, str, str, int, int, int, bool]
 
 
 class BatchRate(Settings):
-    """One measured batch: its images per second, and its peak memory if the device reports it."""
+    """Measured images per second of a batch size, and peak memory if the device reports it."""
 
     batch: PowerOfTwoImages
     images_per_second: Number = Field(gt=0)
@@ -48,10 +48,10 @@ class BatchRate(Settings):
 
 
 class TuningEntry(Settings):
-    """The batch for one model, image size and GPU.
+    """The tuned batch size for one model, image size and GPU.
 
-    `seconds_per_image` is for this batch and number of steps. `guided`: whether the denoiser runs
-    twice a step, for the negative prompt.
+    `seconds_per_image` is for this batch size and number of steps. If `guided`, the denoiser runs
+    twice per step, for the prompt and the negative prompt.
     """
 
     model: NonEmptyText
@@ -72,7 +72,7 @@ class TuningEntry(Settings):
 
     @property
     def tuning_key(self) -> TuningKey:
-        """The key of the entry in its file. A slice of a GPU has its own name and memory."""
+        """Key of the entry in its file. MIG slices differ from their GPU in name or memory."""
         speed = self.speed.model_dump_json(exclude_defaults=True)
         memory = round(self.gpu_gib or 0)  # drivers differ in the last megabytes
         model = (self.digest, self.dtype, speed, self.gpu, memory)
@@ -80,12 +80,12 @@ class TuningEntry(Settings):
 
     @property
     def forward_pixels(self) -> int:
-        """The pixels that one forward of the denoiser computes for an image."""
+        """Pixels per image in a forward pass of the denoiser."""
         return forward_pixels(self.width, self.height, guided=self.guided)
 
 
 class TuningFile(Settings):
-    """A tuning file."""
+    """The contents of a tuning file."""
 
     version: Literal[1] = 1
     entries: tuple[TuningEntry, ...] = ()
@@ -93,7 +93,7 @@ class TuningFile(Settings):
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """The entry for each size that was asked for, and how many of them were measured this time."""
+    """The entries for all requested sizes, and how many of them were newly measured."""
 
     file: str
     entries: tuple[TuningEntry, ...]
@@ -101,18 +101,18 @@ class TuningResult:
 
 
 def forward_pixels(width: int, height: int, *, guided: bool) -> int:
-    """The pixels of one image in a forward of the denoiser: twice as many with guidance."""
+    """Return pixels per image in a forward pass of the denoiser; guidance doubles them."""
     return width * height * (2 if guided else 1)
 
 
 def read_tuning_file(name: str) -> TuningFile:
-    """The tuning file at a path or URI. Raises Missing, TryAgain, BadInput for each mistake."""
+    """Read the tuning file at a path or URI. Raises BadInput, Missing, TryAgain."""
     store, key = locate_object(name)
     return parse_tuning_file(store.read(key), name)
 
 
 def read_tuning_file_or_empty(name: str) -> TuningFile:
-    """The tuning file at a path or URI; one without entries if there is none yet."""
+    """Read the tuning file at a path or URI; empty if it does not exist."""
     try:
         return read_tuning_file(name)
     except Missing:
@@ -120,11 +120,11 @@ def read_tuning_file_or_empty(name: str) -> TuningFile:
 
 
 def add_tuning_entries(name: str, *added: TuningEntry) -> None:
-    """Write entries into the file, in place of those with their keys. Raises BadInput, TryAgain."""
+    """Add entries to the file, replacing entries with equal keys. Raises BadInput, TryAgain."""
     old = read_tuning_file_or_empty(name).entries
     entries = {entry.tuning_key: entry for entry in (*old, *added)}
     tuning = TuningFile(entries=tuple(entries[key] for key in sorted(entries)))
-    # `version` has its default too, but must be in the file.
+    # The file needs `version`, even though it has the default value.
     values = {"version": TUNING_VERSION} | tuning.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     store, key = locate_object(name)
@@ -132,7 +132,7 @@ def add_tuning_entries(name: str, *added: TuningEntry) -> None:
 
 
 def parse_tuning_file(content: bytes, name: str) -> TuningFile:
-    """The tuning file in these bytes, YAML or JSON. Raises BadInput with each mistake."""
+    """Parse a tuning file in YAML or JSON. Raises BadInput with a sentence for each mistake."""
     text = decode_text(content, name, "a tuning file")
     values, locations = parse_settings(text, name, "what `imagekiln tune` wrote")
     if values.get("version") != TUNING_VERSION:

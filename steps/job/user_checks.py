@@ -1,6 +1,6 @@
-"""The user's own checks and scores: functions that a job names, imported.
+"""Import of user-defined checks and scores that a job names.
 
-A module is looked for on Python's path, then beside the job's file and in the current folder.
+Modules are searched on Python's path, then beside the job file and in the current folder.
 """
 
 import hashlib
@@ -27,19 +27,19 @@ UserCheckFunction = Callable[..., object]
 
 
 class NotImported(BadInput):
-    """The module of an entry is not on this machine, or raises when it is imported."""
+    """The module of an entry is not on this machine, or raises on import."""
 
 
 def require_entries(job: Job) -> None:
-    """Import the functions that the job names. Raises BadInput with a sentence for each fault."""
+    """Import the functions that the job names. Raises BadInput with a sentence per failure."""
     if untried := find_untried_entries(job):
         raise NotImported(*untried)
 
 
 def find_untried_entries(job: Job) -> tuple[str, ...]:
-    """A sentence for each module that is not importable here: where pods run, it may be.
+    """Return a sentence per module that is not importable here, but may be in pods.
 
-    Raises BadInput if a module is importable and has no such function.
+    Raises BadInput if a module is importable and lacks the function.
     """
     untried: list[str] = []
     mistakes: list[str] = []
@@ -55,7 +55,7 @@ def find_untried_entries(job: Job) -> tuple[str, ...]:
 
 
 def hash_entries(job: Job) -> dict[str, str]:
-    """The hashes of the files that hold the job's own functions, as far as they import here."""
+    """Hash the files of the job's user-defined functions, as far as they are importable here."""
     hashes: dict[str, str] = {}
     for path, find in _entries(job):
         with suppress(BadInput, TypeError, OSError):  # functions written in C have no file
@@ -65,13 +65,13 @@ def hash_entries(job: Job) -> dict[str, str]:
 
 
 def import_entries(job: Job) -> None:
-    """Import the functions that a planned job names. Raises BadInput at the first that fails."""
+    """Import the functions that a planned job names. Raises BadInput at the first failure."""
     for _, find in _entries(job):
         find()
 
 
 def _entries(job: Job) -> Iterator[tuple[SettingPath, Callable[[], UserCheckFunction]]]:
-    """The settings that name functions of the user's own, each with what imports it."""
+    """Yield the settings that name user-defined functions, each with its importer."""
     for index, check in enumerate(job.gates.checks):
         yield ("gates", "checks", index, "entry"), partial(import_check, check)
     for name, score in job.scores.items():
@@ -80,22 +80,22 @@ def _entries(job: Job) -> Iterator[tuple[SettingPath, Callable[[], UserCheckFunc
 
 
 def import_check(check: UserCheckGate) -> UserCheckFunction:
-    """The function of a check. Raises BadInput if there is none."""
+    """Import the function of a check. Raises BadInput if it cannot be imported."""
     return _import_entry(f"gates.checks: {check.name}", check.entry, ("image", "spec"))
 
 
 def import_score(setting: str, entry: str) -> UserCheckFunction:
-    """The function of a score, or its class. Raises BadInput if there is none."""
+    """Import the function or class of a score. Raises BadInput if it cannot be imported."""
     return _import_entry(setting, entry, ("images", "specs"))
 
 
 def _import_entry(setting: str, entry: str, arguments: tuple[str, ...]) -> UserCheckFunction:
-    """The function or class that a setting names, which is called with such arguments."""
+    """Import the function or class that a setting names, and check that it takes `arguments`."""
     module_name, _, name = entry.partition(":")
     module = _import_module(f"{setting}: {entry}", module_name)
     try:
         function = getattr(module, name)
-    except IMPORT_ERRORS as error:  # a module may have code of its own for missing names
+    except IMPORT_ERRORS as error:  # a module may define `__getattr__`
         near = get_close_matches(name, vars(module), n=1)
         remedy = f"Write {module_name}:{near[0]}." if near else "Correct the entry."
         raise BadInput(
@@ -112,7 +112,7 @@ def _import_entry(setting: str, entry: str, arguments: tuple[str, ...]) -> UserC
 def _import_module(subject: str, name: str) -> ModuleType:
     search_modules_in(CURRENT_FOLDER)
     try:
-        with redirect_stdout(sys.stderr):  # what it prints is no result of ours
+        with redirect_stdout(sys.stderr):  # keep its output apart from results
             return importlib.import_module(name)
     except IMPORT_ERRORS as error:
         remedy = "Correct the module, or install what it needs where images are made."
@@ -129,7 +129,7 @@ def _import_module(subject: str, name: str) -> ModuleType:
 
 
 def search_modules_in(folder: str) -> None:
-    """Let Python find modules in a folder, last: a file there hides no installed module."""
+    """Append a folder to Python's path, after all installed modules."""
     if folder not in sys.path:
         sys.path.append(folder)
     importlib.invalidate_caches()
@@ -140,7 +140,7 @@ def _require_arguments(
 ) -> None:
     try:
         signature = inspect.signature(function)
-    except (ValueError, TypeError):  # of some that are written in C
+    except (ValueError, TypeError):  # some functions in C have no signature
         return
     try:
         signature.bind(*arguments)

@@ -1,4 +1,4 @@
-"""Work on a run after it ended: verify, retry, reproduce, diff and gc.
+"""Work on existing runs: verify, retry, reproduce, diff, forget and gc.
 
 Imports every other step.
 """

@@ -1,7 +1,7 @@
-"""Compares two runs: the same prompts under two models or settings, in numbers and on a page.
+"""Comparison of two runs: the same prompts under two models or settings, in numbers and on a page.
 
-DuckDB pairs the images of the same row, by its id or its texts, and of the same index, in bounded
-memory, by a hash of what they have in common. Of candidates, only the best counts.
+DuckDB pairs images in bounded memory, by a hash of the row's id or prompts and of the image index.
+With candidates, only the best image counts.
 """
 
 import math
@@ -57,13 +57,13 @@ SELECT
     md5_number(
         concat_ws('|', image_index // {candidates}, strlen(prompt), prompt, negative_prompt))
 FROM shard_rows"""
-# Candidates are neighbors. If none has won, as when all failed, the first one stands for them.
+# Candidates are neighbors. If none has won, as when all failed, the first represents them.
 BEST_CANDIDATES = """
 QUALIFY row_number() OVER (
     PARTITION BY number - image_index % {candidates}
     ORDER BY status = 'outscored', candidate_rank, number) = 1"""
-# If only one of the runs has ids, no id would find its counterpart. Of images with one name, as of
-# a sweep, the first ones are a pair, the second ones, and so on.
+# If only one of the runs has ids, images are paired by prompt. Images with the same name, as in a
+# sweep, are paired in order.
 CREATE_PAIRS = """
 CREATE VIEW named AS
 SELECT *, row_number() OVER (PARTITION BY run, name ORDER BY number) AS place
@@ -92,7 +92,7 @@ FROM pairs"""
 COUNT_CHANGES = """
 SELECT first_status, second_status, count(*) FROM pairs
 WHERE first_status != second_status GROUP BY ALL ORDER BY ALL"""
-# By a hash, so that the smallest ones are a random sample.
+# Ordered by a hash, so that the first pairs are a random sample.
 SAMPLE_PAIRS = """
 SELECT first_number, second_number FROM pairs
 WHERE first_status = 'ok' AND second_status = 'ok'
@@ -101,7 +101,7 @@ ORDER BY md5(concat(name, first_number)) LIMIT 100"""
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """One pair. `rms` is the distance of its pixels; sizes are width and height in pixels."""
+    """A compared pair. `rms` is the pixel distance; sizes are width and height in pixels."""
 
     prompt: str
     sizes: tuple[tuple[int, ...], tuple[int, ...]]
@@ -110,7 +110,7 @@ class PairComparison:
 
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """Images that have one status in the first run and another in the second."""
+    """Number of images with one status in the first run and another in the second."""
 
     before: str
     after: str
@@ -119,7 +119,7 @@ class StatusChange:
 
 @dataclass(frozen=True, slots=True)
 class SettingDifference:
-    """A setting in which the runs differ."""
+    """A setting that differs between the runs."""
 
     name: str
     first: str
@@ -128,9 +128,9 @@ class SettingDifference:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """A comparison of two runs.
+    """Comparison of two runs.
 
-    `rms` is the mean distance of pixels over `sampled` pairs, in levels of 0 to 255.
+    `rms` is the mean pixel distance over `sampled` pairs, in levels of 0 to 255.
     """
 
     first: str
@@ -149,10 +149,9 @@ class Diff:
 def diff(first: str, second: str, to: str) -> Diff:
     """Compare the runs at two URIs, and write a page with images into the folder `to`.
 
-    Images are paired by their row's own id if both runs have ids, or else by prompt and
-    negative prompt, and by their index; several of one prompt in their order. Of candidates, only
-    the best counts. Raises Incomplete if a run was never aggregated, BadInput on damage,
-    TryAgain.
+    Images are paired by row id and image index if both runs have ids, or else by prompt, negative
+    prompt and image index. Images that share these are paired in order. With candidates, only the
+    best counts. Raises Incomplete if a run was never aggregated, BadInput on damage, TryAgain.
     """
     runs = (open_run(first), open_run(second))
     target = open_store(to)
@@ -207,7 +206,7 @@ def _pair_images(database: Database, runs: Sequence[Run]) -> None:
 
 
 def _read_numbered(run: Run, columns: Sequence[str], shard: int) -> pa.Table:
-    """Columns of the manifest of a shard, with each row's number in the run."""
+    """Read columns of the manifest of a shard, with each row's number in the run."""
     rows = read_shard_columns(run, shard, columns)
     start = shard * SHARD_STRIDE
     numbers = pa.array(range(start, start + rows.num_rows), pa.int64())
@@ -215,7 +214,7 @@ def _read_numbered(run: Run, columns: Sequence[str], shard: int) -> pa.Table:
 
 
 def _read_row(run: Run, number: int) -> dict[str, Any]:
-    """The manifest's row of this number in a run."""
+    """Read the manifest row of this number in a run."""
     shard, place = divmod(number, SHARD_STRIDE)
     manifest = read_shard_manifest(run, shard)
     return to_rows(manifest.slice(place, 1))[0]
@@ -246,7 +245,7 @@ def _picture_keys(index: int) -> tuple[str, str]:
 
 
 def _render_page(result: Diff, comparisons: Sequence[PairComparison]) -> str:
-    """The page as HTML. All user text is escaped."""
+    """Render the page as HTML. All user input is escaped."""
     environment = Environment(
         loader=PackageLoader("imagekiln.steps.maintain", "."),
         autoescape=True,
@@ -258,14 +257,14 @@ def _render_page(result: Diff, comparisons: Sequence[PairComparison]) -> str:
     return environment.get_template("diff.html.j2").render(diff=result, pairs=pairs)
 
 
-def _visible_text(text: str) -> str:
-    if len(text) > MAX_PROMPT_CHARS:
-        text = f"{text[:MAX_PROMPT_CHARS]}…"
-    return sanitize_page_text(text)
+def _visible_text(value: str) -> str:
+    if len(value) > MAX_PROMPT_CHARS:
+        value = f"{value[:MAX_PROMPT_CHARS]}…"
+    return sanitize_page_text(value)
 
 
 def _setting_differences(first: Plan, second: Plan) -> Iterator[SettingDifference]:
-    """The settings of the jobs that differ, and the model's files."""
+    """Yield the settings that differ between the jobs, and the model's files if they differ."""
     first_settings = _plan_settings(first)
     second_settings = _plan_settings(second)
     for name in first_settings | second_settings:

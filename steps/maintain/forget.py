@@ -1,9 +1,9 @@
-"""Takes images down: removes them from runs, and from exports that are named.
+"""Takedown of images: their removal from runs, and from the given exports.
 
-A commit announces the ids, and for each part that holds one the part that takes its place. These
-are written, and the next commit counts them. Then the old ones are buried: overwritten by a part
-without rows, whose name is never free again. Whatever is killed in between, the same command does
-the rest. The row of an image stays, with its prompt and the status `forgotten`.
+A first commit announces the ids, and the parts to be replaced. New parts without these images are
+written, and the next commit counts them. Then the old parts are buried: they are overwritten by a
+part without rows, and their names stay taken. If any step is killed, running the same command again
+finishes the work. The row of an image stays, with its prompt and the status `forgotten`.
 """
 
 import re
@@ -53,11 +53,11 @@ COPIES_FOLDERS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class ForgetSelection:
-    """The images with one of these ids, or of one of these prompts.
+    """Selection of images by id or by prompt.
 
-    `ids` are of images or of rows. `prompt_parts` are texts that a prompt contains, in whatever
-    case, and `prompt_hashes` the SHA-256 of whole prompts in UTF-8. Of a prompt that a language
-    model rewrote, the original counts as well.
+    `ids` are ids of images or of rows. `prompt_parts` are strings that a prompt contains, ignoring
+    case. `prompt_hashes` are SHA-256 hashes of whole prompts in UTF-8. For a rewritten prompt, the
+    original counts as well.
     """
 
     ids: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class ForgetSelection:
     prompt_hashes: tuple[str, ...] = ()
 
     def select(self, rows: pa.Table, prompt_columns: Sequence[str] = ("prompt",)) -> pa.Table:
-        """The ids of the selected ones among these rows, by any of the columns of prompts."""
+        """Return the image and row ids of the selected rows, by any of the prompt columns."""
         ids = pa.array(self.ids, pa.string())
         lowered = map(str.lower, self.prompt_hashes)
         hashes = pa.array(lowered, pa.string())
@@ -87,7 +87,7 @@ class ForgetSelection:
         return ids_of_rows.filter(is_selected)
 
     def require_valid(self) -> None:
-        """Raise BadInput if nothing is named, or what is no hash."""
+        """Raise BadInput if the selection is empty, or a hash is malformed."""
         if not (self.ids or any(self.prompt_parts) or self.prompt_hashes):
             raise BadInput("Nothing says which images to forget. Name ids, or texts of prompts.")
         for digest in self.prompt_hashes:
@@ -101,7 +101,7 @@ class ForgetSelection:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenImages:
-    """The planned images of a run that were selected, without those that are forgotten already."""
+    """Number of images of a run that were selected and not forgotten before."""
 
     uri: str
     images: int
@@ -109,9 +109,9 @@ class ForgottenImages:
 
 @dataclass(frozen=True, slots=True)
 class ForgetResult:
-    """The images that were selected; `removed` if they were taken down.
+    """Selected images by run. `removed` is true if they were taken down.
 
-    `unknown_ids` are those of the ids that were named that no row and no image has.
+    `unknown_ids` are the given ids that match no row and no image.
     """
 
     runs: tuple[ForgottenImages, ...]
@@ -120,7 +120,7 @@ class ForgetResult:
 
     @property
     def images(self) -> int:
-        """The images that were selected, in all runs."""
+        """Number of selected images in all runs."""
         return sum(run.images for run in self.runs)
 
 
@@ -133,12 +133,11 @@ def forget(
 ) -> ForgetResult:
     """Select images of the run or output at `uri`; with `remove`, take them down.
 
-    These exports, of the runs or of their output, are then brought up to date. Raises BadInput if
-    nothing is selected by anything, or if a run is not complete, Missing if there is no run or no
-    export, TryAgain.
+    The given exports of the runs or of their output are then updated. Raises BadInput if the
+    selection is empty or a run is not complete, Missing if there is no run or no export, TryAgain.
     """
     selection.require_valid()
-    for name in exports:  # a wrong name is found before anything is removed
+    for name in exports:  # a wrong name is reported before anything is removed
         require_export(open_store(name))
     runs = open_runs(uri)
     for run in runs:
@@ -160,7 +159,10 @@ def forget(
 
 
 def _require_complete(run: Run) -> None:
-    """Raise BadInput if the job still has a part to make. A retry that has is ended first."""
+    """Raise BadInput if the job has a part left to make.
+
+    An unfinished retry is ended later instead.
+    """
     if run.is_complete or run.head.uncounted_retry is not None:
         return
     output = run.store.uri.rpartition("/")[0] or "."
@@ -171,7 +173,7 @@ def _require_complete(run: Run) -> None:
 
 
 def _select(run: Run, selection: ForgetSelection) -> pa.Table:
-    """The ids of selected images of a run, and of their rows."""
+    """Return the ids of a run's selected images, and of their rows."""
     columns = ["prompt"]
     if run.plan.rewrite is not None:
         columns.append(ORIGINAL_COLUMN)
@@ -189,16 +191,16 @@ def _without(ids: pa.Array, earlier: pa.Array) -> pa.Array:
 
 
 def _forget_in_run(run: Run, image_ids: pa.Array) -> None:
-    """Take these images of a run down, or do what is left of that.
+    """Take these images of a run down, or finish an interrupted takedown.
 
-    Whoever finds images that are being taken down by another process does that first.
+    A takedown begun by another process is finished first.
     """
 
     def attempt(head: Head) -> Run | None:
         current = replace(run, head=head)
         if head.commit.takedown is not None:
             _take_down(current, head.commit.takedown)
-            return None  # to look what is left
+            return None  # check what is left
         if head.uncounted_retry is not None:
             end_retry(current, head.uncounted_retry)
             return None
@@ -216,12 +218,12 @@ def _forget_in_run(run: Run, image_ids: pa.Array) -> None:
     added = added_fields(run.plan.job)
     bury(run.store, current.head.commit.buried, schema, added)
     _remove_copies(run.store)
-    with suppress(Incomplete):  # which it was before
-        aggregate_run(run)  # for its report
+    with suppress(Incomplete):  # it was incomplete before
+        aggregate_run(run)  # to update the report
 
 
 def _announce(run: Run, image_ids: pa.Array) -> None:
-    """Say which images are to be taken down, and which parts take the place of others."""
+    """Commit the ids of the images to be taken down, and the parts to be replaced."""
     head = run.head
     parts = sorted(_parts_with(run, image_ids))
     takedown = Takedown(
@@ -234,7 +236,7 @@ def _announce(run: Run, image_ids: pa.Array) -> None:
 
 
 def _parts_with(run: Run, image_ids: pa.Array) -> set[str]:
-    """The parts that have a row of one of these images, by the manifests."""
+    """Find the parts that have a row of one of these images in the manifests."""
 
     def find(number: int) -> pa.ChunkedArray:
         manifest = read_shard_columns(run, number, ["image_id", "part", "status"])
@@ -270,9 +272,9 @@ def _take_down(run: Run, takedown: Takedown) -> None:
 
 
 def _remove_copies(store: Store) -> None:
-    """Remove the copies of images in the report, which is written again, and in a preview.
+    """Remove the copies of images in the preview, and in the report, which is written again.
 
-    Also what processes that were killed on this disk left of parts.
+    Also removes partial parts left on this disk by killed processes.
     """
     for folder in (IMAGES_FOLDER, *COPIES_FOLDERS):
         for entry in list(store.list_folder(folder)):

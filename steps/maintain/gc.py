@@ -1,8 +1,8 @@
-"""Garbage collection: runs under an output that were never finished.
+"""Garbage collection of the unfinished runs in an output.
 
-Listed, and removed only on request. Only in a folder whose plan bears the folder's name, and only
-objects with the key of one that a run writes: what somebody else put beside them stays, with its
-folder. Nothing is removed within a finished run.
+Runs are listed, and removed only on request. A folder counts only if its plan bears its name. Only
+objects with keys of a run are removed; other files stay, and so does their folder. Finished runs
+are never touched.
 """
 
 import logging
@@ -28,7 +28,7 @@ DEFAULT_AGE_DAYS = 7.0
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """An unfinished run to remove. `days` is the time since the last of it was written."""
+    """An unfinished run to remove. `days` is the time since its last object was written."""
 
     run: str
     objects: int
@@ -38,7 +38,7 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class GcResult:
-    """The garbage under an output, and whether it was removed."""
+    """Garbage of an output, and whether it was removed."""
 
     output: str
     found: tuple[Garbage, ...]
@@ -46,16 +46,16 @@ class GcResult:
 
     @property
     def bytes(self) -> int:
-        """The size of all garbage."""
+        """Size of all garbage, in bytes."""
         return sum(garbage.bytes for garbage in self.found)
 
 
 def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = False) -> GcResult:
     """Find unfinished runs under `output` to which nothing was written for `older_than` days.
 
-    With `remove`, they are removed. Plan and commits stay, so that no process resumes such a run,
-    and what was left by an interruption, or written later by a process that slept, is found again.
-    A run that cannot be read stays, with a warning. Raises Missing if there is no output of a job,
+    With `remove`, they are removed. Plan and commits stay, so that no process resumes such a run. A
+    later call finds any objects that an interrupted removal or a slow process left behind. A run
+    that cannot be read stays, with a warning. Raises Missing if there is no output of a job,
     TryAgain.
     """
     store = open_store(output)
@@ -69,7 +69,7 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
         objects = _find_objects(run)
         if not objects:
             continue
-        # If a store tells no age, an object is new.
+        # If a store reports no age, objects count as new.
         newest = max(entry.modified or now for entry in objects)
         days = (now - newest) / DAY_SECONDS
         is_old = run.head.is_removed or days >= older_than
@@ -81,11 +81,11 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
 
 
 def _find_objects(run: Run) -> list[ObjectInfo]:
-    """All objects of an unfinished run, or those that are left of a removed one."""
+    """List all objects of an unfinished run, or the remaining ones of a removed run."""
     objects = _walk_objects(run.store)
     if run.head.is_removed:
         return [entry for entry in objects if not _records_removal(entry.key)]
-    # Later runs may have skipped images of a run that was finished once.
+    # A finished run stays: later runs may have skipped images that it has.
     if run.is_finished or run.store.exists(SUCCESS_KEY):
         return []
     return list(objects)
@@ -96,7 +96,7 @@ def _records_removal(key: str) -> bool:
 
 
 def _walk_objects(store: Store) -> Iterator[ObjectInfo]:
-    """Every object of the run in a store, and none that somebody else put beside them."""
+    """Yield every object of the run in a store, but no other files beside them."""
     folders = [""]
     while folders:
         for entry in store.list_folder(folders.pop()):
@@ -107,9 +107,9 @@ def _walk_objects(store: Store) -> Iterator[ObjectInfo]:
 
 
 def _remove_run(run: Run, objects: Sequence[ObjectInfo]) -> bool:
-    """Remove the objects of a run; False if another process has committed to it meanwhile.
+    """Remove the objects of a run. Return False if another process has committed to it meanwhile.
 
-    The commit comes first: from then on nobody plans, generates or aggregates it.
+    The commit comes first. From then on, no process plans, generates or aggregates the run.
     """
     store = run.store
     if not run.head.is_removed:

@@ -1,4 +1,4 @@
-"""Generates one image of a run again, and compares it with the stored one."""
+"""Regeneration of one image of a run, for comparison with the stored image."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -50,7 +50,7 @@ Equality = Literal["bytes", "pixels", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The device and libraries that generated an image, and the images of a batch."""
+    """Device, libraries and batch size that an image was generated with."""
 
     device: str
     batch: int
@@ -59,10 +59,10 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class ReproduceResult:
-    """An image generated again, compared with the stored one.
+    """A regenerated image, compared with the stored one.
 
-    `file` is None if it could not be generated, `likeness` if there is nothing to compare, and
-    `then` if the shard left no statistics.
+    `file` is None if it could not be generated, `likeness` if there is nothing to compare with, and
+    `then` if the shard has no statistics.
     """
 
     run: str
@@ -78,7 +78,7 @@ class ReproduceResult:
 
     @property
     def has_same_pixels(self) -> bool:
-        """Tell if the pixels are the same."""
+        """True if the pixels are the same."""
         return self.equal != "nothing"
 
 
@@ -89,13 +89,12 @@ def reproduce(
     *,
     report: Callable[[str], None] = lambda _: None,
 ) -> ReproduceResult:
-    """Generate an image of the run at `uri` again, in its place of a batch, and write it to a file.
+    """Generate an image of the run at `uri` again, at its batch position, and write it to a file.
 
-    `image_id` may be the id of the image's row, if one image of the run has it.
-    Without `to`, the file is named after the image and lies in the current folder. `report` is
-    called with a sentence before the model is loaded, which takes minutes. Raises BadInput
-    if the run has no such image, Incomplete if it was never aggregated, and what loading a
-    model raises.
+    `image_id` may be the id of the image's row, if only one image of the run has it. Without `to`,
+    the file is named after the image and written to the current folder. `report` is called with a
+    sentence before the model is loaded, which takes minutes. Raises BadInput if the run has no such
+    image, Incomplete if it was never aggregated, and the errors of loading a model.
     """
     run = open_run(uri)
     manifest_row = _find_row(run, image_id)
@@ -135,9 +134,9 @@ def reproduce(
 
 
 def _find_row(run: Run, name: str) -> pa.Table:
-    """The manifest row of an image, by its `image_id` or its row's id, as a table of one row.
+    """Find the manifest row of an image, by its `image_id` or its row's id, as a one-row table.
 
-    Raises BadInput if the run has no such image, or several whose rows have this id.
+    Raises BadInput if the run has no such image, or several with this row id.
     """
 
     def find(number: int) -> pa.Table | None:
@@ -169,7 +168,7 @@ def _find_row(run: Run, name: str) -> pa.Table:
 
 
 def _find_stats(run: Run, part: str | None) -> ShardStats | None:
-    """The statistics of the shard that a part belongs to, if there are any."""
+    """Return the statistics of the shard that a part belongs to, if there are any."""
     location = parse_part_key(part or "")
     if location is None:
         return None
@@ -179,7 +178,7 @@ def _find_stats(run: Run, part: str | None) -> ShardStats | None:
 
 
 def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
-    """The number of images in the batch in which the image was generated."""
+    """Return the number of images in the batch that generated the image."""
     width = row.parameters.width
     height = row.parameters.height
     planned = plan.batch_size(width, height)
@@ -190,9 +189,9 @@ def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
 
 
 def _place_in_batch(run: Run, stored: Mapping[str, Any], batch: int) -> int:
-    """The place, from 0, that an image had in its batch: a GPU's kernels round otherwise in others.
+    """Return the index of an image in its batch: GPU kernels may round differently at each index.
 
-    In families whose images are generated one by one, each has the first.
+    In model families that generate images one by one, it is 0.
     """
     if stored["part"] is None or family_of(run.plan.model.pipeline).one_at_a_time:
         return 0
@@ -201,15 +200,15 @@ def _place_in_batch(run: Run, stored: Mapping[str, Any], batch: int) -> int:
         image_ids = [row.image_id for row in group]
         if stored["image_id"] in image_ids:
             planned_batch = _original_batch(run.plan, group[0], None)
-            # If memory ran out, each planned batch was cut into smaller ones.
+            # If memory ran out, each planned batch was split into smaller ones.
             return image_ids.index(stored["image_id"]) % planned_batch % batch
     return 0
 
 
 def _draw_again(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnImage, Provenance]:
-    """Draw the image in this place of a batch, and run its passes."""
+    """Generate the image at this position in a batch, and run its passes."""
     require_libraries()
-    # Only for making pixels: torch takes seconds to import.
+    # Imported only to generate pixels: torch takes seconds to import.
     from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
     from imagekiln.steps.generate.diffusion.device import describe_device
     from imagekiln.steps.generate.diffusion.pipeline import library_versions
@@ -235,7 +234,7 @@ def _draw_again(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnI
 def _compare(
     store: Store, stored: Mapping[str, Any], drawn: DrawnImage, encoded: EncodedImage
 ) -> tuple[Equality, PixelDifference | None]:
-    """Compare an image with the stored one; measures the distance of other pixels."""
+    """Compare an image with the stored one, and measure the distance if their pixels differ."""
     if drawn.rgb is None or stored["status"] != "ok":
         return "nothing", None
     if encoded.sha256 == stored["sha256"]:

@@ -1,4 +1,4 @@
-"""Generates again what is failed or blank: a retry that a commit announces, and then counts."""
+"""Retries of failed and blank images: a commit announces a retry, and a later one counts it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -38,14 +38,14 @@ from imagekiln.steps.runtime.signals import Stop
 
 OUTCOME_COLUMNS = ["status", "error"]
 ENDED = "the retry was ended by `forget` before it made this image"
-RETRIED_STATUSES = ("blank", "failed")  # not `filtered`, which is no fault
+RETRIED_STATUSES = ("blank", "failed")  # not `filtered`, which is not an error
 
 
 @dataclass(frozen=True, slots=True)
 class RetryResult:
-    """A run after a retry: its number, 0 if there was none, and all images that were made.
+    """A run after a retry: its number, 0 if there was none, and the number of images made.
 
-    Those of parts that were missing are among them.
+    Images of parts that were missing are included.
     """
 
     uri: str
@@ -62,11 +62,11 @@ def retry(
     *,
     include_permanent: bool = False,
 ) -> RetryResult:
-    """Generate again what is not ok in the run at `uri`, except what the safety checker filtered.
+    """Regenerate the images of the run at `uri` that are not ok, except filtered ones.
 
-    Parts that are missing are made first, as planned. Failures that another try cannot fix are
-    left, unless `include_permanent`. A retry that was stopped is resumed. Raises what the steps
-    raise: Incomplete if the run was never aggregated, or if too many images are not ok afterwards.
+    Missing parts are made first, as planned. Images with permanent failures are skipped, unless
+    `include_permanent`. An interrupted retry is resumed. Raises the errors of the steps: Incomplete
+    if the run was never aggregated, or if too many images are not ok afterwards.
     """
     run = open_run(uri)
     require_libraries()
@@ -77,7 +77,7 @@ def retry(
     missing = _count_missing(run)
     if missing:
         _generate(run, run.plan, progress, stop)
-        with suppress(Incomplete):  # what is not ok is made again now
+        with suppress(Incomplete):  # images that are not ok are retried now
             aggregate_run(run)
     run, plan = announce_retry(run, include_permanent=include_permanent)
     if plan is None:
@@ -96,13 +96,13 @@ def retry(
 
 
 def plan_retry(job: Job) -> PlanResult:
-    """The next retry of the job's run; if nothing is left, the run as a plan without shards.
+    """Plan the next retry of the job's run; if nothing is left, return a plan without shards.
 
-    Raises Missing if there is no such run, and what `announce_retry` raises.
+    Raises Missing if there is no such run, and the errors of `announce_retry`.
     """
     planned = make_plan(job, must_exist=True)
     run = open_run(planned.uri)
-    if _count_missing(run):  # these first, as the job would make them
+    if _count_missing(run):  # made first, as the job would make them
         return PlanResult(run.plan, run.store.uri, adopted=True)
     run, plan = announce_retry(run)
     if plan is None:
@@ -114,10 +114,10 @@ def plan_retry(job: Job) -> PlanResult:
 
 
 def announce_retry(run: Run, *, include_permanent: bool = False) -> tuple[Run, Plan | None]:
-    """The retry that is to be made: one that lacks parts, or else a new one of what is not ok.
+    """Return the retry to make: an unfinished one, or a new one of all images that are not ok.
 
-    Without failures that another try cannot fix, unless `include_permanent`. None if nothing is
-    left. No image is in two retries that are not counted, and none that is ok is in any. Raises
+    Skips images with permanent failures, unless `include_permanent`. Returns None if nothing is
+    left. No image is in two unfinished retries, and no image that is ok is retried. Raises
     Incomplete if the run was never aggregated, BadInput, TryAgain.
     """
 
@@ -141,7 +141,7 @@ def announce_retry(run: Run, *, include_permanent: bool = False) -> tuple[Run, P
 
 
 def end_retry(run: Run, retry: Retry) -> None:
-    """Count a retry as it is: what is left to make has failed. Its model may be gone for good."""
+    """Count an unfinished retry, with its missing images as failed. Its model may be gone."""
     plan = plan_of_retry(run.plan, retry)
     for number in range(len(plan.shards)):
         for part in read_shard(run.store, plan, number):
@@ -149,14 +149,14 @@ def end_retry(run: Run, retry: Retry) -> None:
             images = [EncodedImage(place, "failed", ENDED) for place in places]
             content = part_to_parquet(part.rows, images, part.added)
             run.store.create(part.key, content)
-    with suppress(Incomplete):  # of images that are not ok
+    with suppress(Incomplete):  # some images are not ok
         aggregate_run(run)
 
 
 def _count_missing(run: Run) -> int:
-    """The images of parts that the job planned and that are missing, as of the highest commit.
+    """Count the images of missing parts that the job planned, as of the highest commit.
 
-    Raises Incomplete if nobody knows.
+    Raises Incomplete if the run was never aggregated.
     """
     _require_aggregated(run)
     summary = summary_of(run.store, run.head)
@@ -164,7 +164,7 @@ def _count_missing(run: Run) -> int:
 
 
 def _require_aggregated(run: Run) -> None:
-    """Raise Incomplete if no commit says what became of the images."""
+    """Raise Incomplete if the run was never aggregated."""
     if run.plan.shards and not run.head.commit.manifests:
         raise Incomplete(
             f"{run.store.uri}: was never aggregated, so it is unknown what is left. Run the job, "
@@ -173,7 +173,7 @@ def _require_aggregated(run: Run) -> None:
 
 
 def _require_no_takedown(run: Run) -> None:
-    """Raise TryAgain while images are taken down: one of them may be about to be made again."""
+    """Raise TryAgain during a takedown: one of its images might be made again."""
     if run.head.commit.takedown is not None:
         raise TryAgain(
             f"{run.store.uri}: images of it are being taken down. If the command that does so was "
@@ -182,7 +182,8 @@ def _require_no_takedown(run: Run) -> None:
 
 
 def _generate(run: Run, plan: Plan, progress: Progress, stop: Stop) -> None:
-    # Only for making pixels: torch takes seconds to import, and planning needs none of it.
+    # Imported only to generate pixels: torch takes seconds to import, and planning does not need
+    # it.
     from imagekiln.steps.generate.step import generate_shards
 
     progress.start(plan.counts.images)
@@ -193,7 +194,7 @@ def _generate(run: Run, plan: Plan, progress: Progress, stop: Stop) -> None:
 
 
 def _write_shards(run: Run, include_permanent: bool) -> Retry:
-    """The next retry of a run, with its shards, which are written and which no commit names yet."""
+    """Write the shards of the run's next retry, which no commit names yet."""
     number = run.head.number + 1
     shards: list[Shard] = []
     source_shards: list[tuple[int, int]] = []
@@ -217,16 +218,16 @@ def _write_shards(run: Run, include_permanent: bool) -> Retry:
 
 
 def _group_into_shards(run: Run, include_permanent: bool) -> Iterator[dict[int, pa.Table]]:
-    """The rows of each shard of a retry, by the shards of the run that they come from.
+    """Yield the rows of each shard of a retry, by the shards of the run that contain them.
 
-    Shards of a run are equal work, so those of a retry are at most that.
+    A shard of a retry is at most as much work as a shard of the run.
     """
 
     def read(number: int) -> pa.Table | None:
         return _rows_to_retry(run, number, include_permanent)
 
     tables: dict[int, pa.Table] = {}
-    work = 0.0  # of the run's shards
+    work = 0.0  # in shards of the run
     for number, rows in enumerate(map_ordered(read, len(run.plan.shards))):
         if rows is None:
             continue
@@ -250,7 +251,7 @@ def _rows_to_retry(run: Run, number: int, include_permanent: bool) -> pa.Table |
         is_retried = pc.and_not(is_retried, is_permanent)
     if not pc.any(is_retried).as_py():
         return None
-    # All candidates of places without a winner: of one that has it, none is to be retried.
+    # All candidates of a group without a winner. Groups with a winner need no retry.
     candidates = run.plan.job.candidates
     groups = is_retried.to_numpy().reshape(-1, candidates)
     has_retried = groups.any(axis=1)

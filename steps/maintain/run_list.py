@@ -1,4 +1,4 @@
-"""The runs under one output: which there are, and how each ended."""
+"""The runs in an output, and how each ended."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,12 @@ RunState = Literal["succeeded", "incomplete", "unfinished"]
 
 @dataclass(frozen=True, slots=True)
 class RunOverview:
-    """A run in a line.
+    """Overview of a run.
 
-    It is `incomplete` if its last aggregation found too much wrong with it, `unfinished` if it was
-    never aggregated: then it has no counts. `statuses` counts its images by status, `not_ok` those
-    that failed. `created_at` is the time of planning, and `exceeded_gates` are the quality gates
-    that made the run incomplete. `device_hours` and `cost` are None if unknown.
+    A run is `incomplete` if its last aggregation found too many problems, and `unfinished` if it
+    was never aggregated and has no counts. `statuses` counts its images by status, `not_ok` the
+    failed ones. `created_at` is the time of planning. `exceeded_gates` are the quality gates that
+    made the run incomplete. `device_hours` and `cost` are None if unknown.
     """
 
     uri: str
@@ -49,16 +49,16 @@ class RunOverview:
 
 
 def list_runs(output: str) -> list[RunOverview]:
-    """The runs under a job's `output`, oldest first. Raises as `open_runs` does."""
+    """List the runs in a job's `output`, oldest first. Raises as `open_runs` does."""
     runs = open_runs(output, skips_unreadable=True)
     return sorted(describe_runs(runs), key=lambda run: (run.created_at, run.run_id))
 
 
 def open_runs(uri: str, *, skips_unreadable: bool = False) -> list[Run]:
-    """The run at `uri`, also by the address of a retry, or the runs under an output.
+    """Open the run at `uri`, which may be the address of a retry, or the runs in an output.
 
-    One of a newer version, or whose plan cannot be read, is skipped with a warning if
-    `skips_unreadable`; else it raises BadInput. Raises also as `find_runs` does.
+    A run of a newer version, or with an unreadable plan, is skipped with a warning if
+    `skips_unreadable`, and raises BadInput otherwise. Raises also as `find_runs` does.
     """
     run_uri, _ = split_address(uri)
     store = open_store(run_uri)
@@ -73,9 +73,9 @@ def open_runs(uri: str, *, skips_unreadable: bool = False) -> list[Run]:
 
 
 def find_runs(store: Store) -> tuple[list[Run], list[BadInput]]:
-    """The runs under an output, also those that `gc` removed, and why others cannot be read.
+    """Find the runs in an output, including removed ones, and the errors of unreadable ones.
 
-    Folders of others are skipped. Raises Missing if there is none and it is not the output of any
+    Other folders are skipped. Raises Missing if there are no runs and it is not the output of any
     job, TryAgain.
     """
     names = [entry.key for entry in store.list_folder("") if entry.is_folder]
@@ -96,14 +96,14 @@ def find_runs(store: Store) -> tuple[list[Run], list[BadInput]]:
 
 
 def _open_run(store: Store, name: str) -> Run | BadInput | None:
-    """The run in a folder, or why its plan cannot be read; None if the folder is no run's."""
+    """Open the run in a folder, or return the error of its plan; None if the folder has no run."""
     folder = open_store(f"{store.uri}/{name}")
     try:
         if not folder.exists(PLAN_KEY):
             return None
         plan = load_plan(folder)
         head = read_head(folder)
-    except Missing:  # somebody removed it meanwhile
+    except Missing:  # removed by another process meanwhile
         return None
     except BadInput as error:
         return error
@@ -111,7 +111,7 @@ def _open_run(store: Store, name: str) -> Run | BadInput | None:
 
 
 def describe_runs(runs: Sequence[Run]) -> list[RunOverview]:
-    """Each run in a line. One that cannot be read is skipped with a warning. Raises TryAgain."""
+    """Summarize each run. Unreadable runs are skipped with a warning. Raises TryAgain."""
 
     def describe(index: int) -> RunOverview | None:
         try:
@@ -129,7 +129,7 @@ def _describe(run: Run) -> RunOverview:
     if summary is not None and run.is_finished:
         device_hours: float | None = summary.device_hours
         cost = summary.cost
-    else:  # it may have been resumed since it was aggregated
+    else:  # it may have been resumed after its aggregation
         spent = sum_spent(read_attempts(run.store))
         device_hours = spent.gpu_hours or None
         cost = spent.complete_cost if spent.priced else None

@@ -1,8 +1,8 @@
-"""Reads a whole run back and checks it against the plan and its highest commit, by hash.
+"""Verification of a whole run, by hash, against its plan and its highest commit.
 
-Images, input images, shards, manifests and lists are compared with their hashes; each row of the
-manifest with its part; and the counts in the commit with the manifests. Report and card, attempts,
-times and costs are not checked: `aggregate` writes them again.
+Images, input images, shards, manifests and lists are compared with their hashes, manifest rows with
+their parts, and the commit's counts with the manifests. Report and card, attempts, times and costs
+are not checked, since `aggregate` writes them again.
 """
 
 from collections import Counter
@@ -53,7 +53,7 @@ from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
 READERS = 4  # each holds a part in memory
-BATCH_ROWS = 4  # images whose bytes are in memory beside those of their part
+BATCH_ROWS = 4  # images whose bytes are in memory, besides their part
 MAX_ERRORS = 10
 MAX_COMMANDS = 3
 IMAGE_COLUMNS = (
@@ -73,7 +73,7 @@ Damage = Mapping[str, str]  # the key of an object, and what is wrong with it
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """A whole run: its planned images, also by status, the stored ones, and their bytes."""
+    """Verified counts of a run: planned images, also by status, stored images, and their bytes."""
 
     run: str
     images: int
@@ -83,7 +83,7 @@ class VerifyResult:
 
 
 def verify(uri: str) -> VerifyResult:
-    """Read every object of the run at `uri` that its highest commit names.
+    """Read and check every object of the run at `uri` that its highest commit names.
 
     Raises Incomplete with a list if anything is missing or differs, TryAgain if another process
     changed the run meanwhile.
@@ -110,7 +110,7 @@ def verify(uri: str) -> VerifyResult:
 
 
 def _describe_damage(run: Run, damage: Damage) -> Iterator[str]:
-    """Sentences: the first objects that are wrong, and how to repair them."""
+    """Yield sentences about the first damaged objects, and how to repair them."""
     uri = run.store.uri
     yield from list(damage.values())[:MAX_ERRORS]
     if len(damage) > MAX_ERRORS:
@@ -132,7 +132,7 @@ def _describe_damage(run: Run, damage: Damage) -> Iterator[str]:
 
 
 def _repair(run: Run, key: str) -> str | None:
-    """The command that makes a lost part again, unless images were taken from it."""
+    """Return the command that makes a lost part again; None if images were removed from it."""
     location = parse_part_key(key)
     if location is None or planned_part_key(key) != key or key in run.head.commit.buried:
         return None
@@ -142,7 +142,7 @@ def _repair(run: Run, key: str) -> str | None:
 
 
 def _find_damage(checks: Mapping[str, Check]) -> Damage:
-    """Run checks. Raises StorageRefused: what cannot be read may be right."""
+    """Run the checks. Raises StorageRefused, since an object that cannot be read may be intact."""
     damage = {}
     for key, check in checks.items():
         try:
@@ -176,7 +176,7 @@ def _find_damage_of_run(run: Run, summary: Summary) -> Damage:
 
 
 def _checks(run: Run) -> Iterator[tuple[str, Check]]:
-    """The checks of all objects but the plan's shards and their parts, by key."""
+    """Yield the checks of all objects, except the plan's shards and their parts, by key."""
     store = run.store
     commit = run.head.commit
     lists = [
@@ -207,7 +207,7 @@ def _check_buried(store: Store, key: str) -> None:
 
 
 def _check_shard(run: Run, statuses: list[Statuses], number: int) -> Damage:
-    """The manifest of one shard, the parts that it names, and the input images of its rows."""
+    """Check the manifest of one shard, its parts, and the input images of its rows."""
     manifest_key = run.head.commit.manifests[number]
     checks: dict[str, Check] = {}
     check_manifest = partial(_check_manifest, run, number, statuses, checks)
@@ -218,7 +218,10 @@ def _check_shard(run: Run, statuses: list[Statuses], number: int) -> Damage:
 def _check_manifest(
     run: Run, number: int, statuses: list[Statuses], checks: dict[str, Check]
 ) -> None:
-    """Compare a manifest with its planned rows; adds its statuses, and checks of what it names."""
+    """Compare a manifest with its planned rows.
+
+    Add its statuses, and checks of the objects it names.
+    """
     parts = read_shard(run.store, run.plan, number)
     planned = pa.concat_tables([part.rows for part in parts])
     manifest = read_shard_manifest(run, number)
@@ -256,7 +259,7 @@ def _check_input_image(store: Store, key: str) -> None:
 
 
 def _check_part(run: Run, part: Part, manifest: pa.Table) -> None:
-    """Read a whole part, decode its images, and compare its rows with those of a manifest."""
+    """Read a whole part, decode its images, and compare its rows with the manifest."""
     store = run.store
     where = store.uri_of(part.key)
     content = store.read(part.key)
@@ -284,10 +287,10 @@ def _check_part(run: Run, part: Part, manifest: pa.Table) -> None:
 
 
 def _agrees_with_manifest(key: str, stored: pa.Table, manifest: pa.Table) -> bool:
-    """Tell if a manifest has the rows that a part has of its shard."""
+    """Return whether a manifest has the same rows of its shard as a part."""
     is_in_part = pc.equal(manifest["part"], key)
     named = without_near_duplicates(manifest).filter(is_in_part)
-    # A later retry may have made what failed here. A part of a retry may have other shards' images.
+    # A later retry may have made images that failed here. A retry's part may span several shards.
     named_ids = named["image_id"].combine_chunks()
     is_named = pc.is_in(stored["image_id"], named_ids)
     shard_ids = manifest["image_id"].combine_chunks()
@@ -301,7 +304,7 @@ def _agrees_with_manifest(key: str, stored: pa.Table, manifest: pa.Table) -> boo
 
 
 def _check_image(run: Run, where: str, row: Mapping[str, Any], content: bytes) -> None:
-    """Compare an image with its row, and with the bytes at the offset that manifests name."""
+    """Compare an image with its row, and with the bytes at the offset in the manifest."""
     stored = row[IMAGE_FIELD.name]["bytes"]
     if row["status"] != "ok" or stored != content:
         raise BadInput(f"{where} is not where the footer says.")

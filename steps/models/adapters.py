@@ -1,4 +1,4 @@
-"""The files of a job's ControlNet and IP-Adapter: located, checked, identified by their bytes."""
+"""Locate, check and identify the files of a job's ControlNet and IP-Adapter."""
 
 import hashlib
 import json
@@ -26,8 +26,8 @@ from imagekiln.steps.models.families import ImageEncoderClass, family_of
 AdapterSettings = ControlNetSettings | IpAdapterSettings
 ADAPTER_FILE_PATTERNS = ["*.json", "*.safetensors"]
 CONFIG_PATTERNS = ["*.json"]
-# The dimensions that a ControlNet shares with the denoiser: products of keys of their
-# configurations. What either leaves out is not compared: SD3.5's own ControlNets read no texts.
+# The dimensions that a ControlNet shares with the denoiser: products of configuration keys. Keys
+# that either lacks are not compared: SD3.5's own ControlNets read no prompts.
 SHARED_DIMENSIONS = (
     ("cross_attention_dim",),
     ("joint_attention_dim",),
@@ -36,13 +36,13 @@ SHARED_DIMENSIONS = (
     ("num_attention_heads", "attention_head_dim"),
     ("patch_size",),
 )
-# Keys of ControlNets that need more than an image to draw by.
+# Keys of ControlNets that need more inputs than a control image.
 UNSUPPORTED_KEYS = {
     "num_mode": "is a union ControlNet, which needs a mode",
     "extra_conditioning_channels": "needs a mask beside its image",
 }
-# As transformers' configurations name them: the encoder alone, and as half of a model that also
-# reads texts.
+# `model_type` in transformers' configurations: of the encoder alone, and of a model that also has a
+# text encoder.
 ENCODER_MODEL_TYPES: Mapping[ImageEncoderClass, tuple[str, str]] = {
     "CLIPVisionModelWithProjection": ("clip_vision_model", "clip"),
     "SiglipVisionModel": ("siglip_vision_model", "siglip"),
@@ -50,7 +50,7 @@ ENCODER_MODEL_TYPES: Mapping[ImageEncoderClass, tuple[str, str]] = {
 
 
 def adapters_by_column(model: ModelSettings) -> dict[str, AdapterSettings]:
-    """The job's adapters, by the column whose images each one reads."""
+    """Return the job's adapters, by the column of input images that each one reads."""
     adapters: dict[str, AdapterSettings] = {}
     if model.controlnet is not None:
         adapters["control_image"] = model.controlnet
@@ -60,7 +60,7 @@ def adapters_by_column(model: ModelSettings) -> dict[str, AdapterSettings]:
 
 
 def adapter_keys(model: ModelSettings, pipeline: str) -> dict[str, str]:
-    """Digests of each adapter and its settings, by the column whose images it reads.
+    """Compute the digest of each adapter and its settings, by the column of images that it reads.
 
     Raises BadInput if the pipeline does not support one of them, Missing, TryAgain.
     """
@@ -70,9 +70,9 @@ def adapter_keys(model: ModelSettings, pipeline: str) -> dict[str, str]:
 
 
 def fetch_planned_adapter(adapter: AdapterSettings, key: str) -> Path:
-    """The folder of an adapter on this machine, downloaded if need be.
+    """Return the local folder of an adapter, downloaded if need be.
 
-    Raises BadInput if it is not what the run was planned with, Missing, TryAgain.
+    Raises BadInput if it is not the adapter that the run was planned with, Missing, TryAgain.
     """
     if _adapter_key(adapter) != key:
         raise other_files_error(adapter.setting_path, adapter.id)
@@ -87,9 +87,9 @@ def _adapter_key(adapter: AdapterSettings) -> str:
 
 
 def require_adapter_support(model: ModelSettings, pipeline: str) -> None:
-    """Raise BadInput if a pipeline does not support an adapter, or its files do not fit.
+    """Check that a pipeline supports the model's adapters and that their files fit.
 
-    Raises Missing, TryAgain too.
+    Raises BadInput if not, Missing, TryAgain.
     """
     family = family_of(pipeline)
     supported = {"control_image": family.controlnet, "reference_image": family.ip_adapter_encoder}
@@ -113,7 +113,7 @@ def require_adapter_support(model: ModelSettings, pipeline: str) -> None:
 def _find_misfit(
     model: ModelSettings, pipeline: str, adapter: AdapterSettings, config: Config
 ) -> str | None:
-    """The reason that an adapter, or its image encoder, does not fit the model, by its config."""
+    """Find why an adapter, or its image encoder, does not fit the model; None if it fits."""
     family = family_of(pipeline)
     if isinstance(adapter, IpAdapterSettings) and family.ip_adapter_encoder is not None:
         kind = config.get("model_type")
@@ -132,7 +132,7 @@ def _find_misfit(
 
 
 def controlnet_mismatch(controlnet: Config, denoiser: Config) -> str | None:
-    """The end of a sentence on a ControlNet that does not fit a denoiser; None if it fits."""
+    """Return the end of a sentence on why a ControlNet does not fit a denoiser; None if it fits."""
     for key, reason in UNSUPPORTED_KEYS.items():
         if controlnet.get(key):
             return reason

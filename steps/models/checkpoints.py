@@ -1,7 +1,7 @@
-"""The words of a safetensors file on itself: its kind and quantization.
+"""Detect the kind, quantization and prediction type of a safetensors file.
 
-Read from the names of its tensors, as trainers and other programs write them: kohya's scripts,
-ComfyUI and LyCORIS.
+The kind and quantization follow from the names of its tensors, as kohya's scripts, ComfyUI and
+LyCORIS write them.
 """
 
 import re
@@ -23,7 +23,7 @@ from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
 LOKR, LORA, WHOLE_MODEL = "a LoKr", "a LoRA", "a whole model"
-# By a part of the name of any tensor, the more special first.
+# By a part of any tensor's name, the most specific first.
 KINDS: Mapping[str, str] = {
     "a LoHa": r"\.hada_w\d",
     LOKR: r"\.lokr_",
@@ -47,8 +47,8 @@ QUANTIZED = re.compile(
     r"|qweight|qzeros|wscales|wcscales|smooth_factor(?:_orig)?)$"
 )
 EDM = re.compile(r"(?:^|\.)edm_(?:vpred|mean|std)")
-# Texts in a header: https://github.com/Stability-AI/ModelSpec and kohya's scripts. Trainers write
-# epsilon of models of which they know nothing else, so it is not heeded.
+# Metadata keys of https://github.com/Stability-AI/ModelSpec and of kohya's scripts. Trainers write
+# epsilon if they do not know better, so it is ignored.
 PREDICTION_KEYS = ("modelspec.prediction_type", "modelspec.predict_key", "ss_v_parameterization")
 PREDICTIONS: Mapping[str, str] = {
     **dict.fromkeys(("v", "v_prediction", "v_pred", "velocity", "true"), "v_prediction"),
@@ -57,7 +57,7 @@ PREDICTIONS: Mapping[str, str] = {
 
 
 def file_kind(names: Collection[str]) -> str | None:
-    """The kind of a file with tensors of these names, such as a LoHa; None if it is not known."""
+    """Return the kind of a file by its tensor names, such as a LoHa; None if unknown."""
     for kind, pattern in KINDS.items():
         if any(re.search(pattern, name) for name in names):
             return kind
@@ -65,16 +65,16 @@ def file_kind(names: Collection[str]) -> str | None:
 
 
 def require_plain_weights(names: Collection[str], subject: str) -> None:
-    """Raise BadInput if a file's tensors are quantized: their scales would be left out."""
+    """Raise BadInput if a file's tensors are quantized, since their scales would be ignored."""
     scale = min(filter(QUANTIZED.search, names), default=None)
     if scale is not None:
         raise quantized_error(subject, f"it has {cut_name(scale)}")
 
 
 def configuration_reference(model: PipelineSettings) -> HubReference:
-    """The place of a model's configuration: in the model itself, or in what `model.config` names.
+    """Return the repository or folder of a model's configuration.
 
-    The revision of a model in one file is that of its configuration.
+    For a single-file model, it is the one that `model.config` names, at the model's revision.
     """
     if model.config is None:
         return model
@@ -82,9 +82,9 @@ def configuration_reference(model: PipelineSettings) -> HubReference:
 
 
 def checkpoint_file(model: ModelSettings) -> Path | None:
-    """The file of a model in one file; None if it is a folder or hub id.
+    """Return the file of a single-file model; None if the model is a folder or hub id.
 
-    Raises BadInput if it cannot be used, Missing, TryAgain.
+    Raises BadInput if the file cannot be used, Missing, TryAgain.
     """
     if not is_weights_file(model.id):
         if model.config is not None:
@@ -115,9 +115,9 @@ def checkpoint_file(model: ModelSettings) -> Path | None:
 
 
 def require_whole_checkpoint(model: ModelSettings) -> None:
-    """Raise BadInput if a model in one file is another kind of file, or has no configuration.
+    """Raise BadInput if a single-file model is another kind of file, or has no configuration.
 
-    Raises as `checkpoint_file` too.
+    Also raises as `checkpoint_file`.
     """
     names, _ = _read_header(model)
     require_plain_weights(names, model.id)
@@ -135,9 +135,9 @@ def require_whole_checkpoint(model: ModelSettings) -> None:
 
 
 def require_fitting_configuration(model: ModelSettings, scheduler: Config) -> None:
-    """Raise BadInput if a model in one file cannot be drawn by a scheduler of this configuration.
+    """Raise BadInput if a single-file model does not fit the configuration of a scheduler.
 
-    Raises as `checkpoint_file` too.
+    Also raises as `checkpoint_file`.
     """
     header = _read_header(model)
     stated = _stated_prediction(header)
@@ -154,9 +154,9 @@ def require_fitting_configuration(model: ModelSettings, scheduler: Config) -> No
 
 
 def scheduler_changes(model: ModelSettings) -> Config:
-    """The changes of its scheduler's configuration that a model in one file states; else none.
+    """Return the changes to its scheduler's configuration that a single-file model states.
 
-    Raises as `checkpoint_file`.
+    Empty for other models. Raises as `checkpoint_file`.
     """
     header = _read_header(model)
     names, metadata = header
@@ -178,7 +178,7 @@ def _stated_prediction(header: Header) -> str | None:
 
 
 def _read_header(model: ModelSettings) -> Header:
-    """The header of a model in one file; an empty one for a folder."""
+    """Read the header of a single-file model; empty for a folder."""
     file = checkpoint_file(model)
     if file is None:
         return (), {}

@@ -1,8 +1,8 @@
-"""The files of a pipeline's components, before any library reads them: data, and no code.
+"""Check the files of a pipeline's components before any library reads them: data, no code.
 
-diffusers and transformers import modules, run code of a model's own, read pickles and fetch other
-models if a model's small files say so. Each version closes some of these ways. A model whose
-files ask for one of them is refused here, whatever the libraries would make of it.
+If a model's small files say so, diffusers and transformers import modules, run the model's code,
+read pickles and fetch other models. Each version closes some of these ways. A model whose files
+request any of them is refused here, even if the installed libraries would ignore it.
 """
 
 import hashlib
@@ -32,17 +32,17 @@ CONFIG_PATTERN = "*config.json"
 MODEL_INDEX_FILE = "model_index.json"
 SCHEDULER_CONFIG = "scheduler/scheduler_config.json"
 DENOISER_COMPONENTS = ("unet", "transformer", "prior")
-# With a variant's name, as in `.safetensors.index.fp16.json`. Indexes of other files are not read.
+# Includes a variant, as in `.safetensors.index.fp16.json`. Indexes of other files are not read.
 WEIGHTS_INDEX_PATTERN = "*.safetensors.index*.json"
 SAFETENSORS_PATTERN = f"*{SAFETENSORS_SUFFIX}"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
-UNNAMED_MODULE = "None.py"  # what diffusers looks for if no module is named
+UNNAMED_MODULE = "None.py"  # diffusers looks for it if no module is named
 QUANTIZATION_KEYS = ("quantization_config", "quantization")
 ATTENTION_KEYS = ("attn_implementation", "_attn_implementation")
 CODE_ON_HUB = re.compile("[/:]")
 CLASS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
-# diffusers imports whatever a model names. The folders of its pipelines have classes of text
-# encoders, safety checkers and the like.
+# diffusers imports any library that a model names. Folders of its pipelines have classes such as
+# text encoders and safety checkers.
 LIBRARIES = {
     *("diffusers", "transformers"),
     *("deepfloyd_if", "flux", "ideogram4", "kandinsky", "kolors", "latent_diffusion"),
@@ -54,7 +54,7 @@ TOKENIZER_TEXT_FILES = {"merges.txt", "vocab.txt"}
 
 
 def list_files(folder: Path) -> list[PurePosixPath]:
-    """The paths of files in a folder, but for hidden ones, also behind links to folders.
+    """List the files in a folder, also behind links to folders, except hidden ones.
 
     Raises BadInput, TryAgain.
     """
@@ -64,7 +64,7 @@ def list_files(folder: Path) -> list[PurePosixPath]:
 
 
 def read_json(path: Path, name: str) -> Config:
-    """The JSON object in a file of what errors call `name`. Raises BadInput, Missing, TryAgain."""
+    """Read the JSON object in a file of the model `name`. Raises BadInput, Missing, TryAgain."""
     with translate_errors(str(path)), open_file(path) as file:
         content = file.read()
     try:
@@ -79,21 +79,21 @@ def read_json(path: Path, name: str) -> Config:
 
 
 def read_config(folder: Path, name: str) -> Config:
-    """A configuration in a model's folder; empty if there is none. Raises BadInput, TryAgain."""
+    """Read a configuration in a model's folder; empty if absent. Raises BadInput, TryAgain."""
     path = folder / name
     return read_json(path, str(path)) if path.is_file() else {}
 
 
 def read_denoiser_config(folder: Path, index: Config) -> Config:
-    """The configuration of the network that runs at every step. Raises as `read_config`."""
+    """Read the configuration of the network that runs at every step. Raises as `read_config`."""
     component = next((name for name in DENOISER_COMPONENTS if name in index), "unet")
     return read_config(folder, f"{component}/{CONFIG_FILE}")
 
 
 def read_model_index(folder: Path, name: str) -> Config:
-    """The index of the pipeline that errors call `name`: its class and its components.
+    """Read the index of the pipeline `name`: its class and its components.
 
-    Raises BadInput if it is none, or names anything but classes, Missing, TryAgain.
+    Raises BadInput if it is not a pipeline or names anything but classes, Missing, TryAgain.
     """
     index = read_json(folder / MODEL_INDEX_FILE, name)
     pipeline = str(index.get("_class_name", ""))
@@ -108,7 +108,7 @@ def read_model_index(folder: Path, name: str) -> Config:
 
 
 def class_references(index: Config) -> Iterator[tuple[str, tuple[str, str]]]:
-    """The components of an index, each with a library and a class in it. Absent ones have nulls."""
+    """Yield the components of an index with their library and class. Skips absent components."""
     for component, value in index.items():
         match value:
             case [str() as library, str() as class_name]:
@@ -116,9 +116,9 @@ def class_references(index: Config) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def require_data_only(folder: Path, name: str) -> None:
-    """Raise BadInput if loading the pipeline in a folder could do more than read its data.
+    """Raise BadInput if loading the pipeline in a folder could do more than read data.
 
-    Of a model on the hub, the small files are enough. Raises Missing, TryAgain.
+    For a model on the hub, the small files are enough. Also raises Missing, TryAgain.
     """
     index = read_model_index(folder, name)
     if (folder / UNNAMED_MODULE).exists():
@@ -127,7 +127,7 @@ def require_data_only(folder: Path, name: str) -> None:
         own_folder = folder / component
         if (own_folder / f"{library}.py").exists():
             raise _unusual(name, f"{component} has code of its own, {library}.py")
-        # What has no folder of its own is read from that of the pipeline.
+        # A component without a folder is read from the pipeline's.
         files = own_folder if own_folder.is_dir() else folder
         require_data_component(files, f"{name}: {component}", class_name)
 
@@ -135,9 +135,9 @@ def require_data_only(folder: Path, name: str) -> None:
 def require_data_component(
     folder: Path, name: str, class_name: str = "", *, may_be_quantized: bool = False
 ) -> None:
-    """Check likewise the folder of one network, tokenizer or scheduler.
+    """Raise BadInput if loading one network, tokenizer or scheduler could do more than read data.
 
-    Raises BadInput too if the network is quantized, unless it may be.
+    Also raises it if the network is quantized, unless `may_be_quantized`.
     """
     with translate_errors(name):
         configs = sorted(folder.glob(CONFIG_PATTERN))
@@ -146,7 +146,7 @@ def require_data_component(
         config = read_json(path, name)
         if path.name == ADAPTER_CONFIG_FILE:
             raise _unusual(name, f"{ADAPTER_CONFIG_FILE} names another model to load with it")
-        # Only classes `Auto...` heed it.
+        # Only `Auto...` classes read it.
         if class_name.startswith("Auto") and "auto_map" in config:
             raise _unusual(f"{name}: {path.name}", "auto_map names code of its own")
         _check_config(config, f"{name}: {path.name}", may_be_quantized)
@@ -164,9 +164,9 @@ def _check_config(config: Config, name: str, may_be_quantized: bool) -> None:
 
 
 def _iter_settings(value: object, key: str = "") -> Iterator[tuple[str, object]]:
-    """The settings of a network and of those within it.
+    """Yield the settings of a configuration and its nested ones, each with its key.
 
-    Attention has one implementation for all of these, or one by the name of each.
+    An attention implementation for one component is yielded with the key of their mapping.
     """
     yield key, value
     if isinstance(value, dict):
@@ -178,7 +178,7 @@ def _iter_settings(value: object, key: str = "") -> Iterator[tuple[str, object]]
 
 
 def _check_weights_index(index: Config, name: str) -> None:
-    """Raise BadInput if weights are pickles, or lie outside of the index's folder."""
+    """Raise BadInput if weights are pickles or lie outside the index's folder."""
     files = index.get("weight_map")
     names = files.values() if isinstance(files, dict) else ()
     for file in map(str, names):
@@ -187,7 +187,7 @@ def _check_weights_index(index: Config, name: str) -> None:
 
 
 def quantized_error(subject: str, method: str) -> BadInput:
-    """The error for weights that are quantized, by a method or by what shows it."""
+    """Build the error for quantized weights. `method` is the method, or a sign of it."""
     return BadInput(
         f"{subject}: is quantized ({method}), and Imagekiln loads float32, float16 and bfloat16. "
         "Choose the model before quantization; speed.quantization makes it fp8."
@@ -202,7 +202,7 @@ def _unusual(name: str, what: str) -> BadInput:
 
 
 def locate_files(setting: str, reference: HubReference, patterns: list[str]) -> Path:
-    """The folder with the matching files of what `setting` names, downloaded if need be.
+    """Return the folder with the matching files of the setting's model, downloaded if need be.
 
     Raises BadInput, Missing, TryAgain.
     """
@@ -220,7 +220,7 @@ def locate_files(setting: str, reference: HubReference, patterns: list[str]) -> 
 
 
 def require_no_revision(setting: str, reference: HubReference) -> None:
-    """Raise BadInput if what is no repository of a hub has a revision."""
+    """Raise BadInput if the reference has a revision but is not a hub repository."""
     if reference.revision is not None:
         raise BadInput(
             f"{setting}.revision is {reference.revision}, and {reference.id} is no repository of a "
@@ -231,7 +231,7 @@ def require_no_revision(setting: str, reference: HubReference) -> None:
 def require_safetensors(
     setting: str, reference: HubReference, patterns: tuple[str, ...] = (SAFETENSORS_PATTERN,)
 ) -> None:
-    """Raise BadInput if there is no file for each pattern. A hub out of reach is not asked."""
+    """Raise BadInput if a pattern matches no file. Passes if the hub cannot be reached."""
     if is_hub_id(reference.id):
         names = list_hub_files(reference)
     else:
@@ -245,7 +245,7 @@ def require_safetensors(
 
 
 def other_files_error(setting: str, name: str) -> BadInput:
-    """The error for files that are not those of the plan."""
+    """Build the error for files that differ from the plan's."""
     return BadInput(
         f"{setting}: {name} is not what the run was planned with. Restore it, or plan anew."
     )
@@ -256,7 +256,7 @@ def weights_digest(
     variant: str | None = None,
     before_piece: BeforePiece = proceed,
 ) -> str:
-    """The identity of weights: a hub model's commit, or the hash of a local folder's files."""
+    """Return the identity of weights: a hub model's commit, or the hash of a folder's files."""
     if is_hub_id(reference.id):
         name = f"{reference.id}#{variant}" if variant else reference.id
         return f"{name}@{reference.revision}"

@@ -56,17 +56,17 @@ from imagekiln.steps.storage.uri import resolve_path
 DEFAULT_SAMPLE_SIZE = 128  # of latents, if a configuration states none
 DEFAULT_VAE_SCALE_FACTOR = 8
 MAX_VAE_BLOCKS = 16
-MIN_SIZE_MULTIPLE = 8  # pipelines require a multiple of 8 whatever the VAE
+MIN_SIZE_MULTIPLE = 8  # pipelines require a multiple of 8 with any VAE
 WEIGHT_SUFFIXES = {SAFETENSORS_SUFFIX, *PICKLE_SUFFIXES}
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The part of a model that the plan freezes. Sizes are in pixels.
+    """Facts about a model that a plan freezes. Sizes are in pixels.
 
-    `weights_bytes` is what its weights take once they are loaded; None if no header of theirs
-    could be read.
+    `weights_bytes` is the memory that the loaded weights take; None if a header of theirs could not
+    be read.
     """
 
     digest: str
@@ -75,14 +75,14 @@ class ModelFacts:
     height: int
     size_multiple: int
     own: OwnSettings
-    weights_bytes: int | None = field(default=None, compare=False)  # the digest says which they are
+    weights_bytes: int | None = field(default=None, compare=False)  # the digest identifies them
 
 
 def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Path, ModelFacts]:
-    """The folder of the model's configuration, and what it states.
+    """Locate the model's configuration; return its folder and the facts that it states.
 
-    Raises BadInput if it is not a safetensors pipeline, or none that draws from a text alone,
-    or `from_images`, Missing, TryAgain.
+    Raises BadInput if it is not a safetensors pipeline that needs only a prompt, or an input image
+    if `from_images`, Missing, TryAgain.
     """
     folder = configuration_folder(model)
     index = read_model_index(folder, model.id)
@@ -114,9 +114,9 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
 
 
 def configuration_folder(model: ModelSettings) -> Path:
-    """A local folder with at least the model's small files: the model's own, or the hub's cache.
+    """Return a local folder with at least the model's small files, downloaded if need be.
 
-    That of a model in one file is what `model.config` names.
+    For a single-file model, it is the folder of `model.config`.
     """
     require_whole_checkpoint(model)
     reference = configuration_reference(model)
@@ -137,16 +137,16 @@ def configuration_folder(model: ModelSettings) -> Path:
 
 
 def _list_weights(model: ModelSettings, folder: Path, index: Config) -> list[PurePosixPath]:
-    """The safetensors that a model is loaded from: on the hub, in its folder, or its one file.
+    """List the safetensors that a model is loaded from: on the hub, in its folder, or its one file.
 
-    Raises BadInput if there are pickles in place of one, none of the variant, or quantized ones.
+    Raises BadInput if some are pickles, if none is of the variant, or if some are quantized.
     """
     checkpoint = checkpoint_file(model)
     if checkpoint is not None:
         return [PurePosixPath(checkpoint.absolute())]
     is_on_hub = is_hub_id(model.id)
     files = [*map(PurePosixPath, list_hub_files(model))] if is_on_hub else list_files(folder)
-    # Folders that are no components are skipped: the pipeline reads nothing from them.
+    # Folders that are not components are skipped, since the pipeline does not read them.
     paths = sorted(path for path in files if isinstance(index.get(path.parts[0]), list))
     weights = [path for path in paths if path.suffix == SAFETENSORS_SUFFIX]
     safe_folders = {path.parent for path in weights}
@@ -169,10 +169,10 @@ def _list_weights(model: ModelSettings, folder: Path, index: Config) -> list[Pur
 
 
 def loaded_weights(weights: Iterable[AnyPath], variant: str | None) -> list[AnyPath]:
-    """The safetensors that are loaded for a variant; None for the plain ones.
+    """Select the safetensors that are loaded for a variant, or the plain ones for None.
 
-    A component without files of the variant is loaded from its plain ones. Those of a variant are
-    called `model.fp16.safetensors` or `model.fp16-00001-of-00002.safetensors`.
+    A component without files of the variant is loaded from its plain ones. Files of a variant are
+    named `model.fp16.safetensors` or `model.fp16-00001-of-00002.safetensors`.
     """
     marks = (f".{variant}.", f".{variant}-")
     by_folder = defaultdict[PurePath, list[AnyPath]](list)
@@ -189,9 +189,9 @@ def loaded_weights(weights: Iterable[AnyPath], variant: str | None) -> list[AnyP
 
 
 def model_digest(model: ModelSettings, before_piece: BeforePiece = proceed) -> str:
-    """The digest of a model's weights and of the variant that is loaded.
+    """Compute the digest of a model's weights and of the variant that is loaded.
 
-    `before_piece` is called before each piece that is read of a local model, and may raise.
+    `before_piece` is called before each piece of a local model is read, and may raise to cancel.
     """
     file = checkpoint_file(model)
     if file is None:
@@ -204,13 +204,13 @@ def model_digest(model: ModelSettings, before_piece: BeforePiece = proceed) -> s
 
 
 class WeightsCheck:
-    """A comparison of a model's files with its planned digest, which begins at once.
+    """A background check that a model's files match its planned digest.
 
     It also brings the files into the page cache.
     """
 
     def __init__(self, model: ModelSettings, digest: str) -> None:
-        """Begin to hash a local model. A hub model is known by its commit: nothing is read yet."""
+        """Begin to hash a local model. A hub model is identified by its commit, without reading."""
         self._model = model
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(1, "weights-check")
@@ -218,16 +218,16 @@ class WeightsCheck:
         self._begin(partial(self._require_digest, digest))
 
     def __enter__(self) -> Self:
-        """Return the check itself."""
+        """Return the check."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End what is still being read."""
+        """Cancel the checks that are still reading."""
         self._closed.set()
         self._pool.shutdown()
 
     def require_planned(self) -> None:
-        """Wait for the result.
+        """Wait for the checks to finish.
 
         Raises BadInput if the files are not the planned ones, Missing, TryAgain.
         """
@@ -235,7 +235,7 @@ class WeightsCheck:
             check.result()
 
     def add_downloaded(self, folder: Path) -> None:
-        """Begin to look for damage in a downloaded model's folder in the hub's cache."""
+        """Begin to check a downloaded model in the hub's cache for damage."""
         self._begin(partial(self._require_undamaged, folder))
 
     def _begin(self, check: Callable[[], None]) -> None:
@@ -249,7 +249,7 @@ class WeightsCheck:
             )
 
     def _require_undamaged(self, folder: Path) -> None:
-        """Check the files that the model is loaded from, no matter what else is in the cache."""
+        """Check only the files that the model is loaded from, not others in the cache."""
         index = read_json(folder / MODEL_INDEX_FILE, self._model.id)
         files = list_files(folder)
         of_pipeline = (path for path in files if path.parts[0] in index)
@@ -265,7 +265,7 @@ class WeightsCheck:
 
 
 def _default_side_and_multiple(denoiser: Config, vae: Config) -> tuple[int, int]:
-    """The side of a default image, and what sizes must be a multiple of, both in pixels."""
+    """Return the side of a default image and the multiple for sizes, both in pixels."""
     scale = DEFAULT_VAE_SCALE_FACTOR
     blocks = vae.get("block_out_channels") or vae.get("encoder_block_out_channels")
     if isinstance(blocks, list) and 0 < len(blocks) <= MAX_VAE_BLOCKS:
@@ -273,26 +273,26 @@ def _default_side_and_multiple(denoiser: Config, vae: Config) -> tuple[int, int]
     latent_side = denoiser.get("sample_size")
     if not isinstance(latent_side, int):
         latent_side = DEFAULT_SAMPLE_SIZE
-    # Transformers cut latents into patches, of which a side must be a whole number.
+    # Transformers split latents into patches, so a side must be a multiple of the patch.
     default_patch = 2 if "all_patch_size" in denoiser else 1
     patch = denoiser.get("patch_size", default_patch)
     if not isinstance(patch, int):
         patch = 2
     channels = vae.get("latent_channels")
     if isinstance(channels, int) and denoiser.get("in_channels") == 4 * channels:
-        patch = max(2, patch)  # FLUX packs squares of latents, which it does not state as a patch
+        patch = max(2, patch)  # FLUX packs 2 x 2 latents without stating a patch
     side = latent_side * scale
     multiple = max(MIN_SIZE_MULTIPLE, scale * patch)
     return side, multiple
 
 
 def default_image_size(job: Job, facts: ModelFacts) -> tuple[int, int]:
-    """Width and height, in pixels, of an image whose row states neither."""
+    """Return the default width and height in pixels."""
     return job.defaults.width or facts.width, job.defaults.height or facts.height
 
 
 def default_steps(job: Job, facts: ModelFacts, setting: str = "defaults") -> int:
-    """The steps of an image whose row states none. Raises BadInput if nothing says them."""
+    """Return the default steps. Raises BadInput if neither job nor model states them."""
     steps = job.defaults.steps or facts.own.steps
     if steps is None:
         raise BadInput(
@@ -302,7 +302,7 @@ def default_steps(job: Job, facts: ModelFacts, setting: str = "defaults") -> int
 
 
 def default_guidance(job: Job, facts: ModelFacts) -> float | None:
-    """The guidance of an image whose row states none; None if the model reads no number."""
+    """Return the default guidance; None if the model reads none or has its own schedule."""
     guidance = job.defaults.guidance
     if guidance is None or (guidance <= NO_GUIDANCE and not facts.own.reads_guidance):
         return facts.own.guidance

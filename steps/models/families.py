@@ -1,6 +1,6 @@
 """Tables of diffusers' text-to-image pipelines: how each is called, and what it supports.
 
-A pipeline in no table takes the plain path: prompts as text, and a generator for each image.
+A pipeline in no table takes the plain path: prompts as strings, and a generator for each image.
 `make pipeline-calls` writes the table of calls, since planning runs without diffusers.
 """
 
@@ -15,8 +15,8 @@ from typing import Literal
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 
-# The layout of a pipeline's first noise, of shape (channels, height, width) of the VAE's latents:
-# as it is; squares of 2 x 2 packed into a sequence; or squares of 2 x 2 folded into the channels.
+# The layout of a pipeline's initial noise, from (channels, height, width) of the VAE's latents:
+# unchanged; squares of 2 x 2 packed into a sequence; or squares of 2 x 2 folded into the channels.
 LatentLayout = Literal["whole", "packed", "folded"]
 EmbeddingIndices = Mapping[str, int]
 ImageEncoderClass = Literal["CLIPVisionModelWithProjection", "SiglipVisionModel"]
@@ -27,23 +27,23 @@ CALLS_FILE = Path(__file__).with_name("pipeline_calls.json")
 class Family:
     """Arguments, limits and variants of one family of pipelines.
 
-    `positive_embeds` and `negative_embeds` map arguments to the places of their embeddings in the
-    result of `encode_prompt`; without the former, prompts are passed as text.
-    `pad_to_tokens` is the length to which the texts of a batch are padded, under their masks, if
-    the family would pad to the longest of them; a single text is padded to the next 64 tokens.
-    If no mask hides the padding, images are generated `one_at_a_time`. If nothing is known, a
-    trial decides that.
-    `float32_latents`: latents stay in float32 whatever the model's dtype.
+    `positive_embeds` and `negative_embeds` map arguments to indexes of embeddings in the result of
+    `encode_prompt`. Without the former, prompts are passed as strings.
+    `pad_to_tokens` is the length to which the prompts of a batch are padded, under their masks, if
+    the family would pad to the longest of them. A single prompt is padded to the next 64 tokens.
+    If no mask hides the padding, images are generated `one_at_a_time`. Without a family, a trial
+    decides that.
+    `float32_latents`: latents stay in float32 for any dtype of the model.
     `default_size` and `size_multiple` are in pixels; None: as the model's own files state.
-    `compiles` is False if each length of a text would be compiled by itself.
-    `supports_loras` is True for unknown pipelines: only loading one tells.
+    `compiles` is False if each prompt length would be compiled separately.
+    `supports_loras` is True for unknown pipelines, since only loading a LoRA tells.
     `limits_guidance`: some steps can run without the negative prompts. `caches_steps`: its steps
     can be extrapolated, as diffusers does in transformers that have `enable_cache`.
 
-    `image_to_image` and `inpaint` are the classes that start from input images, `controlnet` that
-    of its ControlNets, `ip_adapter_encoder` that of the image encoder of its IP-Adapters.
-    `control_with_source`: it takes a control image and a source image at once;
-    `control_source_and_reference`: and a reference image with these.
+    `image_to_image` and `inpaint` are the pipeline classes that start from input images.
+    `controlnet` is the class of its ControlNets, `ip_adapter_encoder` the class of the image
+    encoder of its IP-Adapters. `control_with_source`: it takes a control image and a source image
+    at once. `control_source_and_reference`: it takes these and a reference image.
     """
 
     positive_embeds: EmbeddingIndices = field(default_factory=dict)
@@ -107,7 +107,7 @@ FAMILIES: Mapping[str, Family] = {
         ip_adapter_encoder="SiglipVisionModel",
         control_with_source=False,
     ),
-    # Negative prompts have a scale of their own and double the work: they are not used.
+    # Negative prompts have a separate scale and double the work, so they are not used.
     "FluxPipeline": Family(
         {"prompt_embeds": 0, "pooled_prompt_embeds": 1},
         latent_layout="packed",
@@ -138,11 +138,11 @@ FAMILIES: Mapping[str, Family] = {
     "SanaPipeline": replace(_MASKED, size_multiple=32),
     "SanaSprintPipeline": Family(_MASKED.positive_embeds, size_multiple=32),
     "AuraFlowPipeline": replace(_MASKED, default_size=1024),
-    # Its transformer truncates a batch to the batch's longest text, and each length would be
-    # compiled by itself.
+    # Its transformer truncates a batch to its longest prompt, and each length would be compiled
+    # separately.
     "Lumina2Pipeline": replace(_MASKED, one_at_a_time=True, compiles=False),
-    # One more than the 512 tokens that it reads: diffusers drops a mask without padding, and other
-    # kernels would run.
+    # One more than the 512 tokens that it reads: diffusers drops a mask without padding, and
+    # different kernels would run.
     "QwenImagePipeline": Family(
         {"prompt_embeds": 0, "prompt_embeds_mask": 1},
         {"negative_prompt_embeds": 0, "negative_prompt_embeds_mask": 1},
@@ -153,7 +153,7 @@ FAMILIES: Mapping[str, Family] = {
         image_to_image="QwenImageImg2ImgPipeline",
         inpaint="QwenImageInpaintPipeline",
     ),
-    # It pads each text to the same length, and zeroes the padding.
+    # It pads each prompt to the same length, and zeroes the padding.
     "OvisImagePipeline": Family(
         {"prompt_embeds": 0},
         {"negative_prompt_embeds": 1},
@@ -178,8 +178,8 @@ FAMILIES: Mapping[str, Family] = {
         limits_guidance=True,
         caches_steps=True,
     ),
-    # A text with words in quotes changes the guidance of its whole batch. Its guider carries
-    # guidance on to later steps, so that it cannot be limited.
+    # A prompt with words in quotes changes the guidance of its whole batch. The guider carries
+    # state to later steps, so guidance cannot be limited to an interval.
     "HunyuanImagePipeline": Family(
         {name: index for index, name in enumerate(_HUNYUAN_EMBEDS)},
         {f"negative_{name}": index for index, name in enumerate(_HUNYUAN_EMBEDS)},
@@ -193,12 +193,12 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def family_of(pipeline: str) -> Family:
-    """The family of a pipeline, by the name of its class."""
+    """Return the family of a pipeline, by the name of its class."""
     return FAMILIES.get(text_to_image_class(pipeline), PLAIN_FAMILY)
 
 
 def text_to_image_class(pipeline: str) -> str:
-    """The class of a family that draws from text, for one that starts from images, as a refiner."""
+    """Return the text-to-image class of a family for its image-to-image class, as of a refiner."""
     for name, family in FAMILIES.items():
         if family.image_to_image == pipeline:
             return name
@@ -231,7 +231,7 @@ UNSUPPORTED_CLASSES: Mapping[str, str] = {
 
 
 def unsupported_reason(pipeline: str) -> str | None:
-    """The reason, by its name, that a class makes no images from text alone; None if it may."""
+    """Return why a class, by its name, cannot generate images from a prompt; None if it may."""
     for pattern, reason in UNSUPPORTED_CLASSES.items():
         if re.search(pattern, pipeline):
             return reason
@@ -240,11 +240,11 @@ def unsupported_reason(pipeline: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CallSignature:
-    """The defaults of a pipeline's call, and what it reads of guidance and negative prompts.
+    """The defaults of a pipeline's call, and how it reads guidance and negative prompts.
 
     `guidance_argument` is None if it reads no guidance. Without a default for it, the pipeline
-    has a schedule of its own, for `schedule_steps` steps. Above `guided_above`, the denoiser runs
-    twice a step; None: it never does. Up to there, a negative prompt has no effect.
+    has its own schedule, for `schedule_steps` steps. With guidance above `guided_above`, the
+    denoiser runs twice per step; None: it never does. Otherwise negative prompts have no effect.
     `rescales_guidance`: it takes a `guidance_rescale`.
     """
 
@@ -257,18 +257,18 @@ class CallSignature:
     rescales_guidance: bool = False
 
     def is_guided(self, guidance: float | None) -> bool:
-        """Return whether the denoiser runs twice a step at this guidance."""
+        """Return whether the denoiser runs twice per step at this guidance."""
         if guidance is None:
             return self.schedule_steps is not None
         return self.guided_above is not None and guidance > self.guided_above
 
 
-# Of a class that the table lacks: what it reads turns out when it runs.
+# For classes that the table lacks: the arguments are only known when it runs.
 UNKNOWN_CALL = CallSignature(guidance_argument="guidance_scale", takes_negative_prompt=True)
 
 
 def known_call_of(pipeline: str) -> CallSignature:
-    """The call of a pipeline, by the name of its class."""
+    """Return the call of a pipeline, by the name of its class."""
     return _read_table().get(text_to_image_class(pipeline), UNKNOWN_CALL)
 
 
@@ -302,7 +302,7 @@ def require_pipeline_support(job: Job, pipeline: str) -> None:
 
 
 def require_quantizable_loras(job: Job) -> None:
-    """Raise BadInput if LoRAs that rows name would change layers that are quantized."""
+    """Raise BadInput if LoRAs of single rows would change quantized layers."""
     if job.speed.quantization == "fp8" and job.model.loras:
         raise BadInput(
             "speed.quantization is fp8, which works with LoRAs only if all rows share them. Name "

@@ -1,7 +1,7 @@
-"""Models on the Hugging Face hub: pinned commits, files in its cache, failures as sentences.
+"""Models on the Hugging Face hub: pinned commits, verified files in its cache, error messages.
 
-The hub's client compares lengths only. In the cache, a file is named by its hash, and the folder
-of a commit has links to such files: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+The hub's client only checks file sizes. In the cache, files are named by their hash, and the folder
+of a commit has links to them: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
 import hashlib
@@ -47,8 +47,8 @@ UNUSABLE_SETTINGS = (
     "the hub's client cannot use its settings. Correct HF_TOKEN, HF_ENDPOINT or the variables of "
     "the proxy.",
 )
-# Keyed by status or by name, since the client is slow to import. The last are httpx's errors for an
-# address or a header that it cannot send.
+# By status code or class name, since the client is slow to import. The last are httpx's errors for
+# an invalid URL or header.
 HUB_ERRORS: dict[str | int, Explanation] = {
     "GatedRepoError": (BadInput, "is gated. Accept its terms on the hub and set HF_TOKEN."),
     "RevisionNotFoundError": (Missing, "has no revision {revision}. Correct {setting}.revision."),
@@ -73,7 +73,7 @@ HUB_ERRORS: dict[str | int, Explanation] = {
     "UnsupportedProtocol": UNUSABLE_SETTINGS,
     "LocalProtocolError": UNUSABLE_SETTINGS,
 }
-# Errors for which neither the hub nor the cache had an answer, unless another error is behind them.
+# Errors raised if neither the hub nor the cache has the file, unless another error is their cause.
 UNANSWERED_ERRORS = dict.fromkeys(
     (
         *("FileMetadataError", "IncompleteSnapshotError"),
@@ -82,25 +82,25 @@ UNANSWERED_ERRORS = dict.fromkeys(
     UNREACHABLE,
 )
 ABANDONED_SECONDS = 3600.0  # the hub's client ends a download after minutes of silence
-SHA256_LENGTH, SHA1_LENGTH = 64, 40  # of names of files: those in LFS have the former
+SHA256_LENGTH, SHA1_LENGTH = 64, 40  # of file names; files in LFS have the former
 
 
 def is_hub_id(name: str) -> bool:
-    """Return whether a model's name is a hub id: org/name, and no such folder exists here."""
+    """Return whether a model's name is a hub id: org/name, without a local folder of that name."""
     has_two_parts = name.count("/") == 1
     is_path = name.startswith((BUNDLED_PREFIX, ".", "/", "~")) or is_weights_file(name)
     return has_two_parts and not is_path and not Path(name).exists()
 
 
 def is_commit(revision: str | None) -> bool:
-    """Return whether a revision is a whole commit, which never changes, and not a branch or tag."""
+    """Return whether a revision is a full commit hash, and not a branch or tag."""
     return revision is not None and COMMIT.fullmatch(revision) is not None
 
 
 def resolve_commit(reference: HubReference, setting: str) -> str:
-    """The commit of what `setting` names, by its branch or tag, or else of the default branch.
+    """Resolve the branch or tag of the setting's repository, or its default branch, to a commit.
 
-    If the hub cannot be reached, it is the one that this machine last fetched by that name.
+    If the hub cannot be reached, returns the commit that this machine last fetched by that name.
     Raises BadInput, Missing, TryAgain.
     """
     from huggingface_hub import HfApi
@@ -112,7 +112,7 @@ def resolve_commit(reference: HubReference, setting: str) -> str:
 
 
 def download_configuration(model: HubReference) -> Path:
-    """The model's small files, in the hub's cache. Raises BadInput, Missing, TryAgain."""
+    """Download a model's small files; return their folder. Raises BadInput, Missing, TryAgain."""
     folder = download_snapshot(model, CONFIGURATION_PATTERNS, "model")
     if not (folder / "model_index.json").is_file():
         raise BadInput(
@@ -123,7 +123,7 @@ def download_configuration(model: HubReference) -> Path:
 
 
 def download_file(reference: HubReference, name: str, setting: str) -> Path:
-    """One file of what `setting` names, in the hub's cache. Raises BadInput, Missing, TryAgain."""
+    """Download one file of the setting's repository. Raises BadInput, Missing, TryAgain."""
     from huggingface_hub import hf_hub_download  # slow to import, and local models do not need it
 
     file = _download(reference, setting, hf_hub_download, filename=name)
@@ -132,7 +132,7 @@ def download_file(reference: HubReference, name: str, setting: str) -> Path:
 
 
 def download_snapshot(reference: HubReference, patterns: list[str], setting: str) -> Path:
-    """The matching files' folder in the hub's cache. Raises BadInput, Missing, TryAgain."""
+    """Download the matching files; return their folder. Raises BadInput, Missing, TryAgain."""
     from huggingface_hub import snapshot_download
 
     folder = _download(reference, setting, snapshot_download, allow_patterns=patterns)
@@ -153,7 +153,7 @@ def _download(
 
 
 def list_hub_files(model: HubReference) -> tuple[str, ...]:
-    """The names of the model's files, weights included; none if the hub cannot be reached."""
+    """List the names of a model's files, including weights; empty if the hub cannot be reached."""
     from huggingface_hub import HfApi
 
     # A cached model needs no hub.
@@ -163,9 +163,9 @@ def list_hub_files(model: HubReference) -> tuple[str, ...]:
 
 
 def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) -> int | None:
-    """The bytes that the weights in these files of a model need once they are loaded.
+    """Compute the bytes that the weights in these files of a model take once they are loaded.
 
-    Reads headers only, on the hub if the folder lacks a file. None if one cannot be read.
+    Reads headers only, on the hub if the folder lacks a file. None if a header cannot be read.
     """
     from huggingface_hub import HfApi, errors, parse_local_safetensors_file_metadata
 
@@ -178,7 +178,7 @@ def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) ->
             header = HfApi().parse_safetensors_file_metadata(
                 model.id, name, revision=model.revision
             )
-        # Floats of all sizes are loaded in the model's dtype; there are few other numbers.
+        # All floats are loaded in the model's dtype, and there are few other numbers.
         counts = header.parameter_count.items()
         return sum(count * (float_bytes if "F" in kind else 1) for kind, count in counts)
 
@@ -192,14 +192,14 @@ def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) ->
 
 
 def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "model") -> T:
-    """Send a request about what `setting` names. Raises BadInput, Missing, TryAgain."""
+    """Send a request about the setting's repository. Raises BadInput, Missing, TryAgain."""
     _remove_abandoned_downloads(reference.id)
     with _translate_hub_errors(reference, setting):
         return request()
 
 
 def _remove_abandoned_downloads(name: str) -> None:
-    """Remove the files of killed downloads: no later download resumes them."""
+    """Remove the files of killed downloads, which no later download resumes."""
     from huggingface_hub import constants
 
     folder = Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}")
@@ -212,7 +212,7 @@ def _remove_abandoned_downloads(name: str) -> None:
 def _translate_hub_errors(
     reference: HubReference, setting: str = "model"
 ) -> AbstractContextManager[None]:
-    """Turn what the hub's client raises inside into a sentence about what `setting` names."""
+    """Convert errors of the hub's client in the block to KilnError, about the setting's model."""
     return explained_by(partial(_explain_hub_error, reference, setting))
 
 
@@ -230,7 +230,7 @@ def _explain_hub_error(reference: HubReference, setting: str, error: Exception) 
 
 
 def _iter_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and those before the client or diffusers looked into the cache instead."""
+    """Yield the error and its causes, from before the client or diffusers tried the cache."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -248,9 +248,10 @@ def _find_explanation(error: BaseException) -> Explanation | None:
 def require_undamaged(
     name: str, paths: Iterable[Path], before_piece: BeforePiece = proceed
 ) -> None:
-    """Raise TryAgain if files of the model `name` are damaged or lost, and remove them.
+    """Remove damaged files of the model `name` from the cache, and raise TryAgain if any was bad.
 
-    Only links into the cache are looked at. `before_piece` may raise, which cancels it.
+    Checks only links into the cache. Also raises it for lost files. `before_piece` may raise to
+    cancel.
     """
     links = [path for path in paths if path.is_symlink()]
     try:
@@ -273,12 +274,12 @@ def require_undamaged(
 
 
 def _is_whole(link: Path, before_piece: BeforePiece) -> bool:
-    """Return whether a file has the content that its name says, if its name is a hash."""
+    """Return whether a file's content matches its name, if the name is a hash."""
     content = link.resolve()
     digests = [hashlib.sha256()]
     if len(content.name) == SHA1_LENGTH:
         header = b"blob %d\0" % content.stat().st_size
-        # As git hashes it, or as mirrors do that do not know git.
+        # With git's header, or without it as some mirrors do.
         digests = [hashlib.sha1(start, usedforsecurity=False) for start in (header, b"")]
     elif len(content.name) != SHA256_LENGTH:
         return True

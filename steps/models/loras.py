@@ -1,8 +1,8 @@
-"""LoRAs of an image as text: `style:0.8, detail:0.5`, and the canonical form of such text.
+"""LoRAs of an image as a string: `style:0.8, detail:0.5`, and its canonical form.
 
-The canonical text is the same for equal sets: it names each LoRA once, sorted by name, with the
-shortest digits that give its weight, and omits LoRAs of weight zero. The part of it that decides
-pixels is its key: the digests of files in place of names.
+The canonical form is the same for equal sets: it names each LoRA once, sorted by name, with the
+shortest digits of its weight, and omits LoRAs of weight zero. In its key, which decides pixels,
+digests of files replace the names.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import resolve_path
 
 MAX_LORA_WEIGHT = 10.0
-MAX_LORAS = 8  # at once: every one is more work for each layer
+MAX_LORAS = 8  # at once: each adds work in every layer
 MAX_LORA_CHARS = 1000
 WEIGHT_PATTERN = r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][+-]?[0-9]{1,3})?"
 LORA_PATTERN = re.compile(rf"\s*({ADAPTER_NAME_PATTERN})\s*(?::\s*({WEIGHT_PATTERN})\s*)?")
@@ -37,7 +37,7 @@ LORA_REJECTION_TEXTS: Mapping[LoraRejectionReason, str] = {
 }
 LENGTH_BYTES = 8  # a safetensors file begins with its header's length, 64 bits, little-endian
 PEFT_FILE = "adapter_model.safetensors"
-# The end of the name of a tensor of a layer.
+# The end of a layer's tensor names.
 APPLIED_TENSOR = re.compile(
     r"[._]lora_(?:A|B|down|up)(?:\.default)?\.(?:weight|bias)$"
     r"|[._]lora(?:_linear_layer)?\d?\.(?:down|up)\.weight$"
@@ -47,14 +47,14 @@ APPLIED_TENSOR = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ParsedLoras:
-    """A parsed text: its canonical form, which is None for no LoRA, or why it is rejected."""
+    """Parsed LoRAs: their canonical form, None for no LoRA, or the reason for rejection."""
 
     canonical: str | None = None
     rejection: LoraRejectionReason | None = None
 
 
 def parse_loras(text: str, names: Collection[str]) -> ParsedLoras:
-    """Parse a person's text about the LoRAs of these names."""
+    """Parse a user's LoRAs. Only these names are valid."""
     if not text.strip():
         return ParsedLoras()
     items = text[: MAX_LORA_CHARS + 1].split(",")
@@ -74,7 +74,7 @@ def parse_loras(text: str, names: Collection[str]) -> ParsedLoras:
 
 
 def format_loras(weights: Mapping[str, float]) -> str | None:
-    """The canonical text of these weights; None if all are zero."""
+    """Format weights in canonical form; None if all are zero."""
     items = []
     for name, weight in sorted(weights.items()):
         if weight:
@@ -83,7 +83,7 @@ def format_loras(weights: Mapping[str, float]) -> str | None:
 
 
 def lora_weights(loras: str | None) -> dict[str, float]:
-    """The weight of each LoRA in a canonical text."""
+    """Parse the weight of each LoRA from the canonical form."""
     if not loras:
         return {}
     items = (item.rpartition(":") for item in loras.split(","))
@@ -91,13 +91,13 @@ def lora_weights(loras: str | None) -> dict[str, float]:
 
 
 def lora_key(loras: str, digests: Mapping[str, str]) -> str:
-    """The part of a canonical text that decides pixels: each file's digest and weight."""
+    """Convert the canonical form to the key that decides pixels: each file's digest and weight."""
     weights = lora_weights(loras)
     return ",".join(sorted(f"{digests[name]}:{format_weight(weights[name])}" for name in weights))
 
 
 def format_weight(weight: float) -> str:
-    """The shortest digits that give this weight."""
+    """Format a weight with its shortest digits."""
     return repr(weight).removesuffix(".0")
 
 
@@ -105,7 +105,7 @@ def format_weight(weight: float) -> str:
 class LoraFacts:
     """Hashes of a LoRA that a plan freezes: of its file, and of its tensors alone.
 
-    Web UIs identify LoRAs by the latter.
+    Web UIs identify LoRAs by the hash of the tensors.
     """
 
     sha256: str
@@ -113,7 +113,7 @@ class LoraFacts:
 
 
 def load_lora_facts(model: ModelSettings) -> dict[str, LoraFacts]:
-    """The facts of each LoRA of the job, by name. Raises BadInput, Missing, TryAgain."""
+    """Read the facts of each LoRA of the job, by name. Raises BadInput, Missing, TryAgain."""
     return {
         name: _read_lora_facts(fetch_lora_file(name, lora), _setting_path(name))
         for name, lora in sorted(model.loras.items())
@@ -121,8 +121,7 @@ def load_lora_facts(model: ModelSettings) -> dict[str, LoraFacts]:
 
 
 def fetch_lora_file(name: str, lora: LoraSettings) -> Path:
-    """The file of a LoRA on this machine, downloaded if need be.
-
+    """Return the local file of a LoRA, downloaded if need be.
     Raises BadInput, Missing, TryAgain.
     """
     setting = _setting_path(name)
@@ -166,9 +165,9 @@ def _require_safetensors(setting: str, file: str) -> None:
 
 
 def fetch_planned_lora(name: str, lora: LoraSettings, sha256: str) -> Path:
-    """The file of a LoRA that the run was planned with.
+    """Return the local file of a LoRA that the run was planned with.
 
-    Raises BadInput if the file is another one by now, Missing, TryAgain.
+    Raises BadInput if the file has changed since, Missing, TryAgain.
     """
     path = fetch_lora_file(name, lora)
     with translate_errors(str(path)):
@@ -188,7 +187,7 @@ def _read_lora_facts(path: Path, setting: str) -> LoraFacts:
 
 
 def _tensors_sha256(path: Path) -> str:
-    """The hash of all that follows the header of a whole safetensors file."""
+    """Hash everything after the header of a complete safetensors file."""
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(LENGTH_BYTES), "little")
         file.seek(LENGTH_BYTES + header_bytes)
@@ -196,9 +195,9 @@ def _tensors_sha256(path: Path) -> str:
 
 
 def _require_lora_tensors(names: Collection[str], path: Path, setting: str) -> None:
-    """Raise BadInput if a file has tensors that would not be applied, as they are for each layer.
+    """Raise BadInput if a file has tensors that are not applied to a layer.
 
-    diffusers drops some of them in silence.
+    diffusers silently drops some of them.
     """
     kind = file_kind(names)
     unknown = sorted(name for name in names if APPLIED_TENSOR.search(name) is None)

@@ -1,11 +1,11 @@
 """Default steps and guidance of a model, how it reads guidance, and the samplers that fit it.
 
-Steps and guidance, in this order: by the name of a well-known model, by its files, by the name of
-the model that it was made from, by the defaults of its pipeline's call.
+Steps and guidance come from the first of these that states them: the name of a well-known model,
+its files, the name of the model that it was made from, and the defaults of its pipeline's call.
 
-The scheduler of a sampler takes over the configuration of the model's own. Planning imports no
-diffusers, so what its classes accept is listed here; a test runs every sampler on every kind of
-configuration.
+The scheduler of a sampler takes over the configuration of the model's own scheduler. Planning does
+not import diffusers, so this module lists what its classes accept; a test runs every sampler on
+every kind of configuration.
 """
 
 import re
@@ -19,28 +19,28 @@ from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, rea
 from imagekiln.steps.models.families import UNKNOWN_CALL, CallSignature, known_call_of
 
 GUIDER_CONFIG = "guider/guider_config.json"
-GUIDER_DEFAULT = 3.5  # of diffusers' AdaptiveProjectedMixGuidance
+GUIDER_DEFAULT = 3.5  # in diffusers' AdaptiveProjectedMixGuidance
 WEIGHTS_SUFFIX = re.compile(r"(\.safetensors|-(bf16|fp16|fp8|diffusers))$")
-FEW_STEPS = 12  # a call that has no more by default is made for distilled models
+FEW_STEPS = 12  # a call with at most this default is for distilled models
 DISTILLED_NAME = re.compile(
     r"turbo|lightning|schnell|distill|(^|-)(lcm|hyper|flash|dmd2?|pcm|tcd|\d+-?steps?)(-|$)"
 )
-NO_GUIDANCE = 1.0  # up to here, a number means none for models that read none
+NO_GUIDANCE = 1.0  # up to here, a guidance means none for models that read none
 Numbers = tuple[int, float]
 
-# Of models that say in model_index.json that they are distilled.
+# For models whose model_index.json says that they are distilled.
 DISTILLED: Mapping[str, Numbers] = {
     "Flux2KleinPipeline": (4, 1.0),
     "Flux2KleinKVPipeline": (4, 1.0),
     "Krea2Pipeline": (8, 0.0),
 }
-# By pipeline, and whether the denoiser reads guidance as a number of its own.
+# By pipeline, and by whether the denoiser reads guidance as a number.
 GUIDANCE_EMBEDS: Mapping[tuple[str, bool | None], Numbers] = {
     ("FluxPipeline", False): (4, 0.0),
     ("HunyuanImagePipeline", True): (8, 3.25),
 }
-# Steps and guidance of models that need other ones than their pipeline's call has by default, by
-# the last part of their names: as their model cards say, or what is said beside them.
+# Steps and guidance of models that need others than their pipeline's defaults, by the last part of
+# their names. The source is the model card, or the comment.
 WELL_KNOWN: Mapping[str, Numbers] = {
     "bundled:shapes": (10, 3.0),
     "chroma1-hd": (40, 3.0),
@@ -61,7 +61,7 @@ WELL_KNOWN: Mapping[str, Numbers] = {
     "stable-diffusion-3.5-large-turbo": (4, 0.0),
     "stable-diffusion-3.5-medium": (40, 4.5),
     "z-image": (50, 4.0),
-    "z-image-turbo": (8, 0.0),  # 9 before diffusers 0.39, which counted one that did nothing
+    "z-image-turbo": (8, 0.0),  # 9 before diffusers 0.39, which counted an idle step
 }
 
 
@@ -69,8 +69,8 @@ WELL_KNOWN: Mapping[str, Numbers] = {
 class OwnSettings:
     """The steps and guidance of a model, their source, and how its pipeline is called.
 
-    `steps` is None if nothing says them, as `source` explains. `guidance` is None if the
-    model reads none, or follows a schedule of its own.
+    `steps` is None if they are not known, as `source` explains. `guidance` is None if the model
+    reads none or has its own schedule.
     """
 
     steps: int | None
@@ -80,16 +80,16 @@ class OwnSettings:
 
     @property
     def reads_guidance(self) -> bool:
-        """Return whether a guidance of the job has an effect."""
+        """Return whether the job's guidance has an effect."""
         return self.call.guidance_argument is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """What a model's configurations say of how it is called.
+    """Facts in a model's configurations that decide how it is called.
 
-    `embeds_guidance`: the denoiser reads guidance as a number; None if nothing says so.
-    `embeds_scale`: it does as latent consistency models do.
+    `embeds_guidance`: the denoiser reads guidance as a number; None if unknown.
+    `embeds_scale`: it reads guidance as latent consistency models do.
     """
 
     pipeline: str
@@ -104,7 +104,7 @@ class ModelFiles:
 def read_own_settings(
     model: PipelineSettings, folder: Path, index: Config, denoiser: Config
 ) -> OwnSettings:
-    """The settings of a model with these configurations in `folder`. Raises BadInput, TryAgain."""
+    """Find the settings of a model by its files in `folder`. Raises BadInput, TryAgain."""
     files = ModelFiles(
         pipeline=str(index["_class_name"]),
         origin=str(index.get("_name_or_path")),
@@ -131,12 +131,12 @@ def read_own_settings(
 
 
 def names_distilled_model(name: str) -> bool:
-    """Return whether a file or model is called as those are that draw in few steps."""
+    """Return whether the name of a file or model is typical of few-step models."""
     return DISTILLED_NAME.search(_last_part(name)) is not None
 
 
 def _call_of(files: ModelFiles) -> CallSignature:
-    """The call as this model takes it, which may have been trained to read no guidance."""
+    """Return the pipeline's call, without guidance if this model was trained to read none."""
     call = known_call_of(files.pipeline)
     is_flux = files.pipeline in ("FluxPipeline", "FluxKontextPipeline")
     is_klein = files.pipeline.startswith("Flux2Klein")
@@ -152,7 +152,7 @@ def _call_of(files: ModelFiles) -> CallSignature:
 
 
 def _iter_numbers(model: PipelineSettings, files: ModelFiles) -> Iterator[tuple[Numbers, str]]:
-    """Steps and guidance by name or by files, and their source, the surest first."""
+    """Yield steps and guidance by name or files, with their source, the most certain first."""
     pipeline = files.pipeline
     if (name := _last_part(model.id)) in WELL_KNOWN:
         yield WELL_KNOWN[name], f"model card of {name}"
@@ -172,9 +172,9 @@ def _iter_numbers(model: PipelineSettings, files: ModelFiles) -> Iterator[tuple[
 
 
 def _may_be_few_step(scheduler: Config) -> bool:
-    """Return whether it is a scheduler as Turbo and Lightning have it.
+    """Return whether a scheduler's configuration is like those of Turbo and Lightning models.
 
-    Models of other predictions or without noise at the end also have trailing steps.
+    Models with other prediction types or zero terminal SNR also have trailing steps.
     """
     return (
         str(scheduler.get("_class_name")).startswith("Euler")
@@ -185,7 +185,7 @@ def _may_be_few_step(scheduler: Config) -> bool:
 
 
 def _last_part(name: str) -> str:
-    """The last part of a hub id, of a path, or of a snapshot in the hub's cache, in lower case."""
+    """Return the last part of a hub id, path, or snapshot in the hub's cache, in lower case."""
     path, found, _ = name.lower().rstrip("/").partition("/snapshots/")
     last = path.rpartition("--" if found else "/")[2].replace("_", "-")
     while (short := WEIGHTS_SUFFIX.sub("", last)) != last:
@@ -193,7 +193,7 @@ def _last_part(name: str) -> str:
     return last
 
 
-# Schedulers that each take over the configuration of any other one.
+# Schedulers that can each take over the configuration of any other.
 EXCHANGEABLE_SCHEDULERS = {
     *("DDIMParallelScheduler", "DDIMScheduler", "DDPMParallelScheduler", "DDPMScheduler"),
     *("DEISMultistepScheduler", "DPMSolverMultistepScheduler", "DPMSolverSDEScheduler"),
@@ -201,9 +201,9 @@ EXCHANGEABLE_SCHEDULERS = {
     *("HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"),
     *("LMSDiscreteScheduler", "PNDMScheduler", "SASolverScheduler", "UniPCMultistepScheduler"),
 }
-# With Karras' noise levels, the equations of flow matching end in infinities.
+# With Karras' noise levels, flow matching yields infinite values.
 FLOW_SAMPLERS = frozenset({"default", "deis", "dpmpp_2m", "dpmpp_2m_sde", "dpmpp_sde", "unipc"})
-# Classes that do not read rescale_betas_zero_snr, and would draw as if nothing were said.
+# Classes that silently ignore rescale_betas_zero_snr.
 WITHOUT_ZERO_SNR = {
     *("DEISMultistepScheduler", "DPMSolverSDEScheduler", "DPMSolverSinglestepScheduler"),
     *("HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"),
@@ -213,24 +213,24 @@ WITHOUT_ZERO_SNR = {
 
 @dataclass(frozen=True, slots=True)
 class SamplerFit:
-    """The samplers that fit a model. `scheduler` is the class of its own; None if unknown."""
+    """The samplers that fit a model. `scheduler` is its own scheduler's class; None if unknown."""
 
     samplers: tuple[str, ...] = SAMPLERS
     scheduler: str | None = None
 
 
 def fitting_samplers(configuration: Path, changes: Config) -> SamplerFit:
-    """The samplers for the model with this folder of configurations.
+    """Find the samplers that fit the model with this folder of configurations.
 
-    `changes` are those that the model's own file states. All samplers fit if nothing names its
-    scheduler. Raises BadInput, TryAgain.
+    `changes` to the scheduler's configuration come from a single-file model. All samplers fit if
+    the scheduler is not known. Raises BadInput, TryAgain.
     """
     config = read_config(configuration, SCHEDULER_CONFIG)
     if not config:
         return SamplerFit()
     config |= changes
     scheduler = str(config.get("_class_name"))
-    fitting = {"default", *_samplers_of(scheduler)}  # the configuration may be its own alone
+    fitting = {"default", *_samplers_of(scheduler)}  # its configuration may fit no other
     if scheduler in EXCHANGEABLE_SCHEDULERS:
         fitting = set(SAMPLERS) - {"flow_euler"} - _unfit_samplers(config)
     samplers = tuple(sampler for sampler in SAMPLERS if sampler in fitting)
@@ -242,7 +242,7 @@ def _samplers_of(scheduler: str) -> set[str]:
 
 
 def _unfit_samplers(config: Config) -> set[str]:
-    """The samplers whose classes refuse something in the configuration of an exchangeable one."""
+    """Return the samplers whose classes refuse a configuration of an exchangeable scheduler."""
     unfit: set[str] = set()
     if config.get("prediction_type") == "flow_prediction":
         unfit |= set(SAMPLERS) - FLOW_SAMPLERS

@@ -1,4 +1,4 @@
-"""The models of a job's passes, the sizes that passes give, and what they add to image ids."""
+"""The models of a job's passes, the image sizes after them, and their part of image ids."""
 
 import json
 import math
@@ -28,7 +28,7 @@ from imagekiln.steps.models.own_settings import NO_GUIDANCE
 from imagekiln.steps.models.transformers_models import require_model
 
 PASSES_PREFIX = "passes."
-# Settings that name the files of a pass's model, which enter image ids by their digest.
+# Settings that name the files of a pass's model. Image ids depend on the files' digest instead.
 FILE_SETTINGS: dict[str, IncEx | bool] = {
     "id": True,
     "revision": True,
@@ -45,7 +45,7 @@ def _is_none(model: ModelFacts | None) -> bool:
 class PassFacts:
     """The digest of a pass's model, and the factor by which it enlarges an image.
 
-    `model` is the diffusion model of a pass that draws with one of its own.
+    `model` has the facts of a refine pass's own diffusion model.
     """
 
     digest: str
@@ -54,17 +54,17 @@ class PassFacts:
 
 
 def sum_weights(facts: ModelFacts, passes: Mapping[str, PassFacts]) -> int | None:
-    """The bytes of the weights of a job's diffusion models; None if none is known."""
+    """Sum the bytes of the weights of a job's diffusion models; None if none is known."""
     models = [facts, *(each.model for each in passes.values() if each.model is not None)]
     return sum(model.weights_bytes or 0 for model in models) or None
 
 
 @dataclass(frozen=True, slots=True)
 class PassSizes:
-    """The sizes in pixels that the passes of a job give, by the facts of their models.
+    """The image sizes in pixels after the passes of a job, by the facts of their models.
 
-    The job's own model needs sizes that are multiples of `multiple`. Only a `share` of images is
-    kept, and has passes.
+    The job's own model needs sizes that are multiples of `multiple`. Passes run on the `share` of
+    images that is kept.
     """
 
     passes: Mapping[str, AnyPass]
@@ -74,7 +74,7 @@ class PassSizes:
 
     @classmethod
     def of(cls, job: Job, facts: Mapping[str, PassFacts], multiple: int) -> "PassSizes":
-        """The sizes of a job with these facts."""
+        """Create the sizes of a job with these facts."""
         return cls(job.passes, facts, multiple, 1 / job.candidates)
 
     @property
@@ -83,7 +83,7 @@ class PassSizes:
         return any(map(alters_pixels, self.passes.values()))
 
     def sizes_by_pass(self, size: Size) -> list[Size]:
-        """The size after each pass, of an image that is generated in this size."""
+        """Return the size after each pass of an image that is generated in this size."""
         sizes = []
         for name, settings in self.passes.items():
             scale, multiple = self._resizing(name, settings)
@@ -93,11 +93,11 @@ class PassSizes:
         return sizes
 
     def final(self, size: Size) -> Size:
-        """The stored size of an image that is generated in this size."""
+        """Return the stored size of an image that is generated in this size."""
         return [size, *self.sizes_by_pass(size)][-1]
 
     def work(self, size: Size, steps: int) -> float:
-        """The average cost of diffusion passes for such an image, in pixels times steps."""
+        """Return the mean cost of diffusion passes per generated image, in pixels times steps."""
         work = 0.0
         pairs = zip(self.passes.values(), self.sizes_by_pass(size), strict=True)
         for settings, (width, height) in pairs:
@@ -106,7 +106,7 @@ class PassSizes:
         return work * self.share
 
     def final_side_sql(self, column: str) -> str:
-        """The final width or height in SQL, from the column of that name."""
+        """Format the stored width or height in SQL, from the column of the generated one."""
         side = f"CAST({column} AS DOUBLE)"
         for name, settings in self.passes.items():
             scale, multiple = self._resizing(name, settings)
@@ -115,7 +115,7 @@ class PassSizes:
         return side
 
     def _resizing(self, name: str, settings: AnyPass) -> tuple[float, int]:
-        """The factor by which a pass scales sides, and the number they are then a multiple of."""
+        """Return the factor by which a pass scales sides, and the multiple for its sizes."""
         facts = self.facts.get(name, NO_FACTS)
         if not isinstance(settings, RefinePass):
             return facts.scale, 1
@@ -133,7 +133,7 @@ def _scale_side(side: int, scale: float, multiple: int) -> int:
 
 
 def pass_references(job: Job) -> Iterator[tuple[str, HubReference]]:
-    """The models of transformers that a job's passes run, by the path of the setting."""
+    """Yield the transformers models of a job's passes, by the path of the setting."""
     for name, settings in job.passes.items():
         if isinstance(settings, AnyModelPass):
             yield f"{PASSES_PREFIX}{name}", settings
@@ -143,7 +143,7 @@ def pass_references(job: Job) -> Iterator[tuple[str, HubReference]]:
 class ResolvedPasses:
     """The facts of the models of a job's passes, and the folders of the diffusion models.
 
-    `settings` are the passes with the steps and guidance of their own models, if they set none.
+    `settings` are the passes with steps and guidance filled in from their own models.
     """
 
     settings: Mapping[str, AnyPass]
@@ -154,7 +154,7 @@ class ResolvedPasses:
 def resolve_passes(job: Job, own: ModelFacts) -> ResolvedPasses:
     """Locate the models of passes. `own` are the facts of the job's own model.
 
-    Raises BadInput if a model is not what its pass needs, Missing, TryAgain.
+    Raises BadInput if a model does not fit its pass, Missing, TryAgain.
     """
     passes: dict[str, AnyPass] = dict(job.passes)
     facts: dict[str, PassFacts] = {}
@@ -193,7 +193,7 @@ def _require_refining(setting: str, settings: RefinePass, model: ModelFacts) -> 
 
 
 def pass_keys(job: Job, facts: Mapping[str, PassFacts]) -> Iterator[str]:
-    """The part of every image id from each pass: its settings and its model's files."""
+    """Yield each pass's part of every image id: its settings and the digest of its model."""
     for name, settings in job.passes.items():
         values = settings.model_dump(mode="json", exclude=FILE_SETTINGS, exclude_none=True)
         digest = facts[name].digest if name in facts else None
@@ -202,7 +202,7 @@ def pass_keys(job: Job, facts: Mapping[str, PassFacts]) -> Iterator[str]:
 
 
 def _read_scale(setting: str, settings: AnyModelPass, config: Config) -> int:
-    """The factor by which a model enlarges an image; 1 for one that writes captions."""
+    """Read the factor by which a model enlarges an image; 1 for a caption model."""
     scale = config.get("upscale", 2) if isinstance(settings, UpscalePass) else 1
     if type(scale) is not int or not 1 <= scale <= MAX_SCALE:
         raise BadInput(
@@ -213,9 +213,9 @@ def _read_scale(setting: str, settings: AnyModelPass, config: Config) -> int:
 
 
 def iter_pass_jobs(job: Job) -> Iterator[tuple[str, Job]]:
-    """The passes that draw with a model of their own, by name, each as a job with that model.
+    """Yield the passes with their own diffusion model, by name, each as a job with that model.
 
-    Such a job has no adapters and no LoRAs: those of the job belong to the job's own model.
+    Such a job has no adapters and no LoRAs, since the job's belong to its own model.
     """
     for name, settings in job.passes.items():
         if isinstance(settings, RefinePass) and settings.model is not None:

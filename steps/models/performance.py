@@ -1,4 +1,4 @@
-"""Sizes of batches, the time of an image, and the room that weights need."""
+"""Batch sizes, the time per image, and the memory that weights need."""
 
 from dataclasses import dataclass
 
@@ -15,19 +15,19 @@ GIB = 2**30
 
 
 def floor_power_of_two(limit: float) -> int:
-    """The largest power of two up to `limit`; 1 if there is none."""
+    """Return the largest power of two up to `limit`; 1 if there is none."""
     exponent = max(1, int(limit)).bit_length() - 1
     return 1 << exponent
 
 
 def limit_batch_pixels(images: int, pixels: int, limit: int | None) -> int:
-    """A batch size, halved until images of so many pixels have at most `limit` in all."""
+    """Halve a batch size until its images, of `pixels` each, have at most `limit` pixels in all."""
     while limit is not None and images > 1 and images * pixels > limit:
         images //= 2
     return images
 
 
-# A bf16 H100 running diffusers uncompiled reaches about this much of its 790 TFLOP/s.
+# An H100 that runs diffusers uncompiled in bf16 reaches about this much of its 790 TFLOP/s.
 H100_TFLOPS = 300.0
 VAE_TFLOP_PER_MEGAPIXEL = 10.0
 COMPUTED_SOURCE = (
@@ -35,7 +35,7 @@ COMPUTED_SOURCE = (
 )
 JOB_SOURCE = "by the job's shard.seconds_per_image"
 
-# Dense TFLOP/s in 16 bits by NVIDIA's data sheets, as multiples of an H100's 989.
+# Dense 16-bit TFLOP/s in NVIDIA's data sheets, as multiples of an H100's 989.
 GPU_SPEEDS = {
     "B200": 2250 / 989,
     "A100": 312 / 989,
@@ -47,9 +47,9 @@ GPU_SPEEDS = {
 
 @dataclass(frozen=True, slots=True)
 class TimeFigure:
-    """Seconds of one GPU for a pixel and step of an image, and their source.
+    """Seconds of one GPU per pixel and step of an image, and their source.
 
-    `device` names the GPU that it was measured on.
+    `device` names the GPU that was measured.
     """
 
     seconds_per_work: float
@@ -58,7 +58,7 @@ class TimeFigure:
     device: str | None = None
 
 
-# TFLOP of one forward pass of a denoiser by the megapixels of its own size, counted with torch's
+# TFLOP per megapixel of one forward pass of a denoiser at its default size, counted with torch's
 # FlopCounterMode on meta tensors.
 FORWARD_TFLOP_PER_MEGAPIXEL = {
     "stabilityai/stable-diffusion-xl-base-1.0": 6.76 / 1.05,
@@ -74,10 +74,10 @@ FORWARD_TFLOP_PER_MEGAPIXEL = {
 
 
 def time_figure(job: Job, facts: ModelFacts, tuned: TimeFigure | None = None) -> TimeFigure | None:
-    """The time of an image of the default size and steps, as a pixel and step takes it.
+    """Estimate the time per pixel and step, from an image of the default size and steps.
 
-    The job's own figure goes first, then `tuned`, the tuning file's. None if there is neither
-    and the table does not know the model.
+    The job's own figure has priority, then `tuned`, from the tuning file, then a table of models.
+    None if none of them has the model.
     """
     width, height = default_image_size(job, facts)
     steps = default_steps(job, facts)
@@ -99,7 +99,7 @@ def require_room(
 ) -> None:
     """Raise BadInput if the weights of a job's models take more than the memory of a GPU.
 
-    None is what is not known. `gpu` is how the sentence names the GPU.
+    Passes if either is None, for unknown. `gpu` names the GPU in the message.
     """
     if weights_bytes is None or gib is None or weights_bytes <= gib * GIB:
         return

@@ -1,4 +1,4 @@
-"""A job's model with its adapters and LoRAs, read once for a command and passed on."""
+"""A job's model with its adapters and LoRAs, resolved once for each command."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,15 +29,15 @@ from imagekiln.steps.models.transformers_models import score_digests, score_refe
 
 LORA_SETTING_PREFIX = "model.loras."
 SCORE_SETTING_PREFIX = "scores."
-# What enters image ids in another way, or not at all.
+# Settings that enter image ids in another way, or not at all.
 PARTIAL_PREFIXES = (LORA_SETTING_PREFIX, SCORE_SETTING_PREFIX, PASSES_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedRevision:
-    """A branch or tag that a job names, and the commit that it was when the run was planned.
+    """A branch or tag that a job names, and its commit when the run was planned.
 
-    `setting` is the one that refers to the repository `id`, such as model or model.loras.style.
+    `setting` refers to the repository `id`, such as model or model.loras.style.
     """
 
     setting: str
@@ -48,14 +48,14 @@ class NamedRevision:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """The present files of a job's model, adapters and LoRAs.
+    """A job's model, adapters, LoRAs, scores and passes, with the digests of their current files.
 
-    `job` is the job with commits in place of the branches and tags that it names, `revisions`, and
-    with the steps and guidance of models that are passes' own.
+    `job` has commits in place of the branches and tags in `revisions`, and the steps and guidance
+    of the passes' own models.
     `configuration` is a local folder with at least the model's small files. `adapters` are keyed by
-    the column of input images that each one reads, `loras` by the names that rows use, `scores`,
-    which decide no pixel, by the path of the setting, `passes` by the names of passes, as are
-    `pass_configurations`, the folders of the diffusion models among these.
+    the column of input images that each one reads, `loras` by the names that rows use, and `scores`
+    by the path of the setting. `passes` are keyed by name, as are `pass_configurations`, the
+    folders of the passes' diffusion models.
     """
 
     job: Job
@@ -70,7 +70,7 @@ class ResolvedModel:
 
     @property
     def common_digest(self) -> str:
-        """Identifies the files behind every image of the job: the model's and the adapters'."""
+        """The digest of the files behind every image of the job: the model's and the adapters'."""
         return "|".join(
             digest
             for setting, digest in self._digests()
@@ -84,7 +84,7 @@ class ResolvedModel:
 
     @property
     def pass_sizes(self) -> PassSizes:
-        """The sizes that the job's passes give."""
+        """The image sizes after the job's passes."""
         return PassSizes.of(self.job, self.passes, self.facts.size_multiple)
 
     @property
@@ -94,15 +94,15 @@ class ResolvedModel:
 
     @property
     def fixed_digest(self) -> str:
-        """Identifies the files of the job, except those that a branch or tag names.
+        """The digest of the job's files, except those of a branch or tag.
 
-        These may change under the same name, which a run's id follows.
+        A run's id depends on the name of the branch or tag instead.
         """
         named = {revision.setting for revision in self.revisions}
         return "|".join(digest for setting, digest in self._digests() if setting not in named)
 
     def _digests(self) -> Iterator[tuple[str, str]]:
-        """The part of a digest from each setting's files."""
+        """Yield each setting with its part of a digest."""
         yield "model", self.facts.digest
         settings = adapters_by_column(self.job.model)
         for column, key in sorted(self.adapters.items()):
@@ -120,10 +120,10 @@ class ResolvedModel:
 
 
 def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> ResolvedModel:
-    """Read the job's model, adapters and LoRAs, and check that they fit each other.
+    """Resolve the job's model, adapters and LoRAs, and check that they fit each other.
 
-    `planned` are the names of an existing plan, which keep their commits. Raises BadInput, Missing,
-    TryAgain.
+    Branches and tags in `planned`, from an existing plan, keep their commits. Raises BadInput,
+    Missing, TryAgain.
     """
     job, revisions = pin_revisions(job, planned)
     configuration, facts = locate_model(job.model)
@@ -145,10 +145,10 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
 def pin_revisions(
     job: Job, planned: Collection[NamedRevision] = ()
 ) -> tuple[Job, tuple[NamedRevision, ...]]:
-    """Replace branches, tags and omitted revisions by commits; return the names that were there.
+    """Replace branches, tags and omitted revisions by commits; return the replaced names too.
 
-    `planned` are the names of an existing plan, which keep their commits; the hub is asked for any
-    other. Raises BadInput, Missing, TryAgain.
+    Those in `planned`, from an existing plan, keep their commits. Others are resolved by the hub.
+    Raises BadInput, Missing, TryAgain.
     """
     commits = {(named.setting, named.id, named.name): named.commit for named in planned}
     revisions: list[NamedRevision] = []
@@ -163,13 +163,13 @@ def pin_revisions(
             commit = commits.get(key) or resolve_commit(reference, setting)
             revisions.append(NamedRevision(setting, reference.id, name, commit))
     for named in revisions:
-        # The last name, that of a LoRA, may have dots.
+        # The last part, a LoRA's name, may contain dots.
         job = _with_commit(job, named.setting.split(".", 2), named.commit)
     return job, tuple(revisions)
 
 
 def iter_references(job: Job) -> Iterator[tuple[str, HubReference]]:
-    """The models of a job, its adapters, LoRAs, scores and passes, by the path of the setting."""
+    """Yield the models of a job, its adapters, LoRAs, scores and passes, by setting path."""
     yield "model", job.model
     for adapter in (job.model.controlnet, job.model.ip_adapter):
         if adapter is not None:
@@ -184,7 +184,7 @@ def iter_references(job: Job) -> Iterator[tuple[str, HubReference]]:
 
 
 def _with_commit(settings: Any, path: Sequence[str], commit: str) -> Any:  # noqa: ANN401  # a job, or a part of it
-    """The settings with a commit as the revision of what `path` leads to."""
+    """Copy the settings with a commit as the revision of the model at `path`."""
     if not path:
         return settings.model_copy(update={"revision": commit})
     name, *rest = path
@@ -195,12 +195,12 @@ def _with_commit(settings: Any, path: Sequence[str], commit: str) -> Any:  # noq
 
 
 def shortcuts_label(speed: SpeedSettings) -> str | None:
-    """The shortcuts as the manifest names them, such as `fp8`; None if there are none."""
+    """Format the job's shortcuts for the manifest, such as `fp8`; None if there are none."""
     return ",".join(model_key_extras(speed)) or None
 
 
 def model_key_extras(speed: SpeedSettings) -> Iterator[str]:
-    """The settings that, besides the model's files and dtype, change every image of a job."""
+    """Yield the settings that change every image of a job, besides the model's files and dtype."""
     if speed.quantization != "none":
         yield speed.quantization
     if speed.guidance_interval is not None:

@@ -1,4 +1,4 @@
-"""Models of transformers that score and change images: located, checked, and identified."""
+"""Locate, check and identify the transformers models that score and change images."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,8 +32,8 @@ from imagekiln.steps.storage.uri import resolve_path
 AnyModel = AnyModelScore | AnyModelPass
 TOKENIZER_FILES = ["*.json", "merges.txt", "vocab.txt"]
 MODEL_FILES = [*TOKENIZER_FILES, f"model{SAFETENSORS_PATTERN}"]
-AUTO_CLASS = "AutoModel"  # code that a configuration names is refused, as all that Auto... heeds
-# By the kind of a score or pass, the types of models that it takes. Classifiers are of any type.
+AUTO_CLASS = "AutoModel"  # for the check of code that `Auto...` classes would load
+# The model types that each kind of score or pass takes. Classifiers may have any type.
 MODEL_TYPES: Mapping[str, tuple[str, ...]] = {
     "clip_score": ("clip",),
     "reward": ("clip",),
@@ -45,7 +45,7 @@ MAX_LISTED_LABELS = 10
 
 
 def score_references(job: Job) -> Iterator[tuple[str, HubReference]]:
-    """The models and processors of a job's scores, by the path of the setting."""
+    """Yield the models and processors of a job's scores, by the path of the setting."""
     for name, score in sorted(job.scores.items()):
         if isinstance(score, AnyModelScore):
             yield f"scores.{name}", score
@@ -54,9 +54,9 @@ def score_references(job: Job) -> Iterator[tuple[str, HubReference]]:
 
 
 def score_digests(job: Job) -> dict[str, str]:
-    """Digests of the files of each score, by the path of the setting.
+    """Compute the digest of each score's files, by the path of the setting.
 
-    Raises BadInput if a model is not what its score needs, Missing, TryAgain.
+    Raises BadInput if a model does not fit its score, Missing, TryAgain.
     """
     digests = {}
     for setting, reference in score_references(job):
@@ -73,9 +73,9 @@ def score_digests(job: Job) -> dict[str, str]:
 
 
 def require_model(setting: str, model: AnyModel) -> Config:
-    """The configuration of a model that a score or pass runs.
+    """Check the model of a score or pass and return its configuration.
 
-    Raises BadInput if it is of another type, has no safetensors, or names code, Missing, TryAgain.
+    Raises BadInput if it has another type, no safetensors, or names code, Missing, TryAgain.
     """
     folder = _locate_processor(setting, model)
     require_safetensors(setting, model)
@@ -94,7 +94,7 @@ def require_model(setting: str, model: AnyModel) -> Config:
 
 
 def _locate_processor(setting: str, reference: HubReference) -> Path:
-    """The folder with the small files of a tokenizer and image processor."""
+    """Return the folder with the small files of a tokenizer and image processor."""
     folder = locate_files(setting, reference, TOKENIZER_FILES)
     if not any(folder.glob(CONFIG_PATTERN)):
         raise BadInput(
@@ -119,9 +119,9 @@ def _require_label(setting: str, score: ClassifierScore, config: Config) -> None
 
 
 def fetch_planned_files(setting: str, reference: HubReference, digest: str | None) -> Path:
-    """The folder of a model on this machine, downloaded if need be.
+    """Return the local folder of a model, downloaded if need be.
 
-    Raises BadInput if it is not what the run was planned with, Missing, TryAgain.
+    Raises BadInput if it is not the model that the run was planned with, Missing, TryAgain.
     """
     if weights_digest(reference) != digest:
         raise other_files_error(setting, reference.id)
@@ -131,7 +131,7 @@ def fetch_planned_files(setting: str, reference: HubReference, digest: str | Non
 
 
 def fetch_planned_head(setting: str, location: str, digests: Mapping[str, str]) -> Path:
-    """The file of a score's layers. Raises as `fetch_planned_files`."""
+    """Return the file of a score's layers. Raises as `fetch_planned_files`."""
     if _head_digest(setting, location) != digests.get(setting):
         raise other_files_error(setting, location)
     return Path(resolve_path(location))

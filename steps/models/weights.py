@@ -13,8 +13,8 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage.local import open_file
 
 READER_THREADS = 4
-# Python's lock is taken once for each piece. Beside a thread that imports modules that takes 5 ms,
-# so that pieces of hashlib's own 256 KiB would be hashed at a tenth of the speed.
+# The GIL is taken once per piece, which takes 5 ms beside a thread that imports modules. Hashlib's
+# own pieces of 256 KiB would be hashed at a tenth of the speed.
 PIECE_BYTES = 32 << 20
 BeforePiece = Callable[[], None]
 Header = tuple[Collection[str], Mapping[str, str]]
@@ -24,13 +24,13 @@ SAFETENSORS_SUFFIX = ".safetensors"
 
 
 def proceed() -> None:
-    """Cancel nothing: read to the end."""
+    """Do nothing: a `before_piece` that never cancels."""
 
 
 def file_sha256(path: Path, before_piece: BeforePiece = proceed) -> str:
-    """The SHA-256 of a file's content, 64 hexadecimal digits.
+    """Compute the SHA-256 of a file's content, as 64 hexadecimal digits.
 
-    `before_piece` may raise, which cancels it. Raises OSError.
+    `before_piece` is called before each piece, and may raise to cancel. Raises OSError.
     """
     digest = hashlib.sha256()
     for piece in iter_pieces(path, before_piece):
@@ -39,13 +39,13 @@ def file_sha256(path: Path, before_piece: BeforePiece = proceed) -> str:
 
 
 def hash_files(paths: Iterable[Path], before_piece: BeforePiece = proceed) -> list[str]:
-    """The SHA-256 of each file, several at a time. Raises as `file_sha256`."""
+    """Compute the SHA-256 of each file in parallel. Raises as `file_sha256`."""
     with ThreadPoolExecutor(READER_THREADS, "weights") as pool:
         return list(pool.map(partial(file_sha256, before_piece=before_piece), paths))
 
 
 def iter_pieces(path: Path, before_piece: BeforePiece) -> Iterator[memoryview]:
-    """The content in pieces, of which each replaces the one before. Raises as `file_sha256`."""
+    """Yield a file's content in pieces that share one buffer. Raises as `file_sha256`."""
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         buffer = memoryview(bytearray(max(1, min(size, PIECE_BYTES))))
@@ -56,12 +56,12 @@ def iter_pieces(path: Path, before_piece: BeforePiece) -> Iterator[memoryview]:
 
 
 def read_header(path: Path, setting: str) -> Header:
-    """The names of the tensors in the safetensors file at `path`, and the texts beside them.
+    """Read the names of the tensors in the safetensors file at `path`, and its metadata.
 
     Raises BadInput if it is not a complete safetensors file, OSError if it cannot be opened.
     """
     try:
-        # Opened here first: the library reports any file that it cannot open as a missing one.
+        # Opened here first, since the library reports any file that it cannot open as missing.
         with open_file(path), safe_open(path, framework="np") as file:
             return frozenset(file.keys()), dict(file.metadata() or {})
     except SafetensorError as error:
@@ -71,10 +71,10 @@ def read_header(path: Path, setting: str) -> Header:
 
 
 def tensor_names(path: Path, setting: str) -> Collection[str]:
-    """The names of the tensors in a safetensors file. Raises as `read_header`."""
+    """Read the names of the tensors in a safetensors file. Raises as `read_header`."""
     return read_header(path, setting)[0]
 
 
 def is_weights_file(name: str) -> bool:
-    """Return whether a model's name is that of a file with weights, by its suffix."""
+    """Return whether a model's name is the path of a weights file, by its suffix."""
     return Path(name).suffix.lower() in {SAFETENSORS_SUFFIX, GGUF_SUFFIX, *PICKLE_SUFFIXES}

@@ -1,4 +1,4 @@
-"""The plan step: prompt rows are read, validated, deduplicated, ordered and cut into shards.
+"""The plan step: read, validate, deduplicate and order prompt rows, and cut them into shards.
 
 Imports `runs` and what is below it.
 """

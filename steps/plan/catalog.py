@@ -1,7 +1,7 @@
-"""The images of a plan, made from prompt rows: validated, seeded, named, deduplicated, counted.
+"""A catalog of planned images. Prompt rows are validated, seeded, named, deduplicated and counted.
 
-DuckDB does it in bounded memory, whatever the number of rows. Its tables have what SQL needs of an
-image; the texts stay in a file on this disk, in the order of the rows.
+DuckDB does this in bounded memory for any number of rows. Its tables hold only the columns that SQL
+needs. Prompts and other strings stay in a file on the local disk, in row order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,15 +39,15 @@ from imagekiln.steps.storage.store import Store
 
 MAX_SHAPES = 10_000
 HASHES_PER_RANGE = 2**22  # 32 MiB, sorted in memory at a time
-READERS = 16  # of manifests
+READERS = 16  # manifests read at a time
 
 
 @dataclass(frozen=True, slots=True)
 class ImageGroup:
-    """Images of one shape, which may share a batch; `truncated` counts cut prompts.
+    """A group of images of one shape, which may share a batch.
 
-    `input_images` names the input images of each, joined by commas. `pass_work` is the work of
-    diffusion passes, in pixels times steps.
+    `truncated` counts prompts that the model truncates. `input_images` is a comma-separated list of
+    input image columns. `pass_work` is the work of diffusion passes, in pixels times steps.
     """
 
     width: int
@@ -66,11 +66,11 @@ class ImageGroup:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The images of a plan, counted, and readers of them while `database` is open.
+    """A catalog of the images of a plan, readable while `database` is open.
 
-    `groups` are in the order of their first rows. `images_file` has every image with its texts, and
-    `passthrough` names its carried columns. The best of `candidates` images with neighboring
-    numbers is kept.
+    `groups` are in the order of their first rows. `images_file` holds every image with its prompts,
+    and `passthrough` names its carried columns. Of every `candidates` consecutive images, the best
+    is kept.
     """
 
     groups: tuple[ImageGroup, ...]
@@ -81,24 +81,24 @@ class Catalog:
     candidates: int = 1
 
     def fetch_rejected(self, start: int, end: int) -> pa.Table:
-        """The rejected rows from `start` to before `end`, in order: `row`, `column`, `reason`."""
+        """Fetch `row`, `column` and `reason` of the rejected rows in [`start`, `end`), in order."""
         return self.database.fetch_table(f"""
             SELECT row, "column", reason FROM rejected JOIN labels USING (rule)
             WHERE row >= {start} AND row < {end} ORDER BY row""")
 
     def count_rejections(self, limit: int) -> pa.Table:
-        """The most frequent reasons for rejection: `column`, `reason`, `rows`, the first `row`."""
+        """Count `rows` by `column` and `reason`, most frequent first, with the first `row`."""
         return self.database.fetch_table(f"""
             SELECT "column", reason, count(*) AS rows, min(row) AS row
             FROM rejected JOIN labels USING (rule)
             GROUP BY ALL ORDER BY rows DESC, row, "column", reason LIMIT {limit}""")
 
     def iter_duplicates(self) -> Iterator[pa.RecordBatch]:
-        """The images that are made under an earlier row, as DUPLICATE_SCHEMA."""
+        """Yield images that duplicate an image of an earlier row, as DUPLICATE_SCHEMA."""
         return self.database.fetch_batches(sql.DUPLICATE_ROWS)
 
     def iter_images(self, sampled: Int64Array | None = None) -> Iterator[pa.RecordBatch]:
-        """Every planned image in the order of groups and rows, except those in `sampled`."""
+        """Yield planned images by group and row, except those whose number is in `sampled`."""
         columns = [*IMAGE_ROW_SCHEMA.names, *self.passthrough]
         images = self._iter_planned(columns, sampled)
         if len(self.groups) > 1:
@@ -107,7 +107,7 @@ class Catalog:
         return (batch.drop_columns([GROUP_COLUMN]) for batch in images)
 
     def iter_columns(self, columns: list[str], numbers: Int64Array) -> Iterator[pa.RecordBatch]:
-        """Columns of the images with these numbers, which rise, in the order of rows."""
+        """Yield `columns` of the images with the given ascending `numbers`, in row order."""
         for batch in read_arrow_batches(self.images_file):
             batch_numbers = batch["number"].to_numpy()
             is_sampled = np.isin(batch_numbers, numbers, assume_unique=True)
@@ -118,7 +118,7 @@ class Catalog:
     def _iter_planned(
         self, columns: list[str], sampled: Int64Array | None
     ) -> Iterator[pa.RecordBatch]:
-        """Planned images in the order of rows, which a join would lose, with their group."""
+        """Yield planned images with their group, in row order. A join would not keep the order."""
         for batch in read_arrow_batches(self.images_file):
             numbers = batch["number"].to_numpy()
             planned = self.database.fetch_table(f"""
@@ -141,9 +141,10 @@ def write_images(
     images_sql: str,
     path: Path,
 ) -> None:
-    """Make images of prompt rows by `images_sql`, which reads from `input`, and write them.
+    """Convert prompt rows to image rows and write them to `path` as an Arrow file.
 
-    Exceptions of `batches` pass unchanged. Raises TryAgain.
+    `images_sql` is a query over the table `input`. Exceptions that `batches` raises pass unchanged.
+    Raises TryAgain.
     """
     errors: list[Exception] = []
     rows = pa.RecordBatchReader.from_batches(schema, _capture_errors(batches, errors))
@@ -159,7 +160,7 @@ def write_images(
 def _capture_errors(
     batches: Iterator[pa.RecordBatch], errors: list[Exception]
 ) -> Iterator[pa.RecordBatch]:
-    # DuckDB passes on what its input raises as text only.
+    # DuckDB keeps only the message of an exception that its input raises.
     try:
         yield from batches
     except Exception as error:
@@ -175,10 +176,10 @@ def catalog_images(
     existing_runs: Sequence[str] = (),
     candidates: int = 1,
 ) -> Catalog:
-    """Choose the images to make from `images_file`, and group them by shape.
+    """Choose the images of `images_file` to generate, and group them by shape.
 
-    Images of the runs at the URIs `existing_runs` are omitted. Candidates are planned together:
-    all of them or, if one exists, none. Raises BadInput, TryAgain.
+    Images that the runs at the URIs `existing_runs` hold are omitted. The candidates of an image
+    are all planned or, if one of them exists, all omitted. Raises BadInput, TryAgain.
     """
     database.register("narrow_images", arrow_stream_reader(images_file, sql.NARROW_COLUMNS))
     database.execute(sql.IMAGES)
@@ -211,7 +212,7 @@ def catalog_images(
 
 
 def _create_rejected_table(database: Database, rules: tuple[RejectionRule, ...]) -> None:
-    """Create the table of rejected rows with their rule, and that of the rules' names."""
+    """Create the table of rejected rows with their rules, and the table of rule labels."""
     labels = " UNION ALL ".join(
         f"SELECT {index}, '{rule.column}', {quote_literal(rule.reason)}"
         for index, rule in enumerate(rules)
@@ -223,9 +224,9 @@ def _create_rejected_table(database: Database, rules: tuple[RejectionRule, ...])
 
 
 def _create_repeated_table(database: Database, name: str, hashes_sql: str) -> None:
-    """Create the table `name` of hashes that the query returns more than once.
+    """Create a table of the hashes that `hashes_sql` returns more than once.
 
-    NumPy sorts hashes in a tenth of the time that DuckDB takes to group them, in bounded memory.
+    Sorting them with NumPy takes a tenth of the time of a GROUP BY in DuckDB, in bounded memory.
     """
     database.execute(f"CREATE TABLE {name} (hash UBIGINT)")
     count = _fetch_count(database, f"SELECT count(*) FROM ({hashes_sql})")
@@ -259,7 +260,7 @@ def _fetch_count(database: Database, sql: str) -> int:
 
 
 def successful_runs(job: Job, run_id: str | None = None) -> tuple[str, ...]:
-    """The ids of other successful runs, oldest first, if the job skips existing images."""
+    """Return the ids of other successful runs, oldest first, if the job skips existing images."""
     if not job.skip_existing:
         return ()
     entries = find_finished_runs(job.output)
@@ -267,9 +268,9 @@ def successful_runs(job: Job, run_id: str | None = None) -> tuple[str, ...]:
 
 
 def create_existing_table(database: Database, runs: Sequence[str]) -> None:
-    """Fill the table `existing` with the numbers of images that one of the runs holds.
+    """Create the table `existing` of images in one of the runs, and the view `planned_images`.
 
-    The view `planned_images` has the others. Raises BadInput for a run that is damaged, TryAgain.
+    The view has the remaining images. Raises BadInput if a run is damaged, TryAgain.
     """
     database.execute(sql.HELD)
     for ids in _iter_held_ids([open_store(uri) for uri in runs]):
@@ -280,7 +281,7 @@ def create_existing_table(database: Database, runs: Sequence[str]) -> None:
 
 
 def _iter_held_ids(runs: Sequence[Store]) -> Iterator[pa.Table]:
-    """The ids of images that the runs hold, manifest by manifest."""
+    """Yield the ids of the images in the runs, one table per manifest."""
     heads = map_ordered(lambda run: read_head(runs[run]), len(runs), READERS)
     manifests = [
         (store, key)

@@ -1,7 +1,7 @@
-"""The SQL of a catalog, in the order in which it runs; docs/architecture.md draws it.
+"""SQL statements of a catalog, in execution order. docs/architecture.md has a diagram.
 
-`number` is a row's number times MAX_IMAGES_PER_ROW, plus the index of the image. `images` has what
-SQL needs of each image: 128 bits in place of its id and of its row's id, and no text.
+`number` is the row number times MAX_IMAGES_PER_ROW, plus the image index. The table `images` holds
+no strings: it has 128-bit numbers in place of image ids and row ids.
 """
 
 from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
@@ -15,7 +15,7 @@ IMAGES = """
     SELECT * EXCLUDE (id) REPLACE (CAST(image_id AS UUID) AS image_id), md5_number(id) AS id_key
     FROM narrow_images"""
 
-# 1. Rows with the id of an earlier row and other content.
+# 1. Rows that repeat the id of an earlier row with different content.
 ID_HASHES = f"""
     SELECT hash(id_key) AS hash FROM images
     WHERE rule IS NULL AND id_key IS NOT NULL AND number % {MAX_IMAGES_PER_ROW} = 0"""
@@ -30,7 +30,7 @@ SAME_ID = f"""
 
 
 def rejected(same_id_rule: int) -> str:
-    """The rejected rows, each with the number of its rule."""
+    """Build the statement that lists rejected rows with the index of their rule."""
     return f"""
         CREATE TABLE rejected AS
         SELECT number // {MAX_IMAGES_PER_ROW} AS row, rule FROM images WHERE rule IS NOT NULL
@@ -42,7 +42,7 @@ VALID_IMAGES = """
     CREATE VIEW valid_images AS
     SELECT * FROM images ANTI JOIN same_id USING (number) WHERE rule IS NULL"""
 
-# 2. Images with the image_id of an earlier image.
+# 2. Images that repeat the image_id of an earlier image.
 IMAGE_HASHES = "SELECT hash(image_id) AS hash FROM valid_images"
 DUPLICATES = f"""
     CREATE TABLE duplicates AS
@@ -57,7 +57,7 @@ DUPLICATES = f"""
 UNIQUE_IMAGES = """
     CREATE VIEW unique_images AS SELECT * FROM valid_images ANTI JOIN duplicates USING (number)"""
 
-# 3. Images that earlier runs have.
+# 3. Images that earlier runs already hold.
 HELD = "CREATE TABLE held (id UUID)"
 INSERT_HELD = "INSERT INTO held SELECT CAST(image_id AS UUID) FROM manifest"
 EXISTING = """
@@ -69,12 +69,12 @@ PLANNED_IMAGES = """
 
 
 def candidate_group(candidates: int) -> str:
-    """The number of the first candidate of each image's group, by the image's own `number`."""
+    """Build an expression for the `number` of the first candidate in an image's group."""
     return f"number - number % {MAX_IMAGES_PER_ROW} % {candidates}"
 
 
 def whole_groups(candidates: int) -> str:
-    """Omit all candidates of which one exists."""
+    """Build the statement that omits every candidate of a group if one of them exists."""
     group = candidate_group(candidates)
     return f"""
         INSERT INTO existing
@@ -82,7 +82,7 @@ def whole_groups(candidates: int) -> str:
 
 
 def split_groups(candidates: int) -> str:
-    """The rows of which others make some candidates, as causes of a rejection."""
+    """Build a query for rows that share some candidates with another row, as rejection causes."""
     return f"""
         WITH split AS (
             SELECT min(number) // {MAX_IMAGES_PER_ROW} AS row FROM planned_images
@@ -92,7 +92,7 @@ def split_groups(candidates: int) -> str:
         FROM split HAVING count(*) > 0"""
 
 
-# 4. Planned images by shape, and what the plan lists.
+# 4. Planned images by shape, and the lists of the plan.
 SHAPES = f"""
     CREATE TABLE shapes AS
     SELECT {SHAPE}, count(*) AS images,
@@ -105,7 +105,7 @@ PLANNED = f"""
     CREATE TABLE planned AS
     SELECT number, place FROM planned_images image JOIN shapes shape ON {IS_SHAPE}
     ORDER BY number"""
-# Sorted as numbers: as texts, many of them would not fit in memory.
+# Sorted by number: many ids, sorted as strings, would not fit in memory.
 DUPLICATE_ROWS = """
     SELECT row AS input_row, image_index,
            replace(CAST(image_id AS VARCHAR), '-', '') AS image_id, first_row

@@ -1,6 +1,6 @@
-"""Columns of prompt tables: their names as ours, and their values as text, integers or numbers.
+"""Columns of prompt tables: match their names, and convert values to strings, integers or numbers.
 
-Values are converted column by column, never row by row.
+Values are converted by column, never row by row.
 """
 
 import re
@@ -16,7 +16,7 @@ from imagekiln.steps.job.columns import PROMPT_COLUMNS, ColumnKind, dataset_name
 from imagekiln.steps.job.job import ColumnNames
 from imagekiln.steps.runs.tables import can_be_carried
 
-# Further names, as tools and datasets write them, without what separates their words.
+# Names that other tools and datasets use, without the separators of their words.
 SYNONYMS = {
     "prompt": ("prompts", "text", "caption"),
     "negative_prompt": ("negative",),
@@ -27,23 +27,23 @@ SYNONYMS = {
     "source_image": ("initimage",),
     "images": ("numimages", "imagesperprompt", "numimagesperprompt"),
 }
-SEPARATORS = re.compile(r"[\W_]+")  # of words; a byte order mark is one, too
+SEPARATORS = re.compile(r"[\W_]+")  # between words; includes a byte order mark
 DEFAULT_NAMES = ColumnNames()
 OUR_NAMES = tuple(column.name for column in PROMPT_COLUMNS)
-# 64 bits and a little more; with a fraction of zeros, as pandas writes columns with empty cells, up
-# to the largest exact float.
+# Slightly more than 64 bits. A fraction of zeros, as pandas writes in columns with empty cells, is
+# accepted up to the largest exact float.
 INTEGER_PATTERN = r"^\s*[+-]?0*([0-9]{1,19}|[0-8]?[0-9]{1,15}\.0*)\s*$"
 INT64_RANGE = pa.scalar(-(2**63)), pa.scalar(2**63 - 1)
 NUMBER_PATTERN = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?\s*$"
-MAX_EXACT_FLOAT = 2.0**53  # of integers that a float distinguishes
-INVALID = "invalid"  # the fault of a cell that is not what its column holds
-# Arrow selects no rows of views, which some writers of Parquet prefer.
+MAX_EXACT_FLOAT = 2.0**53  # floats distinguish all integers up to this one
+INVALID = "invalid"  # the fault of a cell that cannot be converted to the type of its column
+# Arrow cannot filter view arrays, which some Parquet writers produce.
 PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 MAX_LISTED_COLUMNS = 12
 
 
 def fold_name(name: str) -> str:
-    """A name without case and separators, by which `CFG Scale` is `cfg_scale`."""
+    """Remove case and separators, so that `CFG Scale` equals `cfg_scale`."""
     return SEPARATORS.sub("", name).casefold()
 
 
@@ -53,9 +53,9 @@ def match_names(
     where: str,
     wanted: Iterable[str] = OUR_NAMES,
 ) -> dict[str, str]:
-    """The table's names of the `wanted` columns, by ours; names in the job are exact.
+    """Map the `wanted` prompt columns to the table's names for them.
 
-    Raises BadInput if two columns may be meant.
+    A name that the job sets must match exactly. Raises BadInput if two columns could match.
     """
     chosen = {theirs for ours, theirs in columns if is_set(ours, theirs)}
     free = [name for name in dict.fromkeys(names) if name not in chosen]
@@ -85,7 +85,7 @@ def is_set(ours: str, theirs: str | None) -> bool:
 
 
 def find_spellings(names: Iterable[str], ours: str) -> list[str]:
-    """The names that mean a column of ours, the exact one first."""
+    """Return the names that may stand for a prompt column, the exact name first."""
     synonyms = SYNONYMS.get(ours, ())
     spellings = {fold_name(ours), *synonyms}
     likely = [name for name in names if fold_name(name) in spellings]
@@ -93,7 +93,7 @@ def find_spellings(names: Iterable[str], ours: str) -> list[str]:
 
 
 def describe_unread(ours: str) -> str:
-    """A sentence on how to leave a column of ours unread; empty for others."""
+    """Describe how to leave a prompt column unread; empty for other columns."""
     if ours == "prompt" or ours not in OUR_NAMES:
         return ""
     return f" To leave {ours} unread, set `columns: {{{ours}: null}}`."
@@ -101,48 +101,48 @@ def describe_unread(ours: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Values, null for empty and invalid cells, and the faults of the latter, if there are any."""
+    """Converted cells of a column. Empty and invalid cells are null; `faults` marks the latter."""
 
     values: pa.Array
     faults: pa.Array | None = None
 
     def mark_invalid(self, wrong: pa.Array, column: str) -> pa.Array:
-        """Write column and fault into the nulls of `wrong` for invalid cells."""
+        """Fill nulls of `wrong` with the column and the fault, in rows whose cell is invalid."""
         if self.faults is None:
             return wrong
         return pc.coalesce(wrong, pc.binary_join_element_wise(column, self.faults, " "))
 
 
 def read_texts(array: pa.Array, where: str) -> Cells:
-    """Read text of any Arrow type, integers as digits, and UUIDs. Raises BadInput on others."""
+    """Convert strings, integers and UUIDs to strings. Raises BadInput for other types."""
     array = decode_dictionary(array)
     kind = array.type
     if isinstance(kind, pa.UuidType):
         return Cells(uuid_texts(array.storage))
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return Cells(array.cast(pa.string()))
-    return _read_valid_texts(array, f"{where} is {{}}, not text. Write it as strings.")
+    return _read_valid_strings(array, f"{where} is {{}}, not text. Write it as strings.")
 
 
 def read_integers(array: pa.Array, where: str) -> Cells:
-    """Read integers, whole floats as pandas has them beside nulls, or text. Raises BadInput."""
+    """Convert integers, whole floats and strings to integers. Raises BadInput for other types."""
     array = decode_dictionary(array)
     kind = array.type
     if pa.types.is_null(kind) or pa.types.is_signed_integer(kind):
         return Cells(array.cast(pa.int64()))
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(kind):  # as pandas stores integers beside nulls
         floats = _nan_to_null(array)
         is_whole = pc.equal(pc.trunc(floats), floats)
         is_exact = pc.less_equal(pc.abs(floats), MAX_EXACT_FLOAT)
-        return _keep(floats, pc.and_(is_whole, is_exact), pa.int64())
+        return _cast_valid(floats, pc.and_(is_whole, is_exact), pa.int64())
     if pa.types.is_unsigned_integer(kind):
         array = array.cast(pa.string())
-    texts = _read_valid_texts(array, f"{where} is {{}}, not integers. Write it as integers.")
-    decimals = _parse_texts(texts, INTEGER_PATTERN, pa.decimal128(38))
+    texts = _read_valid_strings(array, f"{where} is {{}}, not integers. Write it as integers.")
+    decimals = _parse_strings(texts, INTEGER_PATTERN, pa.decimal128(38))
     lowest, highest = INT64_RANGE
     is_high_enough = pc.greater_equal(decimals.values, lowest)
     fits = pc.and_(is_high_enough, pc.less_equal(decimals.values, highest))
-    return _keep(
+    return _cast_valid(
         decimals.values,
         fits,
         pa.int64(),
@@ -151,16 +151,16 @@ def read_integers(array: pa.Array, where: str) -> Cells:
 
 
 def read_numbers(array: pa.Array, where: str) -> Cells:
-    """Read floats, integers, or their text. Raises BadInput on other types."""
+    """Convert floats, integers and strings to floats. Raises BadInput for other types."""
     array = decode_dictionary(array)
     kind = array.type
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return Cells(array.cast(pa.float64(), safe=False))
     if pa.types.is_floating(kind):
         floats = _nan_to_null(array)
-        return _keep(floats, pc.is_finite(floats), pa.float64())
-    texts = _read_valid_texts(array, f"{where} is {{}}, not numbers. Write it as floats.")
-    return _parse_texts(texts, NUMBER_PATTERN, pa.float64())
+        return _cast_valid(floats, pc.is_finite(floats), pa.float64())
+    texts = _read_valid_strings(array, f"{where} is {{}}, not numbers. Write it as floats.")
+    return _parse_strings(texts, NUMBER_PATTERN, pa.float64())
 
 
 COLUMN_READERS: Mapping[ColumnKind, Callable[[pa.Array, str], Cells]] = {
@@ -171,7 +171,7 @@ COLUMN_READERS: Mapping[ColumnKind, Callable[[pa.Array, str], Cells]] = {
 
 
 def decode_dictionary(array: pa.Array) -> pa.Array:
-    """Values of a dictionary as plain ones, and views of text as text."""
+    """Convert dictionary-encoded values to plain values, and string views to strings."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_string_view(array.type):
@@ -180,7 +180,7 @@ def decode_dictionary(array: pa.Array) -> pa.Array:
 
 
 def uuid_texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
-    """UUIDs of 16 bytes as text, such as 123e4567-e89b-12d3-a456-426614174000."""
+    """Format UUIDs of 16 bytes, such as 123e4567-e89b-12d3-a456-426614174000."""
     cells = storage.to_pylist()
     texts = []
     for cell in cells:
@@ -190,7 +190,7 @@ def uuid_texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether values are text, of either width of offsets."""
+    """Return whether an Arrow type is string or large string."""
     types = pa.types
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
@@ -200,21 +200,21 @@ def _nan_to_null(array: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(floats), None, floats)
 
 
-def _keep(
+def _cast_valid(
     array: pa.Array, is_valid: pa.Array, kind: pa.DataType, earlier: pa.Array | None = None
 ) -> Cells:
-    """Keep the valid cells, as this type; the others are faults, beside `earlier` ones."""
+    """Cast valid cells to `kind`, and add the other cells to the `earlier` faults."""
     values = pc.if_else(is_valid, array, None)
     is_wrong = pc.and_(pc.is_valid(array), pc.is_null(values))
     faults = pc.if_else(is_wrong, INVALID, pa.scalar(None, pa.string()))
     return Cells(values.cast(kind), faults if earlier is None else pc.coalesce(earlier, faults))
 
 
-def _parse_texts(texts: Cells, pattern: str, kind: pa.DataType) -> Cells:
-    """Texts as numbers: empty ones are null, those that do not match the pattern invalid."""
+def _parse_strings(texts: Cells, pattern: str, kind: pa.DataType) -> Cells:
+    """Parse strings as numbers. Empty strings become null; others must match `pattern`."""
     trimmed = pc.utf8_trim_whitespace(texts.values)
     filled = pc.if_else(pc.equal(trimmed, ""), None, trimmed)
-    cells = _keep(
+    cells = _cast_valid(
         filled,
         pc.match_substring_regex(filled, pattern),
         pa.string(),
@@ -224,33 +224,33 @@ def _parse_texts(texts: Cells, pattern: str, kind: pa.DataType) -> Cells:
     return Cells(unsigned.cast(kind), cells.faults)
 
 
-def _read_valid_texts(array: pa.Array, problem: str) -> Cells:
-    """The texts that are UTF-8. Raises BadInput with `problem` for the type if it is no text."""
+def _read_valid_strings(array: pa.Array, problem: str) -> Cells:
+    """Return strings, with faults for invalid UTF-8. Raises BadInput(`problem`) for other types."""
     if not is_text(array.type):
         raise BadInput(problem.format(cut_name(str(array.type))))
     array = array.cast(pa.string())
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        # By row, since it is rare: bytes that are no UTF-8 cost their own rows and no others.
+        # Invalid UTF-8 is rare, so a loop is fast enough. It rejects only the rows that have it.
         raw = array.view(pa.binary())
         decoded = [
             None if cell is None else cell.decode(errors="replace") for cell in raw.to_pylist()
         ]
         replaced = pa.array(decoded, pa.string())
-        return _keep(replaced, pc.equal(replaced.cast(pa.binary()), raw), pa.string())
+        return _cast_valid(replaced, pc.equal(replaced.cast(pa.binary()), raw), pa.string())
     return Cells(array)
 
 
 def passthrough_names(count: int) -> tuple[str, ...]:
-    """Names of the carried columns within planning; the user's may be any text."""
+    """Return internal names for the carried columns, since the user's names may be any string."""
     return tuple(f"carry_{index}" for index in range(count))
 
 
 def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) -> pa.Schema:
-    """The columns to carry, with extension types and views as plain types. Raises BadInput."""
+    """Build the schema of carried columns, in plain types. Raises BadInput if one is unsuitable."""
     fields = []
-    spellings: dict[str, str] = {}  # SQL distinguishes no cases
+    spellings: dict[str, str] = {}  # SQL ignores case
     for name in columns:
         same = spellings.setdefault(dataset_name(name).lower(), name)
         if same != name:
@@ -271,14 +271,14 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
 
 
 def describe_absence(schema: pa.Schema, name: str) -> str:
-    """The predicate of a file without this column, with the columns that it has."""
+    """Say that a file has no column `name`, and list the columns that it has."""
     listed = ", ".join(map(cut_name, schema.names[:MAX_LISTED_COLUMNS]))
     more = ", ..." if len(schema.names) > MAX_LISTED_COLUMNS else ""
     return f"has no column {name!r} (it has {listed or 'none'}{more})"
 
 
 def read_passthrough(array: pa.Array, where: str) -> Cells:
-    """The values unchanged; text that is not UTF-8 is invalid, and BadInput if it is nested."""
+    """Read a carried column unchanged. Raises BadInput for nested strings that are not UTF-8."""
     array = plain_array(array)
     try:
         array.validate(full=True)
@@ -293,7 +293,7 @@ def read_passthrough(array: pa.Array, where: str) -> Cells:
 
 
 def plain_array(array: pa.Array) -> pa.Array:
-    """Values of an extension type as those of its storage, and views as plain values."""
+    """Convert extension types to their storage types, and views to plain arrays."""
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     kind = storage_type(array.type)
@@ -301,6 +301,6 @@ def plain_array(array: pa.Array) -> pa.Array:
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which values of another type are carried."""
+    """Return the plain Arrow type that stores values of `kind`."""
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     return PLAIN_TYPES.get(storage, storage)

@@ -1,7 +1,8 @@
 """Columns that planning adds to each prompt row: truncation by the model, and LoRAs.
 
-Tokenizers split at white space first, so a prompt's tokens are the sum of its words'. Words repeat
-and prompts do not: counting each word once is some ten times faster than tokenizing every prompt.
+Tokenizers split at whitespace first, so a prompt has as many tokens as its words together. Words
+repeat and prompts do not. Counting each word once is about ten times faster than tokenizing every
+prompt.
 """
 
 import json
@@ -30,7 +31,7 @@ DERIVED_FIELDS = (
 
 
 class DerivedColumns:
-    """Appends DERIVED_FIELDS to batches of prompt rows."""
+    """The derived columns of a job, DERIVED_FIELDS, for batches of prompt rows."""
 
     def __init__(
         self,
@@ -46,9 +47,9 @@ class DerivedColumns:
         self._loras = LoraColumnReader(default_loras, lora_digests)
 
     def append_to(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with the fields at its end."""
+        """Return the batch with the derived columns appended."""
         prompts = batch.column("prompt")
-        # Longer ones are rejected, and would take any time and memory to tokenize.
+        # Longer prompts are rejected. Tokenizing them could take unbounded time and memory.
         is_short = pc.less_equal(pc.utf8_length(prompts), MAX_PROMPT_CHARS)
         prompts = pc.if_else(is_short, prompts, None)
         # A prompt counts if any of the models truncates it.
@@ -60,7 +61,7 @@ class DerivedColumns:
 
 
 class LoraColumnReader:
-    """Parses cells with LoRAs. Null is the job's default, an empty text no LoRA."""
+    """Parser of the `loras` column. Null is the job's default, an empty string no LoRA."""
 
     def __init__(self, default: str, digests: Mapping[str, str]) -> None:
         """Take the job's default and the digest of each of its LoRAs.
@@ -78,7 +79,7 @@ class LoraColumnReader:
         self._default = default
 
     def read(self, column: pa.Array) -> tuple[pa.Array, ...]:
-        """LORA_COLUMNS: the canonical text, the key that is part of image_id, and the fault."""
+        """Build LORA_COLUMNS: the canonical form, the key that is part of image_id, the fault."""
         encoded = column.dictionary_encode(null_encoding="encode")
         texts = encoded.dictionary.to_pylist()
         parsed = []
@@ -106,12 +107,12 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class PromptLengths:
-    """Counts tokens with the tokenizer that reads the most of them."""
+    """Token counter for prompts, with the tokenizer of the model that has the highest limit."""
 
     def __init__(self, model: Path) -> None:
-        """Read the tokenizers of the model in this folder. Raises BadInput on a damaged one."""
+        """Load the tokenizers of a model folder. Raises BadInput if one is damaged."""
         self._words: dict[str, int] = {}
-        self._limit: int | None = None  # of a model without a tokenizer
+        self._limit: int | None = None  # None without a tokenizer
         self._tokenizer = Tokenizer(BPE())
         tokenizers = [
             _load_tokenizer(folder)
@@ -122,23 +123,23 @@ class PromptLengths:
             self._limit, self._tokenizer = max(tokenizers, key=lambda loaded: loaded[0])
 
     def find_truncated(self, prompts: pa.Array) -> pa.Array:
-        """Find prompts that the model truncates; null without a tokenizer."""
+        """Return a mask of the prompts that the model truncates; null without a tokenizer."""
         if self._limit is None:
             return pa.nulls(len(prompts), pa.bool_())
         # No token is shorter than a byte, so short prompts need no counting.
         is_long = pc.greater(pc.binary_length(prompts), self._limit)
         is_long = pc.fill_null(is_long, False)
         long_prompts = prompts.filter(is_long)
-        exceeds = self._exceed(long_prompts, self._limit)
+        exceeds = self._exceeds_limit(long_prompts, self._limit)
         return pc.replace_with_mask(is_long, is_long, pa.array(exceeds))
 
-    def _exceed(self, prompts: pa.Array, limit: int) -> npt.NDArray[np.bool_]:
-        """Find prompts of more than `limit` tokens.
+    def _exceeds_limit(self, prompts: pa.Array, limit: int) -> npt.NDArray[np.bool_]:
+        """Return a mask of the prompts with more than `limit` tokens.
 
-        Most words are cached. Others are tokenized only for prompts that may be too long.
+        Most words are cached. Other words are tokenized only for prompts that may be too long.
         """
-        # Splitting at blanks alone is three times faster than at white space; the tokenizer finds
-        # what other white space is within the words.
+        # Splitting at spaces alone is three times faster than splitting at all whitespace. The
+        # tokenizer splits words that contain other whitespace.
         split = pc.split_pattern(prompts, " ")
         offsets = split.offsets.to_numpy()
         encoded = split.flatten().dictionary_encode()
@@ -148,9 +149,9 @@ class PromptLengths:
         cached = map(self._words.get, words.to_pylist(), repeat(UNKNOWN_LENGTH))
         lengths = np.fromiter(cached, np.int64, len(words))
         unknown = np.flatnonzero(lengths == UNKNOWN_LENGTH)
-        lengths[unknown] = _most_tokens(words.take(pa.array(unknown)), limit)
+        lengths[unknown] = _max_tokens(words.take(pa.array(unknown)), limit)
         exceeds = _sum_slices(lengths[indices], offsets) > limit
-        # Words that are only in prompts which do not exceed the limit even so stay unknown.
+        # If a prompt is within the limit even by the upper bounds, its words need no tokenizing.
         is_open_word = np.repeat(exceeds, np.diff(offsets))
         needed = np.intersect1d(indices[is_open_word], unknown)
         needed_words = words.take(pa.array(needed))
@@ -159,8 +160,8 @@ class PromptLengths:
 
     def _tokenize_words(self, words: list[str]) -> list[int]:
         lengths: list[int] = []
-        # A token takes some hundred bytes while it is counted, and a word may be a whole text
-        # without a blank.
+        # A token takes some hundred bytes while it is counted, and a prompt without spaces is one
+        # long word.
         for start in range(0, len(words), WORDS_PER_BATCH):
             batch = words[start : start + WORDS_PER_BATCH]
             encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
@@ -180,10 +181,10 @@ def _sum_slices(values: Int64Array, offsets: npt.NDArray[np.int32]) -> Int64Arra
     return sums
 
 
-def _most_tokens(words: pa.Array, limit: int) -> Int64Array:
-    """An upper bound of tokens: one for each byte, and one that begins the word.
+def _max_tokens(words: pa.Array, limit: int) -> Int64Array:
+    """Return an upper bound of tokens per word: one per byte, and one that begins the word.
 
-    Words beyond ASCII exceed `limit`, since normalizing may lengthen them.
+    The bound of words beyond ASCII exceeds `limit`, since normalization may lengthen them.
     """
     lengths = pc.binary_length(words).to_numpy()
     lengths = lengths.astype(np.int64)
@@ -192,7 +193,7 @@ def _most_tokens(words: pa.Array, limit: int) -> Int64Array:
 
 
 def _load_tokenizer(folder: Path) -> tuple[int, Tokenizer]:
-    """The most tokens of a prompt that the tokenizer in `folder` reads, and the tokenizer."""
+    """Load the tokenizer in `folder`. Returns the maximum prompt tokens, and the tokenizer."""
     try:
         settings = json.loads((folder / "tokenizer_config.json").read_bytes())
         limit = min(int(settings.get("model_max_length", NO_TOKEN_LIMIT)), NO_TOKEN_LIMIT)
@@ -207,7 +208,7 @@ def _load_tokenizer(folder: Path) -> tuple[int, Tokenizer]:
 
 
 def _load_clip_tokenizer(folder: Path) -> Tokenizer:
-    """CLIP's tokenizer from its vocabulary and merges, all that many older models ship."""
+    """Build CLIP's tokenizer from vocabulary and merges; many older models ship nothing else."""
     vocabulary = str(folder / "vocab.json")
     merges = str(folder / "merges.txt")
     tokenizer = Tokenizer(BPE.from_file(vocabulary, merges, end_of_word_suffix="</w>"))

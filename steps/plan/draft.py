@@ -1,4 +1,4 @@
-"""A plan that is not written yet: `plan` writes it, `estimate` counts it."""
+"""Drafts of plans: `plan` writes a draft, `estimate` only counts its images and time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -58,16 +58,16 @@ from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.scratch import Database
 
-FUSED_LORAS = "fused-loras"  # they change the last digits of every image
+FUSED_LORAS = "fused-loras"  # fusing changes the last digits of every pixel value
 # Takes rejected rows, as REJECTED_SCHEMA, and returns the URI of the object that lists them.
 RejectedSink: TypeAlias = Callable[[Iterator[pa.RecordBatch]], str]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """The job, its model, files and tuning, read before any row.
+    """Inputs of planning: the job, its model, input files and tuning, read before any row.
 
-    Images of `existing_runs` are omitted. With `sample_images`, the first shard is a sample.
+    Images in `existing_runs` are omitted. With `sample_images`, the first shard is a sample.
     """
 
     job: Job
@@ -80,17 +80,20 @@ class PlanInputs:
 
     @property
     def rows(self) -> int:
-        """The rows of all files."""
+        """Total rows of all input files."""
         return sum(file.rows for file in self.files)
 
     @property
     def has_loras_by_row(self) -> bool:
-        """Return whether a column holds LoRAs. Its cells do not count: ids depend on one row."""
+        """Return whether the input has a LoRA column, even if all of its cells are empty.
+
+        An image's id must not depend on the cells of other rows.
+        """
         return "loras" not in empty_columns(self.files)
 
     @property
     def fused_loras(self) -> str | None:
-        """The LoRAs of all images as canonical text; None without any."""
+        """Canonical form of the LoRAs that all images share; None without LoRAs."""
         if self.has_loras_by_row:
             return None
         return parse_loras(self.job.defaults.loras, self.job.model.loras).canonical
@@ -98,10 +101,10 @@ class PlanInputs:
 
 @dataclass(frozen=True, slots=True)
 class PlanDraft:
-    """The images of a job, validated, grouped and cut.
+    """A draft of a plan: the images of a job, validated, grouped and cut into shards.
 
-    `work` is in pixels times steps, and `figure` its time, if known. `notes` are for the user. With
-    `sample`, that is the first shard.
+    `work` is in pixels times steps, and `figure` is its time if known. `notes` are messages to the
+    user. With `sample`, the first shard holds the sample.
     """
 
     inputs: PlanInputs
@@ -114,7 +117,7 @@ class PlanDraft:
     sample: PlanSample | None = None
 
     def iter_shards(self) -> Iterator[pa.Table]:
-        """The image rows of each shard in turn, with the sizes in which images are stored."""
+        """Yield the image rows of each shard, with the sizes of the stored images."""
         schema = IMAGE_ROW_SCHEMA
         for field in self.inputs.files[0].passthrough:
             schema = schema.append(field.with_name(dataset_name(field.name)))
@@ -140,11 +143,11 @@ def make_draft(
     store_image: ImageSink | None = None,
     store_rejected: RejectedSink | None = None,
 ) -> Iterator[PlanDraft]:
-    """Work out the plan of a job, readable inside the `with` block.
+    """Create a draft of the job's plan, readable inside the `with` block.
 
-    `scratch` needs room for every image's texts twice. `store_image` receives the hash and bytes of
-    each input image, `store_rejected` the rejected rows if they are too many. Raises BadInput,
-    Missing, TryAgain.
+    `scratch` needs room for every image row twice. `store_image` receives the hash and bytes of
+    each input image. `store_rejected` receives the rejected rows if they exceed the job's limit.
+    Raises BadInput, Missing, TryAgain.
     """
     with closing(Database(scratch)) as database:
         notes = CellNotes()
@@ -258,7 +261,7 @@ def _refuse_too_many_rejected(
 
 
 def _refuse_split_groups(inputs: PlanInputs, catalog: Catalog) -> None:
-    """Raise BadInput if rows share some of an earlier row's candidates."""
+    """Raise BadInput if a row shares some, but not all, candidates with an earlier row."""
     candidates = catalog.candidates
     if candidates == 1:
         return
@@ -271,7 +274,7 @@ def _refuse_split_groups(inputs: PlanInputs, catalog: Catalog) -> None:
 
 
 def describe_causes(causes: tuple[RejectionCause, ...]) -> list[str]:
-    """The most frequent causes, one a line, and a last line of advice."""
+    """Return a clause per cause, and advice as the last item."""
     remedy = ""
     if any(cause.reason == NOT_UTF8 for cause in causes):
         remedy = " Save the file as UTF-8."

@@ -1,4 +1,4 @@
-"""The images, time and cost of a job, before anything runs: by earlier runs or a figure."""
+"""Estimates of a job's images, time and cost, from earlier runs or measured figures."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,23 +40,23 @@ from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.store import Store
 
 MAX_EARLIER_RUNS = 10
-MIN_FIRM_IMAGES = 100  # a budget refuses no job by a rate of fewer images
+MIN_FIRM_IMAGES = 100  # a rate of fewer images is no reason to refuse a job for its budget
 DEVICES_WITHOUT_GPU_NAME = ("cpu", "mps")
 SECONDS_PER_HOUR = 3600
 HOW_TO_MEASURE = "run `imagekiln tune JOB` on its GPU or CPU, or set shard.seconds_per_image"
 BYTES_PER_GIGABYTE = 1e9
-# Of a photograph, at the default quality.
+# For photographs at the default quality.
 BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1}
-LOSSLESS_BYTES_PER_PIXEL = 1.2  # of a lossless WebP
+LOSSLESS_BYTES_PER_PIXEL = 1.2  # lossless WebP
 
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """The time to generate images, without starting pods.
+    """The expected time to generate images, without pod startup.
 
-    Loading the model counts if earlier runs were measured. `device` is the GPU that `source`
-    measured. `shards` is the most GPUs that can work at once. By a time that is not `is_firm`, no
-    budget refuses a job.
+    It includes loading the model if it comes from earlier runs. `device` is the GPU that `source`
+    measured. At most `shards` GPUs can work at once. Unless `is_firm`, the time is no reason to
+    refuse a job for its budget.
     """
 
     gpu_hours: float
@@ -67,27 +67,27 @@ class RunTime:
     is_firm: bool = True
 
     def usable_gpus(self, gpus: int) -> int:
-        """The number of GPUs that have work, of those given."""
+        """Return how many of `gpus` GPUs have work."""
         return max(1, min(gpus, self.shards))
 
     def hours_on(self, gpus: int) -> float:
-        """The hours by the clock on so many GPUs."""
+        """Return the wall-clock hours on `gpus` GPUs."""
         return self.gpu_hours / self.usable_gpus(gpus)
 
     def describe(self, gpus: int) -> str:
-        """The time on so many GPUs, in a sentence, with the source of the figure."""
+        """Describe the time on `gpus` GPUs and the source of the figure in a sentence."""
         noun = device_noun(self.device)
         hours = format_hours(self.hours_on(gpus), self.usable_gpus(gpus), noun)
         return f"About {hours} ({format_device_hours(self.gpu_hours, noun)}, {self.source})."
 
 
 def device_noun(device: str | None) -> str:
-    """The noun for a device in figures."""
+    """Return the noun for a device: `device` for a CPU, otherwise `GPU`."""
     return "device" if device == "cpu" else "GPU"
 
 
 def format_hours(hours: float, gpus: int, noun: str = "GPU") -> str:
-    """A time on so many GPUs, such as 3 h 24 min on 16 GPUs at once."""
+    """Format a time on `gpus` GPUs, such as `3 h 24 min on 16 GPUs at once`."""
     duration = format_duration(hours * SECONDS_PER_HOUR)
     return f"{duration} on {pluralize(gpus, noun, f'{noun}s at once')}"
 
@@ -95,15 +95,16 @@ def format_hours(hours: float, gpus: int, noun: str = "GPU") -> str:
 def expect_run_time(
     model: ResolvedModel, draft: PlanDraft, gpu: str | None = None
 ) -> RunTime | None:
-    """The time of a draft, by earlier runs with the model unless the job itself says it.
+    """Estimate the time of a draft from earlier runs with the model, if there are any.
 
-    With `gpu`, only runs on that GPU count.
+    The job's `shard.seconds_per_image` takes precedence. With `gpu`, only runs on that GPU count.
+    Returns None if no figure is known.
     """
     job = model.job
     rates: list[RunRate] = []
     if job.shard.seconds_per_image is None:
         with suppress(KilnError):  # an estimate by other figures is better than none
-            rates = _read_alike(job, model.facts.digest)
+            rates = _read_matching_rates(job, model.facts.digest)
     rates = [rate for rate in rates if _is_on_device(rate.device, job.device, gpu)]
     if rates:
         return _time_by_runs([rate for rate in rates if rate.device == rates[0].device], draft)
@@ -121,9 +122,9 @@ def expect_run_time(
 
 
 def _time_by_runs(runs: Sequence[RunRate], draft: PlanDraft) -> RunTime:
-    """The time of a draft by runs on one device; each run weighs as its images do.
+    """Estimate the time of a draft from runs on one device, weighted by their work.
 
-    Work scales with pixels and steps, loading with shards.
+    Generation scales with pixels and steps, loading with shards.
     """
     device = runs[0].device
     shards = len(draft.sharding.shard_images)
@@ -149,8 +150,8 @@ def _is_on_device(measured: str, device: str, gpu: str | None) -> bool:
     return device == "auto" or measured not in DEVICES_WITHOUT_GPU_NAME
 
 
-def _read_alike(job: Job, digest: str) -> list[RunRate]:
-    """The rates of the latest runs under the output that used the job's model and settings."""
+def _read_matching_rates(job: Job, digest: str) -> list[RunRate]:
+    """Read the rates of the latest runs under the output with the same model and settings."""
     store = open_store(job.output)
     newest_first = read_entries(job.output)[::-1]
     latest = islice(iter_successful(job.output, newest_first), MAX_EARLIER_RUNS)
@@ -172,10 +173,10 @@ def _read_rate(run: Store) -> RunRate | None:
 
 
 def require_within_budget(job: Job, time: RunTime | None, terms: Terms) -> str | None:
-    """Raise BadInput if the job is expected to exceed its budget.
+    """Raise BadInput if a firm estimate exceeds the job's budget.
 
-    A GPU of an unknown name has the highest price, and an unknown time exceeds nothing. Returns by
-    how much the budget is exceeded if the estimate is not firm.
+    If the estimate is not firm, return a description of the excess instead. An unknown GPU has the
+    highest price, and an unknown time never exceeds the budget.
     """
     if time is None or not terms.budget.is_limited:
         return None
@@ -190,7 +191,7 @@ def require_within_budget(job: Job, time: RunTime | None, terms: Terms) -> str |
 
 
 def require_budget_left(run: Run) -> None:
-    """Raise BudgetSpent if a run that lacks images has spent its budget."""
+    """Raise BudgetSpent if an incomplete run has spent its budget."""
     terms = run.terms
     if run.is_complete or not terms.budget.is_limited:
         return
@@ -200,7 +201,7 @@ def require_budget_left(run: Run) -> None:
 
 
 def make_expectation(time: RunTime | None, terms: Terms) -> Expectation | None:
-    """The expected time and cost of a new run, at the price of the GPU that was measured."""
+    """Return the expected time and cost of a new run, at the price of the measured GPU."""
     if time is None:
         return None
     cost = cost_of(time, find_price(terms.price_per_hour, time.device))
@@ -208,23 +209,23 @@ def make_expectation(time: RunTime | None, terms: Terms) -> Expectation | None:
 
 
 def cost_of(time: RunTime | None, price: Price | None) -> float | None:
-    """The cost of a time at a price; None if either is unknown."""
+    """Return the cost of a run time at a price; None if either is unknown."""
     return None if time is None or price is None else time.gpu_hours * price.per_hour
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The images of a job, their time and their cost.
+    """An estimate of a job's images, time and cost.
 
-    `gigabytes` are those of the run, `export_gigabytes` those of its copies in the job's exports.
-    `hours` are by the clock, on `gpus` GPUs at once. Times and costs are None if there is no figure
-    for an image; `time_source` and `price_source` say where figures are from. `is_highest_price`:
-    the GPU or its price is unknown, so that the cost is at most that. `over_budget` says by how
-    much the budget is exceeded, and `is_firm` whether that refuses the job. `guessed_columns`
-    are our names of columns that are spelled otherwise, `unused_columns` are neither read nor
-    carried. `prompts_to_rewrite` counts prompts that a language model rewrites first, which is in
-    no other figure. `stored_size` is that
-    of an image of the default size after its passes, in pixels.
+    `gigabytes` is the size of the run, `export_gigabytes` the size of its exports. `hours` are
+    wall-clock hours on `gpus` GPUs at once. Times and costs are None if no figure is known.
+    `time_source` and `price_source` say where figures come from. With `is_highest_price`, the GPU
+    or its price is unknown, and the cost is an upper bound. `over_budget` describes the excess over
+    the budget. It refuses the job if `is_firm`. `guessed_columns` maps column names in the files to
+    the prompt columns that they stand for. `unused_columns` are neither read nor carried.
+    `prompts_to_rewrite` counts prompts that a language model still has to rewrite. No other figure
+    includes that time. `stored_size` is the size in pixels of an image of the default size after
+    its passes.
     """
 
     rows: int
@@ -268,12 +269,12 @@ def estimate(
     gpu: str | None = None,
     gpu_memory: float | None = None,
 ) -> Estimate:
-    """Work out the plan without writing it. Raises what planning raises, except for the budget.
+    """Estimate a job by planning it without writing the plan.
 
-    `price_per_hour` goes before the job's own. Pods have GPUs of the name `gpu`, with `gpu_memory`
-    GiB, if that is known.
+    `price_per_hour` takes precedence over the job's price. `gpu` is the name of the pods' GPUs, and
+    `gpu_memory` their memory in GiB. Raises the errors of `make_plan`, except for the budget.
     """
-    find_untried_entries(job)  # one that can be tried and is wrong is refused
+    find_untried_entries(job)  # raises if an entry can be tried and is wrong
     terms = terms_of(job)
     if price_per_hour is not None:
         terms = replace(terms, price_per_hour=price_per_hour)

@@ -1,7 +1,7 @@
-"""The SQL by which a prompt row becomes its images, each with its seed and its image_id.
+"""SQL that expands prompt rows to images, each with its seed and image_id.
 
-An image_id identifies all that decides an image's pixels. Every text in it is framed by its length
-in bytes, so that no two different rows join to the same string.
+An image_id is a hash of all inputs that determine the image's pixels. Strings are prefixed with
+their length in bytes, so that different rows never concatenate to the same string.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from imagekiln.steps.models.facts import (
 from imagekiln.steps.models.own_settings import NO_GUIDANCE
 from imagekiln.steps.models.resolve import shortcuts_label
 
-INPUT_IMAGE_SET_COLUMN = "input_images"  # the names of those that a row has, joined by commas
+INPUT_IMAGE_SET_COLUMN = "input_images"  # comma-separated names of the row's input images
 SHAPE_COLUMNS = (
     *(column.name for column in PROMPT_COLUMNS if column.in_shape),
     INPUT_IMAGE_SET_COLUMN,
@@ -37,15 +37,15 @@ SQL_TYPES: Mapping[ColumnKind, str] = {
     "number": "DOUBLE",
     "image": "VARCHAR",
 }
-ID_DIGITS = 32  # 128 bits: no collision is to be expected before 10^19 images
+ID_DIGITS = 32  # 128 bits: no collision is expected below 10^19 images
 NO_SEED_SQL = "'-'"
-SEED_DIGITS = 13  # 52 bits, which every reader of JSON holds exactly
+SEED_DIGITS = 13  # 52 bits, which every JSON reader represents exactly
 
 
 def model_key(digest: str, dtype: str, *extras: str) -> str:
-    """Hash the model's files, its precision and what else changes every image.
+    """Hash the model's files, its precision and the `extras` that change every image.
 
-    Each of `extras` begins with its kind, such as `fp8`, so that no two mean the same.
+    Each of `extras` begins with its kind, such as `fp8`, to keep them distinct.
     """
     content = json.dumps(["imagekiln-1", digest, dtype, *extras])
     hashed = hashlib.sha256(content.encode())
@@ -53,18 +53,18 @@ def model_key(digest: str, dtype: str, *extras: str) -> str:
 
 
 def image_id_sql(key: str) -> str:
-    """The id of each image, from columns named as in IDENTITY_COLUMNS.
+    """Build the expression for image_id over the columns in IDENTITY_COLUMNS.
 
-    Its column `loras` holds hashes of the LoRAs' files.
+    The column `loras` holds hashes of the LoRA files.
     """
     return f"substr(sha256(concat('{key}|', {_identity_sql('seed')})), 1, {ID_DIGITS})"
 
 
 def seed_sql(job_seed: int) -> str:
-    """The row's own seed plus the image's index, or a seed derived from the row.
+    """Build the expression for the seed: the row's seed plus the image index, or a derived seed.
 
-    A derived seed depends on the row's id, or on its text and settings if it has none. Rows added
-    elsewhere change no other image.
+    A derived seed depends on the row's id or, without an id, on its prompts and settings. Adding
+    rows to the input changes no other seed.
     """
     by_text = f"concat('text|', {_identity_sql(NO_SEED_SQL)})"
     row = f"CASE WHEN id IS NULL THEN {by_text} ELSE concat('id|', id) END"
@@ -74,8 +74,8 @@ def seed_sql(job_seed: int) -> str:
 
 
 def _identity_sql(seed: str) -> str:
-    # Text joined to a null is null, and `concat` skips nulls: without any optional column, an image
-    # has the id that it had before there were such columns.
+    # Concatenation with null is null, and `concat` skips nulls. An image without optional columns
+    # therefore keeps the id that it had before these columns were introduced.
     optional = ", ".join(
         f"'|{name}:' || strlen(CAST({name} AS VARCHAR)) || ':' || CAST({name} AS VARCHAR)"
         for name in OPTIONAL_IDENTITY_COLUMNS
@@ -95,14 +95,15 @@ def images_sql(
     passthrough: tuple[str, ...],
     empty_columns: tuple[str, ...] = (),
 ) -> str:
-    """The images of the rows of `input` in their order, and each rejected row once.
+    """Build the query that expands rows of `input` to images, and keeps each rejected row once.
 
-    `empty_columns` are null in all rows, `rule` is the result of `violation_sql`. `number` counts
-    images over the whole input, with gaps. `row_hash` is equal for equal rows with an id.
+    `empty_columns` are null in all rows. In the result, `rule` is the value of `violation_sql`,
+    `number` numbers the images of the whole input with gaps, and `row_hash` is a hash of a row that
+    has an id.
     """
     carried = "".join(f", {name}" for name in passthrough)
     shortcuts = shortcuts_label(job.speed)
-    # What rows with the same id must agree on: all but the id itself.
+    # Rows with the same id must agree in all other columns.
     names = [column.name for column in PROMPT_COLUMNS if column.name != "id"]
     row_content = ["row_seed" if name == "seed" else name for name in names]
     return f"""
@@ -125,7 +126,7 @@ def images_sql(
 
 
 def _planned_columns() -> list[str]:
-    # In ids LoRAs are their files, whatever they are called; in the plan they are their names.
+    # Ids depend on the LoRA files, not on their names. The plan holds their names.
     names = [column.name for column in PROMPT_COLUMNS if column.name != "images"]
     planned = ["lora_names AS loras" if name == "loras" else name for name in names]
     return [*planned, INPUT_IMAGE_SET_COLUMN]
@@ -162,17 +163,17 @@ def _filled_sql(job: Job, facts: ModelFacts, carried: str, empty_columns: tuple[
 
 
 def _guidance_sql(job: Job, facts: ModelFacts) -> str:
-    """The guidance of a row; null if the model reads none or has a schedule of its own."""
+    """Build the expression for guidance; null if the model reads none or has its own schedule."""
     default = default_guidance(job, facts)
     guidance = f"coalesce(guidance, CAST({'NULL' if default is None else default} AS DOUBLE))"
     if not facts.own.reads_guidance:
-        # Up to 1 it means none, as people write for such models. A rule rejects what is left.
+        # Users write up to 1 for "none" with such models. A rule rejects higher values.
         guidance = f"CASE WHEN {guidance} > {NO_GUIDANCE} THEN {guidance} END"
     return guidance
 
 
 def _input_sql(empty_columns: tuple[str, ...]) -> str:
-    """The rows of `input`, with constants that DuckDB evaluates once."""
+    """Build the FROM clause, with empty columns as constants, which DuckDB evaluates once."""
     if not empty_columns:
         return "input"
     constants = ", ".join(
@@ -184,5 +185,5 @@ def _input_sql(empty_columns: tuple[str, ...]) -> str:
 
 
 def quote_literal(text: str) -> str:
-    """The text as an SQL literal."""
+    """Quote a string as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""The input files, their columns, and batches of their rows."""
+"""Input files: match their columns, and read their rows in batches."""
 
 import hashlib
 import json
@@ -34,23 +34,24 @@ from imagekiln.steps.plan.text_formats import BATCH_ROWS, LINE_FIELD, refuse_nes
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error, is_storage_error
 
 COLUMN_KINDS = {column.name: column.kind for column in PROMPT_COLUMNS}
-# Pages are read as they are needed: by default, pyarrow keeps every column chunk that it has read.
+# Read pages on demand. By default, pyarrow buffers whole column chunks.
 PARQUET_OPTIONS = {
     "page_checksum_verification": True,
     "pre_buffer": False,
     "buffer_size": 2**20,
 }
 BATCH_BYTES = 16 * 2**20
-# A file has an image that repeats once, and a batch as often as rows have it.
+# A file stores a repeated image once (dictionary encoding), but a batch repeats it in each row.
 IMAGE_BATCH_ROWS = 256
 
-# Whole: the model ended it. Cut: at the most tokens. Unread: the prompt is too long for the model.
+# whole: the model ended the prompt. cut: it reached the token limit. unread: the original prompt is
+# too long for the model.
 Ending = Literal["whole", "cut", "unread"]
 
 
 @dataclass(frozen=True, slots=True)
 class RewrittenText:
-    """A prompt as the model rewrote it, and the reason that the model stopped."""
+    """A rewritten prompt, and the reason that the model stopped."""
 
     text: str
     end: Ending
@@ -58,14 +59,14 @@ class RewrittenText:
 
 @dataclass(frozen=True, slots=True)
 class PromptTexts:
-    """The texts of a job's prompts, and a hash of them."""
+    """Rewritten prompts by original prompt, and their hash. If `appends`, they extend it."""
 
     texts: Mapping[str, RewrittenText]
     sha256: str
     appends: bool
 
     def choose(self, prompt: str | None) -> tuple[str | None, str | None]:
-        """The final prompt, and the outcome of its rewriting; a prompt without a text stays."""
+        """Return the final prompt and the outcome of rewriting, or the prompt itself and None."""
         rewritten = None if prompt is None else self.texts.get(prompt)
         if prompt is None or rewritten is None:
             return prompt, None
@@ -82,11 +83,12 @@ class PromptTexts:
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A source whose footer was read.
+    """An input file with the columns that its footer lists.
 
-    `column_names` are the file's names of our columns, `passthrough` the carried columns,
-    `partitions` columns in the file's name. `made_prompts` counts prompts of a template.
-    With `prompt_texts`, prompts were rewritten, and `passthrough` ends with REWRITE_COLUMNS.
+    `column_names` maps prompt columns to the file's names for them. `passthrough` is the schema of
+    the carried columns, and `partitions` are columns encoded in the file's path. `made_prompts`
+    describes the number of prompts made from a template. With `prompt_texts`, prompts were
+    rewritten, and `passthrough` ends with REWRITE_COLUMNS.
     """
 
     source: SourceFile
@@ -100,7 +102,7 @@ class InputFile:
 
     @property
     def carried(self) -> list[str]:
-        """The carried columns of the file itself."""
+        """Carried columns that the file itself has."""
         names: list[str] = self.passthrough.names
         return names if self.prompt_texts is None else names[: -len(REWRITE_COLUMNS)]
 
@@ -115,7 +117,7 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
 
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:
-    """One hash of the files' contents in order, with columns from their names."""
+    """Hash the contents of the files in order, with the columns encoded in their paths."""
     digests = ""
     for file in files:
         values = json.dumps(sorted(file.partitions.items())) if file.partitions else ""
@@ -124,7 +126,7 @@ def input_fingerprint(files: Iterable[InputFile]) -> str:
 
 
 def guessed_columns(job: Job, files: Iterable[InputFile]) -> dict[str, str]:
-    """Our names of columns, by their other spellings in the files."""
+    """Map columns with other spellings in the files to the prompt columns they stand for."""
     return {
         theirs: ours
         for file in files
@@ -134,7 +136,7 @@ def guessed_columns(job: Job, files: Iterable[InputFile]) -> dict[str, str]:
 
 
 def find_unused_columns(files: Iterable[InputFile]) -> tuple[str, ...]:
-    """The columns that are neither read nor carried, of any of the files."""
+    """Return columns in any of the files that are neither read nor carried."""
     return tuple(dict.fromkeys(name for file in files for name in file.unused_columns))
 
 
@@ -169,9 +171,10 @@ def read_footer(
     wanted: Sequence[str] = OUR_NAMES,
     named: tuple[str, ...] = (),
 ) -> tuple[InputFile, pa.Schema]:
-    """A file with its `wanted` columns of ours and those to carry, and its schema.
+    """Read the footer of a file. Returns the file and its schema.
 
-    `named` are the columns that templates name. Raises BadInput, TryAgain.
+    `wanted` are the prompt columns to match, `carry` the columns to carry, and `named` the columns
+    that templates name. Raises BadInput, TryAgain.
     """
     file, schema = read_source(source)
     names = _match_columns(
@@ -203,7 +206,7 @@ def read_footer(
 
 
 def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
-    """A file without chosen columns, and its schema. Raises BadInput, TryAgain."""
+    """Read the footer of a file, without choosing columns. Raises BadInput, TryAgain."""
     try:
         with pq.ParquetFile(source.path) as parquet:
             rows = parquet.metadata.num_rows
@@ -229,7 +232,7 @@ def read_source(source: SourceFile) -> tuple[InputFile, pa.Schema]:
 def _match_columns(
     source: SourceFile, schema: pa.Schema, columns: ColumnNames, wanted: Sequence[str]
 ) -> dict[str, str]:
-    """The file's names of our `wanted` columns. Raises BadInput."""
+    """Map the `wanted` prompt columns to the file's names for them. Raises BadInput."""
     for ours in wanted:
         named = getattr(columns, ours)
         if named is not None and is_set(ours, named) and named not in schema.names:
@@ -248,7 +251,7 @@ def _match_columns(
 
 
 def _require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
-    """Raise BadInput if a column of ours has a type that cannot be read."""
+    """Raise BadInput if the type of a prompt column cannot be read."""
     refuse_nested(field, ours)
     where = f"{source.uri}: column {field.name!r}"
     kind = COLUMN_KINDS[ours]
@@ -269,7 +272,7 @@ def _require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
 
 
 def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
-    """Explain an input file that cannot be read: storage failed, or the file is damaged."""
+    """Return the error for an unreadable input file: storage failed, or the file is damaged."""
     uri = source.uri
     if is_storage_error(error) and (failure := explain_storage_error(uri, error)):
         return failure
@@ -280,7 +283,7 @@ def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
 
 
 def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """Read columns of every row, unchanged, in batches of bounded size.
+    """Yield columns of a file unchanged, in batches of bounded size.
 
     Raises BadInput if the file is damaged, TryAgain.
     """
@@ -295,7 +298,7 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
 
 
 def _batch_rows(parquet: pq.ParquetFile, columns: Sequence[str]) -> int:
-    """The rows of a batch that fits in memory, by the largest rows of any row group."""
+    """Choose a batch size that fits in memory, from the row group with the largest rows."""
     metadata = parquet.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     limit = BATCH_ROWS
@@ -310,7 +313,7 @@ def _batch_rows(parquet: pq.ParquetFile, columns: Sequence[str]) -> int:
 
 
 def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
-    """Add the columns in `names` that the file's name holds."""
+    """Append the columns in `names` that are encoded in the file's path."""
     for name in names:
         if name in file.partitions:
             (value,) = text_array([file.partitions[name]])

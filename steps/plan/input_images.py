@@ -1,4 +1,4 @@
-"""The input images of prompt rows, as their hashes: each distinct one is read and checked once."""
+"""Input images of prompt rows. Each distinct image is read, checked and hashed once."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ ALLOWED_SCHEMES = {"s3", "s3a", "gs", "gcs"}
 MAX_KEY_BYTES = 1024  # S3's limit
 READERS = 16
 DIGEST_CHARS = 64
-MAX_KNOWN = 250_000  # images that are not read again
+MAX_KNOWN = 250_000  # images whose results are cached
 
 ImageSink = Callable[[str, bytes], None]
 ImageReader = Callable[[str, str, int], bytes]
@@ -29,37 +29,38 @@ ImageCell = tuple[CellKind, bytes]
 
 
 def read_input_image(name: str, table: str, limit: int) -> bytes:
-    """At most `limit` bytes of the image that the table at a path or URI names.
+    """Read up to `limit` bytes of the image `name`, which a cell of `table` references.
 
-    Relative paths start at the working directory. Raises RejectedImage, TryAgain, NotInstalled.
+    `table` is a path or URI. Relative names start at the working directory. Raises RejectedImage,
+    TryAgain, NotInstalled.
     """
     folder, key = _resolve_location(name, is_remote_uri(table))
     try:
         return open_store(folder).read_prefix(key, limit)
-    except NotInstalled:  # true of every row, and no fault of this one
+    except NotInstalled:  # affects every row, so it is no reason to reject this one
         raise
-    except BadInput as error:  # it does not exist, or may not be read
+    except BadInput as error:  # does not exist, or access is denied
         raise RejectedImage("missing") from error
 
 
 def _resolve_location(name: str, is_remote_table: bool) -> tuple[str, str]:
-    """The folder of a name, and the name within it. Raises RejectedImage."""
+    """Split the location of an image into its folder and key. Raises RejectedImage."""
     if len(name.encode()) > MAX_KEY_BYTES:
         raise RejectedImage("place")
     if is_remote_uri(name):
         return _resolve_object(name)
-    if is_remote_table:  # it must not reach for files of this machine
+    if is_remote_table:  # a remote table must not read local files
         raise RejectedImage("place")
     path = Path(name.removeprefix("file://"))
-    with suppress(OSError):  # a name that is too long
-        if path.is_file():  # a pipe, or a device, would be read for ever
+    with suppress(OSError):  # the name is too long
+        if path.is_file():  # reading a pipe or a device might never end
             return str(path.absolute().parent), path.name
     raise RejectedImage("missing")
 
 
 def _resolve_object(name: str) -> tuple[str, str]:
     scheme, _, rest = name.partition("://")
-    # Two colons would chain file systems, and lead from an allowed one to any.
+    # fsspec chains file systems at `::`, which could lead from an allowed scheme to any other.
     if scheme not in ALLOWED_SCHEMES or "::" in name:
         raise RejectedImage("place")
     folder, _, key = rest.rpartition("/")
@@ -69,19 +70,22 @@ def _resolve_object(name: str) -> tuple[str, str]:
 
 
 class InputImages:
-    """Reads the images of one input."""
+    """Reader of the images that prompt rows reference. It caches results."""
 
     def __init__(self, sink: ImageSink | None = None, read: ImageReader = read_input_image) -> None:
-        """Take what receives the hash and the bytes of each accepted image, once or a few times."""
+        """Create a reader that passes the hash and bytes of accepted images to `sink`.
+
+        `sink` may receive an image more than once.
+        """
         self._inspector = ImageInspector()
         self._known: dict[ImageCell, str] = {}  # hashes or faults, by kind and hash of the cell
         self._sink = sink
         self._read = read
 
     def digest_column(self, array: pa.Array, table: str) -> Cells:
-        """The SHA-256 of each image of a column of the table at a path or URI, or its fault.
+        """Compute the SHA-256 of each image in a column, or its fault.
 
-        Raises TryAgain.
+        `table` is the path or URI of the table. Raises TryAgain, NotInstalled.
         """
         results = pa.array(self._judge(_read_cells(array), table), pa.string())
         is_digest = pc.equal(pc.binary_length(results), DIGEST_CHARS)
@@ -89,7 +93,7 @@ class InputImages:
         return Cells(pc.if_else(is_digest, results, null), pc.if_else(is_digest, null, results))
 
     def _judge(self, cells: Sequence[ImageCell | None], table: str) -> list[str | None]:
-        """The hash or the fault of each cell; equal cells are read once."""
+        """Return the hash or fault of each cell. Equal cells are read once."""
         keys = [cell and (cell[0], hashlib.sha256(cell[1]).digest()) for cell in cells]
         new = {
             key: cell
@@ -122,7 +126,7 @@ class InputImages:
 
 
 def _read_cells(array: pa.Array) -> list[ImageCell | None]:
-    """The bytes of each cell, or else its name."""
+    """Return the bytes of each cell, or the name of its image if it has no bytes."""
     array = decode_dictionary(array)
     contents = names = pa.nulls(len(array))
     if pa.types.is_struct(array.type):
@@ -133,7 +137,7 @@ def _read_cells(array: pa.Array) -> list[ImageCell | None]:
     else:
         contents = array
     contents = contents.cast(pa.large_binary())
-    names = decode_dictionary(names).cast(pa.large_binary())  # they may be no UTF-8
+    names = decode_dictionary(names).cast(pa.large_binary())  # may not be valid UTF-8
     return [
         ("bytes", content) if content is not None else None if name is None else ("name", name)
         for content, name in zip(contents.to_pylist(), names.to_pylist(), strict=True)
@@ -141,7 +145,7 @@ def _read_cells(array: pa.Array) -> list[ImageCell | None]:
 
 
 def require_image_type(kind: pa.DataType, where: str) -> None:
-    """Raise BadInput if a column of this type cannot be one of images."""
+    """Raise BadInput if a column of this type cannot hold images."""
     try:
         _read_cells(pa.nulls(0, kind))
     except pa.ArrowException as error:

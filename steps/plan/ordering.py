@@ -1,8 +1,8 @@
-"""Image rows ordered by group.
+"""External sort of image rows by group.
 
-Rows are distributed over buckets on this disk, each of one group or small enough to sort in memory.
-The memory is that of one bucket, whatever the number of rows and groups; DuckDB's sort, which keeps
-to its limit by giving up, cannot sort long texts.
+Rows are distributed over buckets on the local disk. Each bucket has one group, or fits in memory to
+be sorted. Memory use does not depend on the number of rows and groups. DuckDB's sort fails at its
+memory limit if prompts are long.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,10 +26,10 @@ Int64Array = npt.NDArray[np.int64]
 def order_by_group(
     batches: Iterator[pa.RecordBatch], sizes: Sequence[int], folder: Path
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one group after the other, each group in the order of `batches`.
+    """Yield rows ordered by group; within a group, rows keep the order of `batches`.
 
-    GROUP_COLUMN has the number of a row's group, `sizes` at most the rows of each. `folder` needs
-    room for all rows.
+    GROUP_COLUMN has the index of a row's group. `sizes` are upper bounds of the rows per group.
+    `folder` needs room for all rows.
     """
     path = folder / "by-group.arrow"
     buckets = _assign_buckets(sizes)
@@ -52,7 +52,7 @@ def _sort_bucket(bucket: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _assign_buckets(sizes: Sequence[int]) -> Int64Array:
-    """The bucket of each group; small neighbors share one."""
+    """Assign a bucket to each group. Small consecutive groups share one."""
     buckets = []
     bucket = 0
     rows = 0
@@ -68,7 +68,7 @@ def _assign_buckets(sizes: Sequence[int]) -> Int64Array:
 def _distribute(
     windows: Iterator[pa.RecordBatch], bucket_of: Int64Array, batches_of: list[list[int]]
 ) -> Iterator[pa.RecordBatch]:
-    """Cut each window by bucket, and add the number of each piece to `batches_of`."""
+    """Split each window by bucket, and append the index of each piece to `batches_of[bucket]`."""
     count = 0
     for window in windows:
         groups = window[GROUP_COLUMN].to_numpy()

@@ -1,4 +1,4 @@
-"""The rows of the input files, as batches of one known schema."""
+"""Batches of prompt rows: the rows of all input files in one schema."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ NO_VALUE = -1
 NO_VALUE_PATTERN = (
     r"(?i)^\s*(-1(\.0*)?|none|null|nan|n/?a|#n/a|undefined|auto|automatic|random|default|-)\s*$"
 )
-# Of a prompt: what is shown of it, and what to use instead, if anything.
+# Prompt syntax of other tools: its label, its pattern and advice on what to use instead.
 SYNTAX = (
     ("nan, null or None alone", r"(?i)^\s*(none|null|nan|n/a|#n/a|undefined)\s*$", ""),
     (
@@ -48,15 +48,15 @@ ANY_SYNTAX = "|".join(f"({pattern})" for _, pattern, _ in SYNTAX)
 
 
 class CellNotes:
-    """Counts the cells of one reading of the input."""
+    """Counters of cells that are read as empty, and of prompts with the syntax of other tools."""
 
     def __init__(self) -> None:
-        """Begin with no cell."""
+        """Start at zero."""
         self._syntax: Counter[str] = Counter()
         self._no_values: Counter[str] = Counter()
 
     def read(self, column: Column, name: str, array: pa.Array) -> pa.Array:
-        """Read the cells of a column, with null for texts and numbers that stand for no value."""
+        """Count and return the cells of a column. Cells such as -1, none or auto become null."""
         array = decode_dictionary(array)
         has_text = is_text(array.type)
         if column.name in SYNTAX_COLUMNS and has_text:
@@ -75,7 +75,7 @@ class CellNotes:
         return pc.if_else(is_empty, pa.scalar(None, array.type), array)
 
     def describe(self) -> tuple[str, ...]:
-        """A sentence on cells read as empty, and one on syntax that stays plain text."""
+        """Describe the cells read as empty, and the syntax that has no meaning here."""
         notes = [
             f"Column {name!r}: -1, none or the like in {pluralize(count, 'cell')} is read as empty."
             for name, count in self._no_values.items()
@@ -95,9 +95,9 @@ class CellNotes:
 
 
 def prompt_schema(files: tuple[InputFile, ...]) -> pa.Schema:
-    """The schema of batches: `row`, PROMPT_COLUMNS, `wrong` and carried columns.
+    """Build the schema of batches: `row`, PROMPT_COLUMNS, `wrong` and carried columns.
 
-    `wrong` is the column whose value is invalid; of an image, with its fault.
+    `wrong` has the name of a column with an invalid value, and its fault.
     """
     passthrough = files[0].passthrough
     return pa.schema(
@@ -111,7 +111,7 @@ def prompt_schema(files: tuple[InputFile, ...]) -> pa.Schema:
 
 
 def empty_columns(files: tuple[InputFile, ...]) -> tuple[str, ...]:
-    """The prompt columns that no file has."""
+    """Return the prompt columns that are absent from all files."""
     present = {name for file in files for name in file.column_names}
     return tuple(column.name for column in PROMPT_COLUMNS if column.name not in present)
 
@@ -119,7 +119,7 @@ def empty_columns(files: tuple[InputFile, ...]) -> tuple[str, ...]:
 def iter_prompt_batches(
     files: tuple[InputFile, ...], images: InputImages, notes: CellNotes
 ) -> Iterator[pa.RecordBatch]:
-    """Every row of every file in order, numbered from 0. `notes` counts cells.
+    """Yield the rows of all files in order, numbered from 0. Updates `notes`.
 
     Raises BadInput if a file is damaged, TryAgain.
     """
@@ -142,7 +142,7 @@ def iter_prompt_batches(
 def _read_columns(
     file: InputFile, batch: pa.RecordBatch, images: InputImages, notes: CellNotes
 ) -> dict[str, pa.Array]:
-    """The columns of a batch by their names within planning."""
+    """Convert the columns of a batch, by their internal names."""
     columns = {}
     wrong = pa.nulls(batch.num_rows, pa.string())
     for column in PROMPT_COLUMNS:

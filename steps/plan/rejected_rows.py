@@ -1,6 +1,6 @@
-"""Rejected rows as the user knows them: with their file, their row in it, their id and the value.
+"""Locations of rejected rows in the user's files: the file, row, id and value.
 
-Values are read from the input once more, since an invalid one has no place among the image rows.
+The input is read a second time for the values, since image rows cannot hold invalid ones.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,15 +20,15 @@ from imagekiln.steps.runtime.figures import pluralize
 MAX_CAUSES = 5
 MAX_VALUE_CHARS = 200
 MAX_SHOWN_CHARS = 40
-MAX_VALUE_BYTES = 4 * MAX_VALUE_CHARS + 4  # that hold so many characters and one more
+MAX_VALUE_BYTES = 4 * MAX_VALUE_CHARS + 4  # holds MAX_VALUE_CHARS + 1 characters in UTF-8
 
 
 @dataclass(frozen=True, slots=True)
 class RejectionCause:
-    """A reason to reject rows, their number, and the first of them.
+    """A reason for rejecting rows, the number of these rows, and the first of them.
 
-    `column` is as the user's files name it, `setting` ours, None for a carried one. `row_in_file`
-    counts from 0 without a header; `line` is known in text files.
+    `column` is the name in the user's file. `setting` is the name of the prompt column, None for a
+    carried column. `row_in_file` counts from 0 without a header. `line` is set for text formats.
     """
 
     column: str
@@ -42,7 +42,7 @@ class RejectionCause:
     setting: str | None = None
 
     def describe(self) -> str:
-        """The cause as a clause, with the number of rows and the first of them."""
+        """Format the cause as a clause, with the number of rows and the first row."""
         first = f"the first is row {self.row_in_file}"
         if self.line is not None:
             first += f" on line {self.line}"
@@ -60,7 +60,7 @@ def _quote(text: str) -> str:
 def find_rejection_causes(
     files: tuple[InputFile, ...], catalog: Catalog, counts: pa.Table | None = None
 ) -> tuple[RejectionCause, ...]:
-    """Reasons for rejected rows, the most frequent first; or what `counts` has instead."""
+    """Find the most frequent reasons for rejection, or those in `counts`, and their first rows."""
     if counts is None:
         counts = catalog.count_rejections(MAX_CAUSES)
     firsts = counts.select(["row", "column", "reason"]).sort_by("row")
@@ -91,14 +91,17 @@ def find_rejection_causes(
 def locate_rejected_rows(
     files: tuple[InputFile, ...], catalog: Catalog
 ) -> Iterator[pa.RecordBatch]:
-    """The rejected rows, as REJECTED_SCHEMA. The value of an image is null."""
+    """Yield the rejected rows as REJECTED_SCHEMA. Values of image columns are null."""
     return _locate(files, catalog.fetch_rejected, catalog.counts.rejected_rows)
 
 
 def _locate(
     files: tuple[InputFile, ...], find: Callable[[int, int], pa.Table], count: int
 ) -> Iterator[pa.RecordBatch]:
-    """Describe so many rows. `find` returns those of a range: `row`, `column`, `reason`."""
+    """Yield `count` rejected rows as REJECTED_SCHEMA.
+
+    `find(start, end)` returns `row`, `column` and `reason` of the rejected rows in a range.
+    """
     first_row = 0
     for file in files:
         names = dict(file.column_names)
@@ -128,7 +131,7 @@ def _locate(
 def _describe_rows(
     file: InputFile, rejected: pa.Table, first_row: int, values: dict[str, pa.Array]
 ) -> pa.Table:
-    """The rows as REJECTED_SCHEMA; `values` are cells by our names of columns."""
+    """Convert rejected rows of a file to REJECTED_SCHEMA. `values` has cells by prompt column."""
     count = rejected.num_rows
     no_texts = pa.nulls(count, pa.string())
     shown = {name: _show(cells) for name, cells in values.items() if name != LINE_FIELD.name}
@@ -153,7 +156,7 @@ def _describe_rows(
 
 
 def _show(cells: pa.Array) -> pa.Array:
-    """Cells as short text; bytes that are not UTF-8 as escapes."""
+    """Format cells as short strings, with invalid UTF-8 escaped."""
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     if isinstance(cells.type, pa.UuidType):

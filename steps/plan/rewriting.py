@@ -1,8 +1,8 @@
-"""Prompts rewritten by a language model, under a job's output: written once, and read by its plans.
+"""Storage of prompts that a language model rewrote, under a job's output.
 
-A folder belongs to the settings that decide the texts. In it, `rewrite.json` freezes the model's
-commit or files, numbered lists freeze the prompts and with them the names of parts, and each part
-is one commit. A job with further prompts appends a list of those that no list has.
+Each combination of rewrite settings has a folder. In it, `rewrite.json` freezes the commit or files
+of the model. Numbered lists freeze the prompts, and with them the names of parts. Each part is one
+commit. A job with new prompts appends a list of them.
 """
 
 import hashlib
@@ -38,14 +38,14 @@ DIGEST_DIGITS = 16
 MODEL_NAME = "rewrite.json"
 LIST_SCHEMA = pa.schema([pa.field("prompt", pa.string())])
 PART_SCHEMA = pa.schema([*LIST_SCHEMA, pa.field("text", pa.string()), pa.field("end", pa.string())])
-MAX_PROMPTS = 1_000_000  # distinct ones of a job, which are held in memory with their texts
-# Makes all texts of these prompts.
+MAX_PROMPTS = 1_000_000  # distinct prompts of a job, held in memory with their rewritten forms
+# Rewrites and commits all of the prompts.
 PromptRewriter: TypeAlias = Callable[[Job, set[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenModel:
-    """The language model of all texts, with its commit on a hub, and a digest of its files."""
+    """The language model of a rewrite, with its commit on a hub and a digest of its files."""
 
     id: str
     revision: str | None
@@ -55,7 +55,7 @@ class FrozenModel:
 
 @dataclass(frozen=True, slots=True)
 class RewritePart:
-    """The prompts that one commit rewrites, and its key."""
+    """A part of a list: the prompts that are rewritten in one commit, and its key."""
 
     key: str
     prompts: tuple[str, ...]
@@ -65,9 +65,9 @@ FROZEN_MODEL_TYPE_ADAPTER: TypeAdapter[FrozenModel] = TypeAdapter(FrozenModel)
 
 
 def digest_settings(settings: RewriteSettings) -> str:
-    """Identify the texts of a rewrite by the job's words: a branch by its name.
+    """Hash the rewrite settings as the job states them, with a branch as its name.
 
-    Texts stay when a branch moves, and can be read without the model.
+    Rewritten prompts remain valid after the branch moves, and can be read without the model.
     """
     content = json.dumps(settings.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_DIGITS]
@@ -77,27 +77,28 @@ class Rewriting:
     """The lists and parts of one rewrite. All methods raise a KilnError if storage fails."""
 
     def __init__(self, store: Store, digest: str) -> None:
-        """Take the output's store; nothing is read yet."""
+        """Open the rewrite `digest` in the store of the job's output. Reads nothing yet."""
         self._store = store
         self._digest = digest
         self.folder = rewrite_key(digest, "").rstrip("/")
 
     @property
     def uri(self) -> str:
-        """The folder, for messages."""
+        """URI of the folder, for messages."""
         return self._store.uri_of(self.folder)
 
     def read_model(self) -> FrozenModel | None:
-        """The model that was frozen; None if nothing was rewritten yet."""
+        """Read the frozen model; None if there is none yet."""
         try:
             return FROZEN_MODEL_TYPE_ADAPTER.validate_json(self._store.read(self._key(MODEL_NAME)))
         except Missing:
             return None
 
     def freeze_model(self, model: FrozenModel, *, check_store: bool) -> None:
-        """Write the model, unless it is frozen. Raises TryAgain if another one was.
+        """Freeze the model unless it is frozen already.
 
-        With `check_store`, a store that ignores conditional writes is refused.
+        With `check_store`, a store that ignores conditional writes is refused. Raises TryAgain if a
+        different model is frozen.
         """
         key = self._key(MODEL_NAME)
         content = FROZEN_MODEL_TYPE_ADAPTER.dump_json(model) + b"\n"
@@ -110,7 +111,7 @@ class Rewriting:
             )
 
     def iter_parts(self) -> Iterator[RewritePart]:
-        """Every part of every list in order; none before there is a model."""
+        """Yield the parts of all lists in order. There are none before a model is frozen."""
         model = self.read_model()
         if model is None:
             return
@@ -124,7 +125,7 @@ class Rewriting:
                 yield RewritePart(key, prompts[start : start + size])
 
     def divide(self, prompts: set[str]) -> Iterator[tuple[RewritePart, set[str]]]:
-        """Each part with those of `prompts` that it decides; the first list with a prompt does."""
+        """Yield each part with the `prompts` that it rewrites, each from the first list with it."""
         left = set(prompts)
         for part in self.iter_parts():
             own = left.intersection(part.prompts)
@@ -133,7 +134,7 @@ class Rewriting:
                 yield part, own
 
     def append_lists(self, prompts: set[str]) -> None:
-        """Freeze lists of prompts that no list has, sorted by length so that batches pad little."""
+        """Append lists of the prompts that no list has yet, sorted by length to reduce padding."""
         missing = set(prompts)
         for number in count():
             listed = self._read_list(number)
@@ -152,7 +153,7 @@ class Rewriting:
         return self.read_part(part) is not None
 
     def commit_part(self, part: RewritePart, texts: Sequence[RewrittenText]) -> None:
-        """Commit the texts of a part. The first writer wins."""
+        """Commit the rewritten prompts of a part. The first writer wins."""
         columns = {
             "prompt": part.prompts,
             "text": [text.text for text in texts],
@@ -162,7 +163,7 @@ class Rewriting:
         self._store.create(part.key, content)
 
     def read_part(self, part: RewritePart) -> list[RewrittenText] | None:
-        """The texts of a part in order; None if it is not committed. Raises BadInput."""
+        """Read the rewritten prompts of a part; None if it is not committed. Raises BadInput."""
         try:
             table = read_table(self._store, part.key)
         except Missing:
@@ -192,13 +193,13 @@ class Rewriting:
 
 
 def open_rewriting(job: Job, settings: RewriteSettings) -> Rewriting:
-    """The rewritten prompts of a job; makes no request."""
+    """Open the rewritten prompts of a job. Makes no request."""
     return Rewriting(open_store(job.output.rstrip("/")), digest_settings(settings))
 
 
 @dataclass(frozen=True, slots=True)
 class RewrittenInput:
-    """The files with rewritten prompts, and facts for the plan; `missing` counts the rest."""
+    """Input files with rewritten prompts, and facts for the plan; `missing` counts the rest."""
 
     files: tuple[InputFile, ...]
     facts: RewriteFacts | None = None
@@ -208,9 +209,9 @@ class RewrittenInput:
 def rewrite_input(
     job: Job, files: tuple[InputFile, ...], rewriter: PromptRewriter | None = None
 ) -> RewrittenInput:
-    """Rewrite the prompts of files if the job asks for it; `rewriter` makes missing texts.
+    """Apply the rewritten prompts to the files if the job has `rewrite` settings.
 
-    Raises BadInput, TryAgain.
+    `rewriter` is called first to rewrite missing prompts. Raises BadInput, TryAgain.
     """
     settings = job.rewrite
     if settings is None:
@@ -219,9 +220,9 @@ def rewrite_input(
     if rewriter is not None:
         rewriter(job, prompts)
     rewriting = open_rewriting(job, settings)
-    texts = _read_texts_of(rewriting, prompts)
+    texts = _read_rewritten(rewriting, prompts)
     digest = hashlib.sha256()
-    for prompt in sorted(texts):  # whatever the order of rows
+    for prompt in sorted(texts):  # independent of the order of rows
         rewritten = texts[prompt]
         digest.update(json.dumps([prompt, rewritten.text, rewritten.end]).encode())
     sha256 = digest.hexdigest()
@@ -237,7 +238,7 @@ def rewrite_input(
 
 
 def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
-    """The distinct prompts of rows that are not rejected for their prompt. Raises BadInput."""
+    """Collect the distinct valid prompts. Raises BadInput if there are more than MAX_PROMPTS."""
     prompts: set[str] = set()
     for file in files:
         name = file.column_names["prompt"]
@@ -255,8 +256,8 @@ def collect_prompts(files: tuple[InputFile, ...]) -> set[str]:
     return prompts
 
 
-def _read_texts_of(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
-    """The committed texts of these prompts."""
+def _read_rewritten(rewriting: Rewriting, prompts: set[str]) -> dict[str, RewrittenText]:
+    """Read the committed rewrites of `prompts`."""
     texts: dict[str, RewrittenText] = {}
     for part, own in rewriting.divide(prompts):
         part_texts = rewriting.read_part(part)

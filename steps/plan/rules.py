@@ -1,4 +1,4 @@
-"""Reasons to reject a prompt row. Each rule is a condition in SQL: one pass checks all rows."""
+"""Rules for rejecting prompt rows. Each is an SQL condition, and one pass checks all rows."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -29,6 +29,10 @@ from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
 from imagekiln.steps.plan.columns import INVALID, passthrough_names
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
+RESCALE_HAS_NO_EFFECT = (
+    "has no effect: it takes a model of Stable Diffusion 1, 2 or XL, a guidance above 1, and no "
+    "source or control image; remove it from the job or the table"
+)
 NO_EFFECT = "has no effect: the model does not read it; remove it from the job or the table"
 NO_FITS: Mapping[str, SamplerFit] = {}
 NOT_UTF8 = "is not valid UTF-8"
@@ -48,7 +52,7 @@ IMAGE_FAULT_REASONS: Mapping[ImageRejectionReason, str] = {
 
 
 class RejectionRule(NamedTuple):
-    """A row for which `condition` holds is rejected, for this column and reason."""
+    """A rule that rejects rows matching `condition`, with the column and reason to report."""
 
     column: str
     condition: str
@@ -80,9 +84,9 @@ BOUNDS_RULES = {
     )
     for name, bounds in COLUMN_BOUNDS.items()
 }
-# NOT IN becomes a join, after which DuckDB does not keep the order of rows.
+# DuckDB turns NOT IN into a join, which does not keep the order of rows.
 NO_SAMPLER = "list_position([{}], sampler) IS NULL"
-# Not in the order of the columns: a row that breaks several rules is rejected for the first.
+# A row that violates several rules is reported under the first, so their order matters.
 SETTING_RULES = (
     BOUNDS_RULES["steps"],
     BOUNDS_RULES["guidance"],
@@ -116,7 +120,7 @@ SAME_ID_RULE = RejectionRule("id", "", "repeats the id of an earlier row with ot
 
 
 def first_violation_sql(rules: tuple[RejectionRule, ...]) -> str:
-    """The index of the first rule that a row breaks, or null."""
+    """Build an expression for the index of the first rule that a row violates, or null."""
     cases = " ".join(f"WHEN {rule.condition} THEN {index}" for index, rule in enumerate(rules))
     return f"CAST(CASE {cases} END AS INTEGER)"
 
@@ -128,10 +132,11 @@ def rejection_rules(
     sizes: PassSizes | None = None,
     pass_fits: Mapping[str, SamplerFit] = NO_FITS,
 ) -> tuple[RejectionRule, ...]:
-    """The rules of a job, in the order in which they are applied to a row.
+    """Build the rules of a job, in the order in which they apply to a row.
 
-    Without `fit`, any sampler fits the model. `sizes` are those that passes give, `pass_fits` the
-    samplers of the passes' own models. Raises BadInput if a default breaks a rule.
+    Without `fit`, the model supports any sampler. `sizes` has the image sizes after passes, and
+    `pass_fits` the samplers that the passes' own models support. Raises BadInput for a pass whose
+    sampler its model does not support, or a few-step LoRA without defaults.
     """
     fit = fit or SamplerFit()
     _check_few_step_loras(job)
@@ -155,7 +160,7 @@ def rejection_rules(
 
 
 def _check_few_step_loras(job: Job) -> None:
-    """Raise BadInput for a LoRA whose number of steps only the user knows."""
+    """Raise BadInput for a few-step LoRA unless the job sets default steps and guidance."""
     if job.defaults.steps is not None and job.defaults.guidance is not None:
         return
     for name, lora in job.model.loras.items():
@@ -205,14 +210,20 @@ def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[Reje
     call = model.own.call
     if not model.own.reads_guidance:
         yield RejectionRule("guidance", "guidance IS NOT NULL", NO_EFFECT)
-    if not call.rescales_guidance:
-        yield RejectionRule("guidance_rescale", "guidance_rescale IS NOT NULL", NO_EFFECT)
+    # Not all pipelines that start from images take it.
+    has_no_effect = "TRUE"
+    if call.rescales_guidance and call.guided_above is not None:
+        images = ("source_image", "control_image")
+        has_no_effect = " OR ".join(f"{name} IS NOT NULL" for name in images)
+        has_no_effect += f" OR guidance <= {call.guided_above}"
+    condition = f"guidance_rescale IS NOT NULL AND ({has_no_effect})"
+    yield RejectionRule("guidance_rescale", condition, RESCALE_HAS_NO_EFFECT)
     if call.schedule_steps is not None:
         condition = f"guidance IS NULL AND steps <> {call.schedule_steps}"
         reason = f"is not {call.schedule_steps}, for which the model has guidance; set guidance"
         yield RejectionRule("steps", condition, reason)
     facts = () if sizes is None else sizes.facts.values()
-    # The model of a pass may read them.
+    # The model of a pass may read negative prompts.
     if any(own.model and own.model.own.call.takes_negative_prompt for own in facts):
         return
     condition = NOT_BLANK.format("negative_prompt")
@@ -245,7 +256,7 @@ def _pass_rules(
                 reason = f"times the strength of the pass {name} is under 1, which leaves nothing"
                 yield RejectionRule("steps", condition, reason)
     for name, fit in pass_fits.items():
-        if name in refining and refining[name].sampler is None:  # it has that of the row
+        if name in refining and refining[name].sampler is None:  # the pass uses the row's sampler
             yield from _sampler_rules(f"the model of the pass {name}", fit)
 
 

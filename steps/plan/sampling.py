@@ -1,7 +1,7 @@
-"""A stratified sample of a plan's images, for a preview or a canary.
+"""Stratified samples of a plan's images, for a preview or a canary.
 
-It has images of each shape, or of the most frequent ones, as many as fit their shares, and of each
-shape short and long prompts. Of two images alike, the hash of the image decides.
+A sample has images of each shape in proportion to its share, or only of the most frequent shapes if
+it is small. Within a shape, prompt lengths range from short to long. Ties are broken by image hash.
 """
 
 import heapq
@@ -21,22 +21,22 @@ from imagekiln.steps.plan.catalog_sql import SHAPE, candidate_group
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 
 IMAGE_HASH = "hash(replace(CAST(image_id AS VARCHAR), '-', ''))"
-CANDIDATES_PER_IMAGE = 8  # whose prompts are looked at, at random
+CANDIDATES_PER_IMAGE = 8  # random images per sampled image, to choose from by prompt length
 Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSample:
-    """Numbers of images in the order in which they are made, and the groups without these."""
+    """Numbers of sampled images in generation order, and the groups without these images."""
 
     numbers: Int64Array
     rest: tuple[ImageGroup, ...]
 
 
 def choose_sample(catalog: Catalog, images: int) -> PlanSample:
-    """Sample so many images, or all if there are no more.
+    """Sample up to `images` images.
 
-    Candidates of one place are sampled together.
+    All candidates of an image are sampled together.
     """
     together = catalog.candidates
     sizes = [group.images // together for group in catalog.groups]
@@ -57,9 +57,10 @@ def choose_sample(catalog: Catalog, images: int) -> PlanSample:
 
 
 def _divide_sample(group_images: Sequence[int], images: int) -> list[int]:
-    """The number of images of each group in a sample.
+    """Divide a sample of `images` images among the groups.
 
-    The largest groups have one each. A further image is of the group that lacks most of its share.
+    The largest groups get one image each. Each further image goes to the most underrepresented
+    group.
     """
     units = (
         (size / (number + 1) if number else math.inf, size, -index)
@@ -71,7 +72,7 @@ def _divide_sample(group_images: Sequence[int], images: int) -> list[int]:
 
 
 def _candidates_by_group(catalog: Catalog, quotas: Sequence[int]) -> list[list[int]]:
-    """Numbers of images of each group, several for each of its sample."""
+    """Fetch numbers of random images of each group, CANDIDATES_PER_IMAGE per sampled image."""
     most = CANDIDATES_PER_IMAGE * max(1, *quotas)
     groups = catalog.database.fetch_table(
         f"""
@@ -97,14 +98,14 @@ def _read_prompt_lengths(catalog: Catalog, candidates: Sequence[Sequence[int]]) 
 
 
 def _spread(by_length: Sequence[int], quota: int) -> list[int]:
-    """Spread numbers from the shortest to the longest prompt, in the order of rows."""
+    """Choose `quota` numbers, evenly spread by prompt length. Returns them in row order."""
     last = len(by_length) - 1
     positions = np.linspace(0, last, quota).round() if quota > 1 else [len(by_length) // 2][:quota]
     return sorted(by_length[int(position)] for position in positions)
 
 
 def read_sample(catalog: Catalog, sample: PlanSample) -> pa.Table:
-    """The rows of the sample, in its order."""
+    """Read the image rows of a sample, in generation order."""
     numbers = np.sort(sample.numbers)
     columns = [*IMAGE_ROW_SCHEMA.names, *catalog.passthrough]
     rows = pa.Table.from_batches(catalog.iter_columns(columns, numbers))

@@ -1,4 +1,4 @@
-"""The sizes of batches, of parts with a fixed number of images, and of shards of whole parts."""
+"""Sizes of batches, parts and shards. A part has a fixed number of images, a shard whole parts."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,19 +18,19 @@ from imagekiln.steps.plan.input_files import InputFile
 from imagekiln.steps.runs.plan import BatchSize
 
 DEFAULT_SHARD_IMAGES = 2000
-# The default limits of a shard and a part, if the time of an image is known: a stopped pod loses
-# little.
+# Default limits of a shard and a part if the time of an image is known, so that a stopped pod loses
+# little work.
 DEFAULT_SHARD_MINUTES = 30.0
 DEFAULT_PART_SECONDS = 120.0
-MIN_DEFAULT_SHARDS = 16  # as many pods as work at once by default
+MIN_DEFAULT_SHARDS = 16  # default number of concurrent pods
 MAX_SHARDS = 100_000
-# The columns by which rows may need other batches than the defaults.
+# Columns for which a row may need a different batch size.
 TUNING_COLUMNS = {"width", "height", "guidance"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """The number of images in each part (the last of a shard may be short) and in each shard."""
+    """The number of images per part and in each shard. The last part of a shard may be short."""
 
     part_images: int
     shard_images: tuple[int, ...]
@@ -43,10 +43,11 @@ def cut_shards(
     batch: int,
     rest: tuple[ImageGroup, ...] | None = None,
 ) -> Sharding:
-    """Cut the images of `groups`, in their order, into parts and shards.
+    """Cut the images of `groups`, in order, into parts and shards.
 
-    With `rest`, the groups without a sample, the sample is the first shard. `seconds_per_work` is
-    for a pixel and step on one GPU. A part is a multiple of `batch`. Raises BadInput.
+    `seconds_per_work` is the time per pixel and step on one GPU. The size of a part is a multiple
+    of `batch`. `rest` are the groups without the sample, which becomes the first shard. Raises
+    BadInput.
     """
     part = _choose_part_images(
         job,
@@ -75,7 +76,7 @@ def cut_shards(
 def _choose_part_images(
     job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float | None, batch: int
 ) -> int:
-    batch = lcm(batch, job.candidates)  # whoever makes a part decides among its candidates
+    batch = lcm(batch, job.candidates)  # all candidates of an image belong to one part
     if job.part.images is not None:
         return _round_up(job.part.images, batch)
     default = _round_up(DEFAULT_PART_IMAGES, batch)
@@ -115,7 +116,7 @@ def _cut(
 def _part_costs(
     groups: tuple[ImageGroup, ...], part: int, seconds_per_work: float
 ) -> Iterator[tuple[int, float]]:
-    """The images and the seconds of each part."""
+    """Yield the number of images and the seconds of each part."""
     ends = np.cumsum([0, *(group.images for group in groups)])
     work = np.cumsum([0.0, *(group.images * work_per_image(group) for group in groups)])
     starts = np.array([*range(0, ends[-1], part), ends[-1]])
@@ -124,10 +125,10 @@ def _part_costs(
 
 
 def _default_most_images(job: Job, images: int) -> int:
-    """The most images of a shard by default.
+    """Return the default maximum number of images per shard.
 
-    The table of models is for one GPU, and others may be ten times slower: only a measurement makes
-    shards larger, and never so large that pods have none.
+    Figures in the table of models are from one GPU, and others may be ten times slower. Shards are
+    therefore larger only with a measured time, and there are still enough for all pods.
     """
     if job.shard.seconds_per_image is None and job.batch.tuning is None:
         return DEFAULT_SHARD_IMAGES
@@ -137,7 +138,7 @@ def _default_most_images(job: Job, images: int) -> int:
 
 
 def work_per_image(group: ImageGroup) -> float:
-    """The cost of an image of the group, as pixels times steps."""
+    """Return the work of an image of the group, in pixels times steps."""
     drawing = group.width * group.height * group.steps * (group.strength or 1.0)
     return float(drawing + group.pass_work)
 
@@ -170,20 +171,20 @@ def _round_up(number: int, multiple: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TuningEntries:
-    """The entries of a tuning file for the job's model and GPU; `key` is part of the run's id."""
+    """Entries of a tuning file for the job's model and GPU. `key` is part of the run's id."""
 
     entries: tuple[TuningEntry, ...] = ()
     key: str = ""
 
     def entry_for(self, width: int, height: int, *, guided: bool) -> TuningEntry | None:
-        """The entry for a shape, or for the next larger one, or else the largest."""
+        """Find the entry for a shape, for the next larger shape, or the largest entry."""
         pixels = forward_pixels(width, height, guided=guided)
         shape = (width, height, guided)
         candidates = [
             entry for entry in self.entries if (entry.width, entry.height, entry.guided) == shape
         ] or [entry for entry in self.entries if entry.forward_pixels >= pixels]
-        # Of two that ask as much, such as those of a GPU's slices by the same name, the smaller
-        # batch fits in both.
+        # Two entries may have equal work, such as MIG slices of different sizes that have the same
+        # name. The smaller batch fits in both.
         if candidates:
             return min(candidates, key=lambda entry: (entry.forward_pixels, entry.batch))
         return max(
@@ -191,7 +192,7 @@ class TuningEntries:
         )
 
     def batch_size_for(self, width: int, height: int, *, guided: bool) -> int | None:
-        """The batch size for a shape, with no more pixels or work than a measured batch had."""
+        """Return the batch size for a shape, with at most the pixels and work of a tuned batch."""
         entry = self.entry_for(width, height, guided=guided)
         if entry is None:
             return None
@@ -201,7 +202,7 @@ class TuningEntries:
 
 
 def load_tuning(job: Job, model: ModelFacts, files: tuple[InputFile, ...]) -> TuningEntries:
-    """The job's tuning entries for its model and GPU. Raises BadInput, Missing, TryAgain."""
+    """Load the job's tuning entries for its model and GPU. Raises BadInput, Missing, TryAgain."""
     if job.batch.tuning is None:
         return TuningEntries()
     name = job.batch.tuning
@@ -231,7 +232,7 @@ def load_tuning(job: Job, model: ModelFacts, files: tuple[InputFile, ...]) -> Tu
 def _tuning_key(
     job: Job, model: ModelFacts, tuning: TuningEntries, files: tuple[InputFile, ...]
 ) -> str:
-    # Where no row can have a size or guidance of its own, one entry decides.
+    # If no row can set its size or guidance, one entry decides.
     entries = tuning.entries
     if not any(TUNING_COLUMNS & file.column_names.keys() for file in files):
         entry = _default_entry(job, model, tuning)
@@ -260,7 +261,7 @@ def _default_entry(job: Job, model: ModelFacts, tuning: TuningEntries) -> Tuning
 
 
 def tuned_figure(job: Job, model: ModelFacts, tuning: TuningEntries) -> TimeFigure | None:
-    """The time that was measured for an image of the job's defaults."""
+    """Return the tuned time of an image with the job's defaults; None without an entry."""
     entry = _default_entry(job, model, tuning)
     if entry is None:
         return None
@@ -281,11 +282,11 @@ def _is_guided(job: Job, model: ModelFacts) -> bool:
 def choose_batch_sizes(
     job: Job, model: ModelFacts, groups: Sequence[ImageGroup], tuning: TuningEntries
 ) -> tuple[BatchSize, ...]:
-    """The tuned batch size for each size of images; none if the job sets the number."""
+    """Choose the tuned batch size for each image size; none if the job sets `batch.images`."""
     if job.batch.images is not None:
         return ()
     guided: dict[tuple[int, int], bool] = {}
-    for group in groups:  # images of one size have one batch size: that of the most work among them
+    for group in groups:  # one batch size per image size, for the group with the most work
         size = (group.width, group.height)
         guided[size] = guided.get(size, False) or model.own.call.is_guided(group.guidance)
     chosen = (

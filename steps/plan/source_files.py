@@ -1,7 +1,7 @@
-"""The files of prompts: found on disk or in a store, downloaded, hashed and converted.
+"""Source files of prompts: find, download and hash them, and convert them to Parquet.
 
-Other formats become Parquet on this disk, and the rest of planning reads only that. A file's format
-follows from its first bytes, or else from the ending of its name.
+The rest of planning reads only Parquet files on the local disk. The format of a file is detected
+from its first bytes, or else from its suffix.
 """
 
 import glob
@@ -53,9 +53,9 @@ DATA_SUFFIXES = {
     ".ipc": "arrow",
     ".txt": "txt",
 }
-# Folders also hold descriptions in these: they are data only in a folder without other data.
+# Often metadata files. In a folder, they are data only if there are no other data files.
 AMBIGUOUS_SUFFIXES = (".json", ".txt")
-# A table of these is what its log says, not the files in its folder.
+# The log of such a table decides which files in its folder belong to it.
 TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 LIST_SETTING = "prompts.texts"
@@ -76,18 +76,18 @@ SAMPLE_BYTES = 4096
 TEXT_AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 TEXT_FORMATS = {"csv", "tsv", "json", "txt"}
-# Of pyarrow, which has no error of its own for some damage.
+# Errors of pyarrow for damaged files; it has no common base class for them.
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, ValueError)
-# Opens the rows of a file at a path; its messages begin with the file's name.
+# Opens a file at a path; the second argument names the file in messages.
 RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[pa.RecordBatchReader]]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input file: the user's name for it, its path here and its content's hash.
+    """A source file: the user's name for it, its local path and the hash of its content.
 
-    The path is that of a converted copy for other formats. With `has_lines`, it has the line of
-    each row.
+    If the file was converted, `path` is the converted copy. With `has_lines`, the copy has a column
+    of line numbers.
     """
 
     uri: str
@@ -97,7 +97,7 @@ class SourceFile:
 
     @property
     def partitions(self) -> dict[str, str | None]:
-        """The columns that folders named `column=value` in the file's name stand for."""
+        """Hive partition columns: the folders named `column=value` in the file's path."""
         pairs = {}
         for folder in PurePosixPath(self.uri).parts[:-1]:
             name, equals_sign, value = folder.partition("=")
@@ -107,13 +107,13 @@ class SourceFile:
 
 
 def suffix_of(uri: str) -> str:
-    """The ending of a file's name in lower case, such as `.csv`."""
+    """Return the suffix of a file name in lower case, such as `.csv`."""
     name = uri.partition("?")[0] if is_web_uri(uri) else uri
     return PurePosixPath(name).suffix.lower()
 
 
 def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile, ...]:
-    """Every file that the patterns match, in the order of patterns and names.
+    """Find and hash the files that the patterns match, in the order of patterns and names.
 
     Remote files are downloaded to `folder`. Raises Missing, TryAgain.
     """
@@ -139,7 +139,7 @@ def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile,
 
 
 def expand_pattern(pattern: str) -> list[str]:
-    """The names that a pattern matches, sorted; of a folder, its files of data."""
+    """Return the sorted names that a pattern matches. A folder stands for its data files."""
     if is_web_uri(pattern):
         open_filesystem(pattern)
         if pattern.endswith("/") or "*" in pattern.partition("?")[0]:
@@ -159,7 +159,7 @@ def expand_pattern(pattern: str) -> list[str]:
 
 
 def _match_local(pattern: str) -> dict[str, list[str] | None]:
-    """The files that match, with None, and the folders, with the files in them."""
+    """Return matching names. Folders map to the files in them, files to None."""
     path = resolve_path(pattern.removeprefix("file://"))
     names = [path] if Path(path).exists() else glob.glob(path, recursive=True)
     found: dict[str, list[str] | None] = {}
@@ -173,13 +173,13 @@ def _match_local(pattern: str) -> dict[str, list[str] | None]:
 
 
 def _match_remote(pattern: str) -> dict[str, list[str] | None]:
-    """The files that match, with None, and the folders, with the files in them."""
+    """Return matching names. Folders map to the files in them, files to None."""
     filesystem, path = open_filesystem(pattern)
     scheme = pattern.partition("://")[0]
     if not any(character in path for character in "*?["):
         try:
             kind = filesystem.info(path)["type"]
-        except OSError:  # reading it says why
+        except OSError:  # reading the file will report the reason
             kind = "file"
         if kind != "directory":
             return {pattern: None}
@@ -195,7 +195,7 @@ def _match_remote(pattern: str) -> dict[str, list[str] | None]:
 
 
 def _choose_data_files(names: list[str], folder: str, pattern: str) -> list[str]:
-    """The files with rows among `names`; not those of hidden folders or `_SUCCESS`."""
+    """Select data files among `names`, without hidden files and folders such as `_SUCCESS`."""
     chosen = []
     for name in names:
         parts = PurePosixPath(name.removeprefix(folder).lstrip("/")).parts
@@ -211,12 +211,12 @@ def _choose_data_files(names: list[str], folder: str, pattern: str) -> list[str]
 
 
 def is_web_uri(uri: str) -> bool:
-    """Return whether a name is fetched over HTTP."""
+    """Return whether a URI is fetched over HTTP."""
     return uri.startswith(("http://", "https://"))
 
 
 def _download(uri: str, path: Path) -> None:
-    # Many web servers know no ranges, and do not say so: one request, for all of it.
+    # Many web servers ignore range requests silently, so fetch the whole file in one request.
     block_bytes = 0 if is_web_uri(uri) else CHUNK_BYTES
     with (
         translate_errors(uri),
@@ -227,7 +227,7 @@ def _download(uri: str, path: Path) -> None:
 
 
 def write_prompt_list(job: Job, prompts: PromptList, folder: Path) -> SourceFile:
-    """Write the prompts as a file in `folder`. Raises TryAgain."""
+    """Write a prompt list to a Parquet file in `folder`. Raises TryAgain."""
     path = folder / "prompt-list.parquet"
     content, digest = _to_parquet(job, prompts)
     with translate_errors(str(path)):
@@ -236,7 +236,7 @@ def write_prompt_list(job: Job, prompts: PromptList, folder: Path) -> SourceFile
 
 
 def store_prompt_list(job: Job, prompts: PromptList) -> Job:
-    """Move the job's own prompts into a file under its output: workflows contain none.
+    """Move the job's prompt list to a file under its output, to keep it out of the workflow.
 
     Raises BadInput, TryAgain.
     """
@@ -255,10 +255,10 @@ def _to_parquet(job: Job, prompts: PromptList) -> tuple[bytes, str]:
 
 
 def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[SourceFile, ...]:
-    """Convert sources of other formats to Parquet in `folder`.
+    """Convert source files that are not Parquet to Parquet in `folder`.
 
-    Text files without a byte are dropped, which Spark writes for a partition without rows. Raises
-    BadInput, TryAgain.
+    Empty text files are dropped, since Spark writes them for empty partitions. Raises BadInput,
+    TryAgain.
     """
     kinds = {source.path: _detect_format(source) for source in sources}
     filled = [
@@ -269,7 +269,7 @@ def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[Sour
     if not filled:
         raise BadInput(f"{sources[0].uri}: is empty. Check `prompts`.")
 
-    columns = JsonColumns()  # one for all, so that all files have the same columns
+    columns = JsonColumns()  # shared, so that all JSON files have the same columns
     for source in filled:
         if kinds[source.path] == "json":
             columns.scan(source.path, source.uri)
@@ -288,7 +288,7 @@ def convert_sources(sources: tuple[SourceFile, ...], folder: Path) -> tuple[Sour
 
 
 def _detect_format(source: SourceFile) -> str:
-    """The format of a file, `parquet` if it is unknown. Raises BadInput, TryAgain."""
+    """Detect the format of a file, `parquet` by default. Raises BadInput, TryAgain."""
     with translate_errors(source.uri), open_file(source.path) as file:
         start = file.read(SAMPLE_BYTES)
     if start.startswith(PARQUET_MAGIC):
@@ -309,14 +309,14 @@ def _convert(source: SourceFile, read: RowReader, path: Path) -> SourceFile:
     ):
         for batch in rows:
             writer.write_batch(batch)
-    if source.path.parent == path.parent:  # a download, which nothing reads again
+    if source.path.parent == path.parent:  # a download, no longer needed
         source.path.unlink()
     return replace(source, path=path, has_lines=read is not open_arrow)
 
 
 @contextmanager
 def open_arrow(path: Path, where: str) -> Iterator[pa.RecordBatchReader]:
-    """The rows of an Arrow IPC file or stream, which Feather files of version 2 are too."""
+    """Open an Arrow IPC file or stream. Feather files of version 2 are IPC files."""
     try:
         with pa.OSFile(str(path)) as file:
             is_stream = file.read(len(ARROW_FILE_MAGIC)) != ARROW_FILE_MAGIC
@@ -340,8 +340,8 @@ def open_arrow(path: Path, where: str) -> Iterator[pa.RecordBatchReader]:
 def _slice_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for column in batch.columns:
-            # Offsets that lead outside the data would be read as text. Text that is not UTF-8
-            # costs only its rows, later.
+            # Validate offsets, which could point outside the data. Strings are viewed as bytes,
+            # because invalid UTF-8 rejects only its own rows, later.
             kind = TEXT_AS_BYTES.get(column.type)
             if kind is not None:
                 column = column.view(kind)

@@ -1,4 +1,4 @@
-"""The plan step: prompt rows become image rows, these become shards, and plan.json freezes them."""
+"""The plan step: expand prompt rows to image rows, cut these into shards, and write plan.json."""
 
 import hashlib
 from contextlib import suppress
@@ -38,7 +38,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.store import Store
 
-# A run may be resumed with other values of these: no image depends on them.
+# Settings that may change when a run is resumed, because no image depends on them.
 UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
     "output": True,
     "price_per_hour": True,
@@ -49,13 +49,13 @@ UNNAMED_SETTINGS: dict[str, IncEx | bool] = {
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """A plan and its run's URI; the other fields are empty if it was `adopted`.
+    """The result of planning: a plan, and the URI of its run.
 
-    `time` is None if there is no figure for an image. `guessed_columns` are our names of columns
-    that are spelled otherwise, `unused_columns` are neither read nor carried. `over_budget` says by
-    how much an estimate that is not firm exceeds the budget. Of an adopted plan, `moved_revisions`
-    are branches and tags that have moved since, and `input_change` says that its input or the
-    user's code has changed.
+    `time` is None if no figure is known. `guessed_columns` maps column names in the files to the
+    prompt columns that they stand for. `unused_columns` are neither read nor carried. `over_budget`
+    describes the excess over the budget by an estimate that is not firm. For an adopted plan,
+    `moved_revisions` are branches and tags that have moved since planning, and `input_change`
+    describes changes of the input or the user's code. Other fields may then be empty.
     """
 
     plan: Plan
@@ -80,17 +80,17 @@ def make_plan(
     rewriter: PromptRewriter | None = None,
     gpu_memory: float | None = None,
 ) -> PlanResult:
-    """Plan the job under its output, or adopt the plan that exists there with equal settings.
+    """Plan the job under its output, or adopt an existing plan with equal settings.
 
-    With `sample_images`, the first shard of a new plan is a sample of so many images; by default,
-    as `cluster.canary` says. With `must_exist`, Missing is raised if there is no such run.
-    `rewriter` rewrites prompts that the job wants rewritten. `gpu_memory` is the GiB of the GPUs,
-    if known. Raises BadInput for mistakes in the input, the model or the output, or if the estimate
-    exceeds the budget; BudgetSpent, TryAgain.
+    The first shard of a new plan is a sample of `sample_images` images, by default
+    `cluster.canary`. With `must_exist`, Missing is raised if the run does not exist. `rewriter`
+    rewrites prompts if the job has `rewrite` settings. `gpu_memory` is the memory of the GPUs in
+    GiB, if known. Raises BadInput if the input, model or output is invalid or the estimate exceeds
+    the budget, BudgetSpent, TryAgain.
     """
     terms = terms_of(job)
     samples = (job.cluster.canary or 0) if sample_images is None else sample_images
-    find_untried_entries(job)  # one that can be tried and is wrong is refused
+    find_untried_entries(job)  # raises if an entry can be tried and is wrong
     asked = job.without_cluster()
     if asked.run_id is not None:
         named = _adopt_run(asked, asked.run_id, terms, must_exist=must_exist)
@@ -117,27 +117,18 @@ def make_plan(
         inputs = replace(inputs, existing_runs=existing, sample_images=samples)
         store_image = partial(store_input_image, store)
         store_rejected = partial(write_rejected, store, scratch)
-        with make_draft(
-            inputs,
-            scratch,
-            store_image,
-            store_rejected,
-        ) as draft:
-            result = _write_draft(
-                store,
-                run_id,
-                draft,
-                scratch,
-                terms,
-            )
-    # Another process was first: its plan is adopted.
-    return result or make_plan(job, sample_images=sample_images, rewriter=rewriter)
+        with make_draft(inputs, scratch, store_image, store_rejected) as draft:
+            result = _write_draft(store, run_id, draft, scratch, terms)
+    # If another process wrote a plan first, adopt it.
+    return result or make_plan(
+        job, sample_images=sample_images, rewriter=rewriter, gpu_memory=gpu_memory
+    )
 
 
 def _read_inputs(
     job: Job, model: ResolvedModel, scratch: Path, rewriter: PromptRewriter | None
 ) -> PlanInputs:
-    """Read and rewrite the prompts. Raises BadInput if rewritten ones are missing."""
+    """Read and rewrite the prompts. Raises BadInput if rewritten prompts are missing."""
     rewritten = rewrite_input(job, read_prompts(job, scratch), rewriter)
     if rewritten.missing:
         raise BadInput(
@@ -187,7 +178,7 @@ def _write_draft(
 
 
 def _describe_input_change(job: Job, plan: Plan) -> str | None:
-    """A sentence if the input is not that of the named run, which keeps its plan."""
+    """Describe a change of the input since the run was planned; None if it is unchanged."""
     try:
         with temporary_folder("imagekiln-input-") as folder:
             files = read_prompts(job, Path(folder))
@@ -202,7 +193,7 @@ def _describe_input_change(job: Job, plan: Plan) -> str | None:
 
 
 def _describe_code_change(job: Job, plan: Plan) -> str | None:
-    """A sentence if functions of the user's own have changed since the run was planned."""
+    """Describe changes of the user's functions since planning; None if they are unchanged."""
     hashes = hash_entries(job)
     changed = [name for name, sha256 in plan.entries.items() if hashes.get(name, sha256) != sha256]
     if not changed:
@@ -214,19 +205,19 @@ def _describe_code_change(job: Job, plan: Plan) -> str | None:
 
 
 def is_planned(job: Job) -> bool:
-    """Return whether the job names a run that is planned, so that planning reads no prompts."""
+    """Return whether the job names a planned run. Planning it again reads no prompts."""
     run_id = job.run_id
     return run_id is not None and _read_plan(_open_run_store(job, run_id)) is not None
 
 
 def _derive_run_id(job: Job, inputs: PlanInputs) -> str:
-    """The job's name, and a hash of all that decides the plan.
+    """Derive the run id: the job's name, and a hash of the inputs that determine the plan.
 
-    It does not depend on the commit of a branch or tag, nor on what was tuned for that commit, so
-    that a job resumes its run although the branch has moved.
+    If the model is a branch or tag, neither its commit nor its tuning entries are hashed. A job
+    therefore resumes its run after the branch has moved.
     """
     is_named = any(revision.setting == "model" for revision in inputs.model.revisions)
-    # The limits decide whether a run is accepted, and none of its images.
+    # The limits decide whether a run is accepted. No image depends on them.
     named_job = job.model_copy(update={"limits": JobLimits()})
     content = [
         named_job.model_dump_json(exclude=UNNAMED_SETTINGS),
@@ -257,9 +248,10 @@ def _adopt_run(
     *,
     must_exist: bool = False,
 ) -> PlanResult | None:
-    """Adopt the plan of a run, if there is one. A branch or tag is the commit that it froze.
+    """Adopt the plan of a run; None if there is none.
 
-    Raises BadInput if the plan has other settings or files, BudgetSpent.
+    Branches and tags resolve to the commits in the plan. Raises BadInput if the plan has other
+    settings or model files, BudgetSpent.
     """
     store = _open_run_store(job, run_id)
     plan = _read_plan(store)
@@ -298,9 +290,9 @@ def _adopt_run(
 
 
 def fixed_settings(job: Job) -> dict[str, object]:
-    """The settings that must be equal to resume a run, as JSON. `run_id` may be derived."""
+    """Return the settings that must be equal to resume a run, as JSON without `run_id`."""
     free: dict[str, IncEx | bool] = {**UNNAMED_SETTINGS, "run_id": True, "limits": True}
     settings = job.model_dump(mode="json", exclude=free)
-    # The order of passes decides pixels, and that of a mapping is lost in comparing it.
+    # The order of passes changes images, but comparing mappings ignores their order.
     settings["passes"] = list(settings.get("passes", {}).items())
     return settings

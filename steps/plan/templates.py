@@ -1,7 +1,7 @@
-"""The prompts of a template as an input file: each row of a table, times what the template makes.
+"""Input files made from prompt templates: each template is rendered for each row of a table.
 
-They are written to the disk some thousand rows at a time, and the rest of planning reads them as it
-reads any file. Random choices follow from the row and the job's seed, not from the row's place.
+Prompts are written to the local disk in batches, and the rest of planning reads this file like any
+other. Random choices depend on the row's content and the job's seed, not on the row's position.
 """
 
 import hashlib
@@ -60,20 +60,20 @@ from imagekiln.steps.storage.failures import translate_errors
 
 TEMPLATE_SETTING = "prompts.template"
 NEGATIVE_SETTING = "prompts.negative_template"
-# Part of what names a run: a newer version may draw otherwise.
+# Part of the run id, since another version may choose differently.
 VERSION = "imagekiln-prompts-1"
 BATCH_ROWS = 4096
-SEED_DIGITS = 13  # 52 bits, as the seeds of rows that have none
+SEED_DIGITS = 13  # 52 bits, like derived seeds of rows
 ID_DIGITS = 12
 NO_SEED_PATTERN = rf"{NO_VALUE_PATTERN}|^\s*$"
 NEGATIVE = "negative_prompt"
 TYPES = {column.name: COLUMN_TYPES[column.kind] for column in PROMPT_COLUMNS}
-_Values: TypeAlias = dict[str, object]  # of the columns that are written
+_Values: TypeAlias = dict[str, object]  # values of a prompt row, by column
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A template as it was written and as it was read, with how many prompts it makes."""
+    """A parsed template with its source, and the number of prompts that it makes."""
 
     source: str
     template: Template
@@ -82,9 +82,9 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class PromptRecipes:
-    """The templates of a job and the table's columns that they name.
+    """The templates of a job, and the table columns that they name.
 
-    Each template is rendered `draws` times for a row. `digest` is a hash of the wildcard files.
+    Each template is rendered `draws` times per row. `digest` is a hash of the wildcard files.
     """
 
     prompts: tuple[Recipe, ...]
@@ -95,7 +95,7 @@ class PromptRecipes:
 
     @property
     def combinations(self) -> int:
-        """The prompts of one row of the table, before any sweep."""
+        """Number of prompts per row of the table, before the sweep."""
         counts = [recipe.count for recipe in self.prompts]
         return self.draws * self.negative.count * sum(counts)
 
@@ -122,9 +122,9 @@ def load_recipes(settings: PromptTemplate) -> PromptRecipes:
 
 
 def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -> str:
-    """Count the prompts of a table with so many rows, and the factors of that number.
+    """Describe the number of prompts for a table of `rows` rows, with its factors.
 
-    Raises BadInput if the job allows fewer.
+    Raises BadInput if the number exceeds `most_prompts`.
     """
     combinations = recipes.combinations
     swept = prod(map(len, settings.sweep.values.values()))
@@ -142,7 +142,7 @@ def count_prompts(settings: PromptTemplate, recipes: PromptRecipes, rows: int) -
 
 
 def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
-    """The job's prompts as input files; those of a template are made first, in `folder`.
+    """Read the job's prompts as input files. Prompts of a template are first made in `folder`.
 
     Raises BadInput, Missing, TryAgain.
     """
@@ -188,7 +188,7 @@ def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile
 def _read_table(
     job: Job, settings: PromptTemplate, recipes: PromptRecipes, folder: Path
 ) -> tuple[InputFile, ...]:
-    """The files of the table, if any; `passthrough` are the columns to copy from a row."""
+    """Read the footers of the table's files. Their `passthrough` are the columns to copy."""
     if settings.table is None:
         if recipes.columns:
             raise BadInput(
@@ -225,7 +225,7 @@ def _read_table(
 
 
 def _written_columns(settings: PromptTemplate) -> list[str]:
-    """Our names of the columns that are written for each prompt."""
+    """Return the prompt columns that are written for each prompt."""
     names = ["prompt", "id", *settings.sweep.values]
     return names if settings.negative_template is None else [*names, NEGATIVE]
 
@@ -244,7 +244,7 @@ def _read_file(
     copied = {field.name: field for field in file.passthrough}
     for ours, theirs in file.column_names.items():
         if ours in INPUT_IMAGE_COLUMNS:
-            # The paths that a cell may name depend on the place of its table.
+            # The paths that a cell may reference depend on the location of its table.
             raise BadInput(
                 f"{source.uri}: column {theirs!r} has input images, which templates do not take. "
                 f"Write the prompts into a table.{describe_unread(ours)}"
@@ -256,7 +256,7 @@ def _read_file(
 
 @dataclass(frozen=True, slots=True)
 class _TableRow:
-    """A row of the table: its key for draws, its id, and its texts, None if one is missing."""
+    """A table row: its key for random draws, its id, and its strings; None if one is missing."""
 
     key: str
     id: str | None
@@ -264,9 +264,9 @@ class _TableRow:
 
 
 class _PromptMaker:
-    """Makes batches of prompt rows.
+    """Builder of prompt rows in batches.
 
-    `written` has the names of the columns that it writes by ours, which no column of the table has.
+    `written` maps the prompt columns that it writes to their names in the file.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class _PromptMaker:
         }
 
     def iter_batches(self) -> Iterator[pa.RecordBatch]:
-        """Every prompt of every row, in the order of rows, templates and combinations."""
+        """Yield all prompts, ordered by row, template and combination."""
         if not self._table:
             only_row = _TableRow(key="", id=None, texts={})
             yield from self._make_batches([only_row], pa.record_batch({}))
@@ -350,7 +350,7 @@ class _PromptMaker:
             count = recipe.count * self._recipes.negative.count
             for draw in range(self._recipes.draws):
                 for number in range(count):
-                    texts = self._make_texts(
+                    texts = self._render_prompts(
                         row,
                         recipe,
                         draw,
@@ -358,14 +358,14 @@ class _PromptMaker:
                     )
                     yield from self._sweep(row, draw, texts)
 
-    def _make_texts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
-        """A prompt, its negative, and the choices that made them."""
+    def _render_prompts(self, row: _TableRow, recipe: Recipe, draw: int, number: int) -> _Values:
+        """Render a prompt and its negative prompt, with the choices made in them."""
         texts: _Values = {TEMPLATE_COLUMN: recipe.source}
         if row.texts is None:
             return texts
         key = bytes.fromhex(_hash_content(self._seed, row.key, draw))
         number, negative_number = divmod(number, self._recipes.negative.count)
-        limit = MAX_PROMPT_CHARS + 1  # one more is too many, and shows it
+        limit = MAX_PROMPT_CHARS + 1  # a prompt of this length is too long, and is rejected
         drawing = Drawing(key, row.texts, limit)
         negative = Drawing(key, row.texts, limit)
         prompt = render(recipe.template, drawing, number)
@@ -380,7 +380,7 @@ class _PromptMaker:
         return texts
 
     def _sweep(self, row: _TableRow, draw: int, texts: _Values) -> Iterator[_Values]:
-        """The prompt with each combination of the sweep in the order of settings, with one seed."""
+        """Yield the prompt with each combination of swept settings, all with one seed."""
         content = (row.key, draw, texts.get("prompt"), texts.get(NEGATIVE))
         seed = int(_hash_content(self._seed, *content)[:SEED_DIGITS], 16)
         for cell in self._cells:
@@ -394,7 +394,7 @@ class _PromptMaker:
 
 
 def _fill_seeds(cells: pa.Array, own: pa.Array) -> pa.Array:
-    """The table's seeds, as a type that holds every seed; empty cells take the prompts' own."""
+    """Fill empty cells of the table's seed column with the seeds in `own`."""
     cells = cells.cast(pa.float64() if pa.types.is_floating(cells.type) else pa.string())
     is_empty = pc.match_substring_regex(cells.cast(pa.string()), NO_SEED_PATTERN)
     return pc.if_else(pc.fill_null(is_empty, True), own.cast(cells.type), cells)

@@ -1,7 +1,7 @@
-"""Rows of text files: CSV and TSV, JSON, and a prompt on each line.
+"""Readers of text formats: CSV, TSV, JSON, and plain text with one prompt per line.
 
-A malformed line is named by file and number. Bytes that are not UTF-8 stay in their cells, so that
-they cost only their own rows.
+Errors name the file and line. Invalid UTF-8 is kept in its cells, so that it rejects only its own
+rows.
 """
 
 import csv
@@ -22,30 +22,30 @@ from imagekiln.steps.storage.failures import translate_errors
 
 MAX_FIELD_CHARS = 16 * 2**20
 BATCH_ROWS = 65_536
-CONVERTED_ROWS = 16_384  # of a batch
+CONVERTED_ROWS = 16_384  # rows per batch
 PROMPT_LINE = re.compile(r"\s*[^\s#]")  # neither blank nor a comment
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-# The line that a row begins on: a column of converted files which the table does not have.
+# Line on which a row begins: an additional column of converted files.
 LINE_FIELD = pa.field("imagekiln:line", pa.int64())
-# The first line of a table or of JSON, rather than a prompt.
+# Matches the header of a table, or the first line of JSON.
 TABLE_START = re.compile(
     r'(.*[,\t;])?\W*prompts?\W*([,\t;].*)?|[{[].*".*', re.IGNORECASE | re.DOTALL
 )
 NESTED_TYPES: dict[type, str] = {dict: "an object", list: "a list"}
-NESTED = b"nested"  # of a field's metadata: the place of the first nested value
-MAX_DOCUMENT_CHARS = 2**28  # of a file that is one value, which is held in memory
+NESTED = b"nested"  # key of field metadata: the location of the first nested value
+MAX_DOCUMENT_CHARS = 2**28  # of a file with a single JSON value, which is held in memory
 PROMPT_KEYS = {"prompt", *SYNONYMS["prompt"]} - {"prompts"}
-# Of an object around all rows.
+# Keys of an object that contains all rows as a list.
 LIST_KEYS = {"prompts", "data", "rows", "items", "examples", "samples"}
-# The cells of a row, and the line that it begins on, if any.
+# The line that a row begins on, if any, and its cells.
 Record: TypeAlias = tuple[int | None, Sequence[object]]
-# An object of a file with its place, such as `line 3`, and its line, if any.
+# Location of an object, such as `line 3`, its line number, if any, and the object.
 JsonRow: TypeAlias = tuple[str, int | None, dict[str, Any]]
 
 
 @contextmanager
 def open_delimited(path: Path, where: str, delimiter: str) -> Iterator[pa.RecordBatchReader]:
-    """The rows of a CSV or TSV file with a header line. All cells are text, empty ones null."""
+    """Open a CSV or TSV file with a header line. All cells are strings; empty cells are null."""
     csv.field_size_limit(MAX_FIELD_CHARS)
     with open_text(path, where) as file:
         records = _iter_records(file, where, delimiter)
@@ -56,7 +56,7 @@ def open_delimited(path: Path, where: str, delimiter: str) -> Iterator[pa.Record
 
 @contextmanager
 def open_prompt_lines(path: Path, where: str) -> Iterator[pa.RecordBatchReader]:
-    """The lines of a text file as prompts. Raises BadInput if it seems to be a table."""
+    """Open a plain text file with one prompt per line. Raises BadInput if it looks like a table."""
     with open_text(path, where) as file:
         first = next(filter(PROMPT_LINE.match, file), "").strip()
         file.seek(0)
@@ -74,7 +74,7 @@ def open_prompt_lines(path: Path, where: str) -> Iterator[pa.RecordBatchReader]:
 
 
 def text_array(values: Sequence[Any]) -> pa.Array:
-    """The texts as a column; those that are no UTF-8 stay bytes that are none either."""
+    """Build a string array. Undecodable strings keep their original bytes, which are not UTF-8."""
     try:
         return pa.array(values, pa.string())
     except UnicodeEncodeError:
@@ -87,7 +87,7 @@ def _encode(text: str) -> bytes:
         content = text.encode(errors="surrogateescape")
         if content.decode(errors="surrogateescape") == text:
             return content
-    return text.encode(errors="surrogatepass")  # halves of characters, which JSON can write
+    return text.encode(errors="surrogatepass")  # lone surrogates, which JSON can contain
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def open_text(path: Path, where: str) -> Iterator[TextIO]:
 
 
 def check_name(name: str, where: str) -> str:
-    """The name of a column. Raises BadInput if it is not UTF-8."""
+    """Return the name of a column unchanged. Raises BadInput if it is not UTF-8."""
     if name.encode(errors="replace").decode() == name:
         return name
     raise BadInput(
@@ -131,9 +131,9 @@ def _iter_records(file: TextIO, where: str, delimiter: str) -> Iterator[Record]:
 
 
 def _refuse_swallowed_rows(record: list[str], delimiter: str, line: str) -> None:
-    """Raise BadInput if a quoted cell has as many separators as rows of the file.
+    """Raise BadInput if a quoted cell seems to contain further rows of the file.
 
-    Prose has a space after a comma; a row has its next cell.
+    Such a cell has the separators of whole rows, and no space follows them as in prose.
     """
     for cell in record:
         separators = len(re.findall(rf"{delimiter}(?=\S)", cell))
@@ -154,7 +154,7 @@ def _require_width(record: list[str], width: int, line: str) -> None:
 
 
 def batch_records(records: Iterator[Record], fields: Sequence[pa.Field]) -> pa.RecordBatchReader:
-    """The records, whose cells are those of the fields, as rows."""
+    """Read records in batches. Each record has a cell per field, and LINE_FIELD is appended."""
     schema = pa.schema([*fields, LINE_FIELD])
 
     def iter_batches() -> Iterator[pa.RecordBatch]:
@@ -171,10 +171,10 @@ def batch_records(records: Iterator[Record], fields: Sequence[pa.Field]) -> pa.R
 
 
 class JsonColumns:
-    """The columns of JSON files, each with a value of each type, and the first nested one."""
+    """The columns of JSON files, with an example value of each type, and the first nested value."""
 
     def __init__(self) -> None:
-        """Begin without a column."""
+        """Start without columns."""
         self._examples: dict[str, dict[type, Any]] = {}
         self._nested: dict[str, str] = {}
 
@@ -194,7 +194,7 @@ class JsonColumns:
 
     @contextmanager
     def open(self, path: Path, where: str) -> Iterator[pa.RecordBatchReader]:
-        """The rows of a file that was scanned; in columns of text, other values as JSON."""
+        """Open a file that was scanned. In string columns, other values are serialized as JSON."""
         fields = []
         for name, examples in self._examples.items():
             column = pa.field(name, _infer_type([*examples.values()]))
@@ -218,7 +218,7 @@ class JsonColumns:
 
 
 def _infer_type(examples: list[object]) -> pa.DataType:
-    """The type of a column's values; text if they share none, as of integers beyond 64 bits."""
+    """Infer the type of a column; string if there is no common type or integers exceed 64 bits."""
     try:
         kind = pa.array(examples).type
     except (pa.ArrowException, OverflowError, UnicodeEncodeError):
@@ -227,7 +227,7 @@ def _infer_type(examples: list[object]) -> pa.DataType:
 
 
 def refuse_nested(column: pa.Field, ours: str = "") -> None:
-    """Raise BadInput for a column of ours with values that were nested in JSON."""
+    """Raise BadInput if a column to read had nested values in JSON."""
     if column.metadata and NESTED in column.metadata:
         problem = column.metadata[NESTED].decode()
         raise BadInput(f"{problem}. Write text or a number.{describe_unread(ours)}")
@@ -278,7 +278,7 @@ def _make_row(value: object, where: str, place: str, line: int | None) -> JsonRo
 
 
 def _find_entries(value: object) -> list[object]:
-    """The rows of a document: a list, an object around one, or objects by their ids."""
+    """Find the rows of a JSON document: a list, an object with a list, or objects by id."""
     if isinstance(value, list):
         return value
     if not isinstance(value, dict) or any(fold_name(name) in PROMPT_KEYS for name in value):
@@ -299,10 +299,10 @@ _JSON_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _decode(text: str, where: str, line: int = 1) -> object:
-    """The JSON value of a text that begins on this line. Raises BadInput."""
+    """Decode a JSON string that begins on line `line` of the file. Raises BadInput."""
     try:
         return _JSON_DECODER.decode(text)
-    except ValueError as error:  # also of a constant, or of an integer with thousands of digits
+    except ValueError as error:  # also for NaN, or an integer with thousands of digits
         reason = str(error).partition(";")[0]
         if isinstance(error, json.JSONDecodeError):
             line += error.lineno - 1

@@ -1,4 +1,4 @@
-"""The objects of a new plan: its shards, its lists of rows, and plan.json as the last."""
+"""Writing of a new plan: its shards, its lists of rows and, last, plan.json."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ WRITERS = 4
 def write_plan(
     store: Store, run_id: str, draft: PlanDraft, scratch: Path, expected: Expectation | None
 ) -> Plan | None:
-    """Write the draft's objects, then plan.json; None if another process has written that."""
+    """Write the objects of a draft, then plan.json; None if another process wrote that first."""
     inputs = draft.inputs
     job = inputs.job
     with ThreadPoolExecutor(WRITERS) as pool:
@@ -106,7 +106,7 @@ def write_plan(
 
 
 def write_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:
-    """Write the rejected rows of a refused input; return the URI of the list."""
+    """Write the rejected rows of a refused input. Returns the URI of the list."""
     sha256 = _write_rows(
         store,
         rejected_key,
@@ -118,7 +118,7 @@ def write_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) 
 
 
 def store_input_image(store: Store, digest: str, content: bytes) -> None:
-    """Store an input image unless the run has it."""
+    """Store an input image unless the run already has it."""
     create_once(store, input_image_key(digest), content)
 
 
@@ -129,7 +129,8 @@ def _write_rows(
     rows: Iterator[pa.RecordBatch],
     scratch: Path,
 ) -> str:
-    # There may be as many as input rows: by way of the disk, memory holds them compressed.
+    # There may be as many rows as in the input. Written to disk first, they are in memory only as
+    # compressed Parquet.
     path = scratch / "listed.parquet"
     write_parquet(path, schema, rows)
     content = path.read_bytes()
@@ -154,7 +155,7 @@ def _write_shards(
                 check_store,
             )
         )
-        # The first shard shows what the store honors: nothing else is written before it is.
+        # The first shard checks conditional writes. Nothing else is written before this check.
         if is_first or len(pending) > WRITERS:
             yield pending.popleft().result()
     while pending:
@@ -162,7 +163,7 @@ def _write_shards(
 
 
 def _write_shard(store: Store, number: int, rows: pa.Table, check_store: bool) -> Shard:
-    if rows.nbytes > MAX_SHARD_BYTES:  # more than is read back of one
+    if rows.nbytes > MAX_SHARD_BYTES:  # readers refuse larger shards
         most = max(1, rows.num_rows * MAX_SHARD_BYTES // rows.nbytes)
         raise BadInput(
             f"the {rows.num_rows} rows of a shard have {rows.nbytes} bytes; at most "

@@ -1,6 +1,6 @@
-"""Prompts made from templates: the language, wildcard files, and what a template makes of them.
+"""Prompt templates: their parser, wildcard files, and the rendering of prompts.
 
-No template runs code, and what it may make is counted before any of it is made.
+Templates run no code, and their prompts are counted before any is rendered.
 
 Imports `storage` and what is below it.
 """

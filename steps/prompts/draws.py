@@ -1,8 +1,8 @@
-"""Options drawn by weighted rendezvous hashing.
+"""Draw options by weighted rendezvous hashing.
 
-Each option has a score that follows from the draw's key and the option's own text; the lowest wins.
-So a new option takes the draws that it wins, and no other draw changes. Scores consist of integers,
-sums, products and quotients, which are the same on every machine, as NumPy's logarithms are not.
+Each option has a score that follows from the draw's key and the option's source. The lowest score
+wins. A new option takes over only the draws that it wins; no other draw changes. Scores use only
+integers, sums, products and quotients, which are equal on every machine, unlike NumPy's logarithms.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 HASH_BYTES = 8
-# A hash as a fraction between 0 and 1, both excluded, of as many bits as a float has.
+# A hash becomes a fraction between 0 and 1, both excluded, with as many bits as a float has.
 FRACTION_BITS = 52
 FRACTION = 2.0**-FRACTION_BITS
 UNUSED_BITS = np.uint64(64 - FRACTION_BITS)
@@ -23,33 +23,33 @@ MIXING_STEPS = (
 )
 LAST_SHIFT = np.uint64(31)
 LOG_2 = 0.6931471805599453
-LOGARITHM_DEGREES = range(17, 0, -2)  # exact to 1e-9, which nobody sees in what is drawn
+LOGARITHM_DEGREES = range(17, 0, -2)  # exact to 1e-9, too little to show in draws
 Hashes = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
 
 
 def hash_text(text: str, key: bytes = b"") -> int:
-    """A hash of a text, of 64 bits."""
+    """Hash a string to 64 bits."""
     digest = hashlib.blake2b(text.encode(), digest_size=HASH_BYTES, key=key)
     return int.from_bytes(digest.digest(), "little")
 
 
 def hash_texts(texts: Sequence[str]) -> Hashes:
-    """The hashes of several texts."""
+    """Hash each string to 64 bits."""
     return np.fromiter(map(hash_text, texts), np.uint64, len(texts))
 
 
 def make_weights(weights: Sequence[Fraction]) -> Floats | None:
-    """Weights, all more than 0, for `draw_options`; None if all are equal."""
+    """Convert weights above 0 for `draw_options`; None if all are equal."""
     if len(set(weights)) == 1:
         return None
     return np.array(weights, np.float64)
 
 
 def draw_options(hashes: Hashes, weights: Floats | None, key: int, count: int) -> list[int]:
-    """The indices of `count` options, the best first: a sample without replacement.
+    """Draw `count` options without replacement; return their indices, the best score first.
 
-    Without `weights`, all options are as likely.
+    Without `weights`, all options are equally likely.
     """
     mixed = _mix(hashes ^ np.uint64(key))
     scores: Hashes | Floats = ~mixed
@@ -66,7 +66,7 @@ def draw_options(hashes: Hashes, weights: Floats | None, key: int, count: int) -
 
 
 def _mix(values: Hashes) -> Hashes:
-    """Each value with its bits spread over all others: the finalizer of splitmix64."""
+    """Mix the bits of each value by the finalizer of splitmix64."""
     with np.errstate(over="ignore"):
         for shift, factor in MIXING_STEPS:
             values = (values ^ (values >> shift)) * factor
@@ -74,7 +74,7 @@ def _mix(values: Hashes) -> Hashes:
 
 
 def _negative_logarithms(fractions: Floats) -> Floats:
-    """-ln of fractions below 1: of their exponents, and of their mantissas as 2 artanh."""
+    """Compute -ln of fractions below 1 from their exponents, and from their mantissas by artanh."""
     mantissas, exponents = np.frexp(fractions)
     ratios = (1 - mantissas) / (1 + mantissas)
     squares = ratios * ratios

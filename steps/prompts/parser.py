@@ -1,7 +1,7 @@
-"""Reads a template: text with columns, wildcards, choices and variables.
+"""Parse a template: text with columns, wildcards, choices and variables.
 
-It is the part of sd-dynamic-prompts' language that always means the same and cannot run away:
-docs/prompts.md has it by example.
+The language is the deterministic and bounded part of sd-dynamic-prompts. docs/prompts.md has
+examples.
 """
 
 import re
@@ -32,7 +32,7 @@ from imagekiln.steps.prompts.template import (
 )
 
 MAX_TEMPLATE_CHARS = 20_000
-MAX_DEPTH = 16  # of choices within choices, also by way of wildcard files
+MAX_DEPTH = 16  # of nested choices, also through wildcard files
 MAX_WEIGHT = 10**6
 MAX_WEIGHT_DIGITS = 20
 ONE = Fraction(1)
@@ -40,50 +40,50 @@ ESCAPED = "\\{}|$_%#"
 
 COLUMN = re.compile(r"\{\{([^{}|$]*)\}\}")
 COMMENT = re.compile(r"[^\S\n]*#[^\n]*")
-# How many options, and what joins them: {2$$a|b}, {1-3$$ and $$a|b|c}.
+# The number of options and their separator: {2$$a|b}, {1-3$$ and $$a|b|c}.
 NUMBERS = re.compile(r"\s*(\d{0,6})(-?)(\d{0,6})\$\$(?:([^${}]*)\$\$)?")
 SAMPLING_MARK = re.compile(r"\s*([~!@])")
 VARIABLE = re.compile(r"\$\{\s*(\w+)\s*(=!|[}=?:])?")
 VARIABLE_OPERATORS = ("=!", "}", "=")
 WEIGHT = re.compile(r"\s*([-+]?[\d.]+)::")
 WILDCARD = re.compile(r"__([~!@]?)([\w./*-]+?)__")
-LINE_BREAK = re.compile(r"\s*\n\s*")  # with the white space around it, one blank
+LINE_BREAK = re.compile(r"\s*\n\s*")  # with surrounding white space, becomes one space
 SPECIAL = re.compile(r"[\\{}|$%\n]|__")
 
-# Choices are combined or drawn. Within what is drawn, marks such as {!a|b} change nothing.
+# Choices are combined or drawn. Within a drawn choice, marks such as {!a|b} have no effect.
 Mode: TypeAlias = Literal["all", "random", "drawn"]
 
 
 class WildcardReader(Protocol):
-    """Reader of the options behind wildcards.
+    """Reader of the options of wildcards.
 
-    `columns` are those that the templates and lines that it was read for name.
+    `columns` collects the columns that the parsed templates and lines name.
     """
 
     columns: set[str]
 
     def read_options(self, wildcard: str, mode: Mode, depth: int) -> Options:
-        """The options of a wildcard at a depth of choices. Raises TemplateMistake."""
+        """Read the options of a wildcard at a depth of choices. Raises TemplateMistake."""
 
 
 def parse_template(
     text: str, wildcards: WildcardReader | None = None, mode: Mode = "all"
 ) -> Template:
-    """The pieces of a template. Without `wildcards`, any are right. Raises TemplateMistake."""
+    """Parse a template. Without `wildcards`, any name is accepted. Raises TemplateMistake."""
     return _Parser(text, wildcards, mode).parse_rest()
 
 
 def parse_option(
     line: str, number: int, wildcards: WildcardReader, mode: Mode, depth: int
 ) -> Option:
-    """The option that a line of a wildcard file is. Raises TemplateMistake."""
+    """Parse an option from a line of a wildcard file. Raises TemplateMistake."""
     parser = _Parser(line, wildcards, mode, depth, first_line=number)
     weight = parser.parse_weight()
     return Option(parser.rest.strip(), weight, _strip(parser.parse_rest()))
 
 
 class _Parser:
-    """Reads a text from its beginning to its end, once."""
+    """A recursive descent parser that reads a template once."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class _Parser:
         depth: int = 0,
         first_line: int | None = None,
     ) -> None:
-        """Take the text; with `first_line`, it is that line of a wildcard file."""
+        """Take the text. With `first_line`, the text is that line of a wildcard file."""
         self._text = text
         self._position = 0
         self._wildcards = wildcards
@@ -107,7 +107,7 @@ class _Parser:
 
     @property
     def rest(self) -> str:
-        """The text that is not read yet."""
+        """The text that remains to be parsed."""
         return self._text[self._position :]
 
     def parse_rest(self) -> Template:
@@ -117,7 +117,7 @@ class _Parser:
         return template
 
     def _parse_until(self, stop: str) -> Template:
-        """The pieces up to the character `stop`, or a brace that closes."""
+        """Parse pieces up to the character `stop` or a closing brace."""
         pieces: list[Piece] = []
         labels: Counter[str] = Counter()
         literal = ""
@@ -134,7 +134,7 @@ class _Parser:
         return (*pieces, Text(LINE_BREAK.sub(" ", literal))) if literal else tuple(pieces)
 
     def _is_at_end(self, stop: str) -> bool:
-        """Skip a comment, a line that begins with #, and look for what ends the pieces."""
+        """Skip a comment line, which begins with #. Return whether the pieces end here."""
         is_at_start = self._position == 0 or self._text[self._position - 1] == "\n"
         comment = self._match(COMMENT) if is_at_start and not self._is_line else None
         if comment is not None:
@@ -142,7 +142,7 @@ class _Parser:
         return self._peek() in ("", "}", stop)
 
     def _parse_piece(self) -> Piece | str:
-        """The piece that begins here, or the text up to the next that may be one."""
+        """Parse the piece that begins here, or the text up to the next possible piece."""
         match self._peek(2):
             case "{{":
                 column = self._match(COLUMN)
@@ -162,7 +162,7 @@ class _Parser:
         return self._parse_text()
 
     def _parse_text(self) -> str:
-        """The text up to what may be something else; of a line break, that alone."""
+        """Parse the text up to the next special character, or a single line break."""
         if self._peek() == "\n":
             return self._take(self._position + 1)
         special = SPECIAL.search(self._text, self._position + 1)
@@ -171,7 +171,7 @@ class _Parser:
         return self._take(special.start())
 
     def _peek(self, count: int = 1) -> str:
-        """The next characters; fewer at the end."""
+        """Return the next characters; fewer at the end."""
         return self._text[self._position : self._position + count]
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
@@ -261,7 +261,7 @@ class _Parser:
 
     @contextmanager
     def _inside(self, mode: Mode) -> Iterator[None]:
-        """Read what is within a choice or a value."""
+        """Parse the inside of a choice or value in the block, in `mode` and one level deeper."""
         outer = self._mode
         self._mode = mode
         self._depth += 1
@@ -271,7 +271,7 @@ class _Parser:
 
     @contextmanager
     def _place_mistakes(self, position: int) -> Iterator[None]:
-        """Say of a mistake that is found later that it is at this position."""
+        """Report mistakes in the block at this position."""
         try:
             yield
         except TemplateMistake as mistake:
@@ -285,7 +285,7 @@ class _Parser:
         return Option(self._text[start : self._position].strip(), weight, body)
 
     def _parse_numbers(self) -> Numbers:
-        """The number of options, and the text that joins them."""
+        """Parse the number of options and their separator."""
         numbers = self._match(NUMBERS)
         if numbers is None:
             return ONE_OPTION
@@ -304,7 +304,7 @@ class _Parser:
         return Numbers(fewest, most, SEPARATOR if separator is None else separator)
 
     def parse_weight(self) -> Fraction:
-        """The weight that an option begins with, or else 1."""
+        """Parse the weight at the beginning of an option; 1 if it has none."""
         weight = self._match(WEIGHT)
         if weight is None:
             return ONE
@@ -319,7 +319,7 @@ class _Parser:
         return value
 
     def _choose_mode(self, mark: str) -> Mode:
-        """The mode within a choice: by its mark, or else that of what is around it."""
+        """Return the mode within a choice: by its mark, or else the mode around it."""
         if mark == "@":
             raise self._mistake("@ takes options in turn, which depends on other rows; remove it")
         if self._mode == "drawn" or mark == "~":
@@ -329,7 +329,7 @@ class _Parser:
         return "drawn" if self._mode == "random" else "all"
 
     def _close(self, start: int) -> None:
-        """Pass the brace that closes what began at `start`."""
+        """Skip the brace that closes the piece at `start`."""
         if self._peek() != "}":
             self._position = start
             raise self._mistake("this brace is never closed; add }, or write \\{ for a brace")
@@ -343,7 +343,7 @@ class _Parser:
 
 
 def _require_wildcard(option: Option) -> tuple[str, Options]:
-    """The wildcard that is all of the only option, as in {2$$__name__}, and its lines."""
+    """Return the wildcard that is the whole single option, as in {2$$__name__}, and its lines."""
     match option.body:
         case (Choice(is_single=True) as wildcard,) if wildcard.name != CHOICE_NAME:
             return wildcard.name, wildcard.options
@@ -353,7 +353,7 @@ def _require_wildcard(option: Option) -> tuple[str, Options]:
 
 
 def _strip(template: Template) -> Template:
-    """The template without white space at its beginning and end."""
+    """Strip white space at the beginning and end of a template."""
     match template:
         case (Text(text), *pieces):
             template = (Text(text.lstrip()), *pieces)

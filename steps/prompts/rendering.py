@@ -1,6 +1,6 @@
-"""The texts of a template, each made by its number without the others.
+"""Render the prompts of a template, each by its number, independently of the others.
 
-Choices that are combined are the digits of that number; what is drawn follows from a row's key.
+The digits of the number select combined choices. Drawn choices follow from a row's key.
 """
 
 from bisect import bisect_right
@@ -22,15 +22,15 @@ from imagekiln.steps.prompts.template import (
     count_texts,
 )
 
-MAX_CHOICES = 1000  # that are made for one prompt
+MAX_CHOICES = 1000  # for one prompt
 
 
 @dataclass(slots=True)
 class Drawing:
-    """One prompt while it is made: what decides it, and what was chosen so far.
+    """The state of rendering one prompt: its inputs, and the choices so far.
 
-    `key` decides the draws. `chosen` has the text of each choice by its name; those of the same
-    name are numbered. Texts are cut at `limit` characters.
+    `key` decides the draws. `chosen` has the value of each choice by its name; repeated names are
+    numbered. Values are cut at `limit` characters.
     """
 
     key: bytes
@@ -40,9 +40,9 @@ class Drawing:
     chosen: dict[str, str | list[str]] = field(default_factory=dict)
 
     def add_choice(self, name: str) -> str:
-        """Make room for a choice, before those within it. Returns its name, numbered if needed.
+        """Register a choice before its nested ones. Return its name, numbered if it is repeated.
 
-        Raises BadInput if there are too many.
+        Raises BadInput if there are too many choices.
         """
         if len(self.chosen) == MAX_CHOICES:
             raise BadInput(
@@ -59,13 +59,13 @@ class Drawing:
 
 
 def render(template: Template, drawing: Drawing, number: int, path: str = "") -> str:
-    """The text of that number, from 0. `path` is its place, by which draws differ."""
+    """Render the prompt with this number, from 0. Draws depend on `path`, its place in the tree."""
     digits = []
     for piece in reversed(template):
         number, digit = divmod(number, count_texts((piece,)))
         digits.append(digit)
     text = ""
-    follows_nothing = False  # of what may be left out, as an empty option: one space is enough
+    follows_nothing = False  # after an empty piece, such as an empty option, one space is enough
     for piece in template:
         rendered = _render_piece(piece, drawing, digits.pop(), path)
         if follows_nothing and text.endswith(" "):
@@ -106,7 +106,7 @@ def _render_choice(choice: Choice, drawing: Drawing, number: int, path: str) -> 
 
 
 def _select(choice: Choice, key: bytes, number: int, path: str) -> Sequence[tuple[int, int]]:
-    """The indices of options, each with the number of its text."""
+    """Select options: the index of each, with the number of its prompt."""
     if choice.is_drawn:
         return [(index, 0) for index in _draw(choice, key, path)]
     if not choice.is_single:
@@ -118,7 +118,7 @@ def _select(choice: Choice, key: bytes, number: int, path: str) -> Sequence[tupl
 
 
 def _draw(choice: Choice, key: bytes, path: str) -> Sequence[int]:
-    """Draw how many options, then which, in the order of the draw."""
+    """Draw the number of options, then the options; return their indices in the drawn order."""
     count = choice.fewest
     if choice.most > choice.fewest:
         counts = np.arange(choice.fewest, choice.most + 1, dtype=np.uint64)
@@ -132,7 +132,7 @@ def _draw(choice: Choice, key: bytes, path: str) -> Sequence[int]:
 
 
 def _combine(choice: Choice, number: int) -> Sequence[tuple[int, int]]:
-    """The combination of that number, in the order of the options."""
+    """Select the combination with this number, in the order of the options."""
     count = choice.fewest
     while number >= choice.ways[0][count]:
         number -= choice.ways[0][count]

@@ -1,6 +1,6 @@
-"""A template as a tree: its pieces, and how many texts they can be.
+"""The syntax tree of a template: its pieces, and the number of prompts that they give.
 
-A template is read into it once, with the lines of the wildcards that it names.
+A template is parsed once, with the lines of the wildcards that it names.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ class TemplateMistake(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text that stays as it is."""
+    """Literal text."""
 
     text: str
 
@@ -39,16 +39,16 @@ class ColumnReference:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """`${name}`: the text that was assigned to a variable before."""
+    """`${name}`: the value that was assigned to a variable before."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class VariableAssignment:
-    """`${name=!value}`: chooses the value once for the whole prompt, and leaves no text.
+    """`${name=!value}`: chooses a variable's value once for the whole prompt, and renders nothing.
 
-    `label` tells it from other pieces of its name beside it, as that of a choice does.
+    `label` distinguishes it from sibling pieces of the same name, as in `Choice`.
     """
 
     name: str
@@ -57,13 +57,13 @@ class VariableAssignment:
 
     @property
     def count(self) -> int:
-        """The values that it can be."""
+        """The number of its values."""
         return count_texts(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a choice. `source` is as it was written, without its weight."""
+    """One option of a choice. `source` is its source text without the weight."""
 
     source: str
     weight: Fraction
@@ -72,13 +72,13 @@ class Option:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a choice, or the lines of a wildcard: none twice, none of weight 0."""
+    """The options of a choice, or the lines of a wildcard, distinct and of weights above 0."""
 
     items: tuple[Option, ...]
 
     @cached_property
     def hashes(self) -> Hashes:
-        """Hashes by which options are chosen."""
+        """The hashes by which options are drawn."""
         return hash_texts([option.source for option in self.items])
 
     @cached_property
@@ -88,13 +88,13 @@ class Options:
 
     @cached_property
     def totals(self) -> Sequence[int]:
-        """For each option, the texts that it and those before it can be."""
+        """The cumulative numbers of prompts of the options."""
         return [*accumulate(count_texts(option.body) for option in self.items)]
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The number of options of a choice, and their separator. Without `most`, up to all of them."""
+    """The number of options of a choice, and their separator. If `most` is None, up to all."""
 
     fewest: int
     most: int | None
@@ -108,7 +108,7 @@ ONE_OPTION = Numbers(1, 1, SEPARATOR)
 class Choice:
     """`{a|b}` or `__name__`: from `fewest` to `most` of the options, joined.
 
-    They are drawn, or each combination comes in turn. `name` is that of the wildcard, or `{}`.
+    Options are drawn, or each combination is used in turn. `name` is the wildcard's name, or `{}`.
     """
 
     name: str
@@ -121,12 +121,12 @@ class Choice:
 
     @property
     def is_single(self) -> bool:
-        """Return whether it is always one option."""
+        """Return whether it always has exactly one option."""
         return self.fewest == self.most == 1
 
     @cached_property
     def count(self) -> int:
-        """The texts that it can be; one if it is random."""
+        """The number of its values; 1 if it is drawn."""
         if self.is_drawn:
             return 1
         if self.is_single:
@@ -135,7 +135,7 @@ class Choice:
 
     @cached_property
     def ways(self) -> Sequence[Sequence[int]]:
-        """In how many ways 0, 1, 2... options are texts: of all, of all but the first..."""
+        """The number of values of `n` options from index `i` on, as `ways[i][n]`."""
         row = [1] + [0] * self.most
         rows = [row]
         for option in reversed(self.options.items):
@@ -153,7 +153,7 @@ Template: TypeAlias = tuple[Piece, ...]
 
 
 def make_options(options: Iterable[Option]) -> Options:
-    """The options, equal ones with the sum of their weights. Raises TemplateMistake on none."""
+    """Merge equal options and their weights. Raises TemplateMistake if there are none."""
     unique: dict[str, Option] = {}
     for option in options:
         earlier = unique.get(option.source)
@@ -167,7 +167,7 @@ def make_options(options: Iterable[Option]) -> Options:
 
 
 def make_choice(name: str, options: Options, numbers: Numbers, is_drawn: bool) -> Choice:
-    """A choice among these options. Raises TemplateMistake if it is not within bounds."""
+    """Build a choice among these options. Raises TemplateMistake if it exceeds the limits."""
     available = len(options.items)
     most = available if numbers.most is None else min(numbers.most, available)
     if most > MAX_PICKED:
@@ -177,6 +177,6 @@ def make_choice(name: str, options: Options, numbers: Numbers, is_drawn: bool) -
 
 
 def count_texts(template: Template) -> int:
-    """The number of texts of a template, without random choices."""
+    """Count the prompts of a template, up to `MAX_COUNT`. Drawn choices count as one."""
     counts = [piece.count for piece in template if isinstance(piece, VariableAssignment | Choice)]
     return min(prod(counts), MAX_COUNT)

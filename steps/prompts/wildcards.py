@@ -25,10 +25,10 @@ SUFFIX = ".txt"
 
 
 class WildcardFiles:
-    """The wildcard files of a folder, listed at once and read as templates name them."""
+    """The wildcard files of a folder, listed at creation and read on first use."""
 
     def __init__(self, folder: str | None) -> None:
-        """Without a folder, there are none. Raises BadInput, TryAgain."""
+        """List the folder's files; none if it is None. Raises BadInput, TryAgain."""
         self._folder = folder
         self._names = [] if folder is None else _list_names(folder)
         self._options: dict[tuple[str, Mode], Options] = {}
@@ -37,15 +37,15 @@ class WildcardFiles:
 
     @property
     def digest(self) -> str:
-        """A hash of the files that were read, whatever folder they are in."""
+        """A hash of the files that were read, independent of their folder."""
         contents = sorted(self._contents.items())
         digests = [(name, hashlib.sha256(content).hexdigest()) for name, content in contents]
         return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
     def read_options(self, wildcard: str, mode: Mode, depth: int) -> Options:
-        """The lines of the files of that name, in which `*` stands for any characters.
+        """Read the lines of the files that match a wildcard, in which `*` matches any characters.
 
-        Raises TemplateMistake if there are none, BadInput if one is wrong, TryAgain.
+        Raises TemplateMistake if there are none, BadInput if a line is wrong, TryAgain.
         """
         key = (wildcard, mode)
         if key in self._options:
@@ -98,7 +98,7 @@ class WildcardFiles:
 
 
 def _list_names(folder: str) -> list[str]:
-    """The names of the wildcards that have files below the folder, sorted."""
+    """List the sorted names of the wildcards that have files below the folder."""
     if folder.startswith(("http://", "https://")):
         raise BadInput(f"{folder}: folders cannot be listed over HTTP. Use a path or a bucket.")
     filesystem, root = open_filesystem(resolve_path(folder))

@@ -1,8 +1,8 @@
-"""A loaded language model that rewrites prompts in batches. Nothing of a model's own code runs.
+"""A loaded language model that rewrites prompts in batches, without remote code.
 
-Each batch has a seed of its own, which follows from its prompts, so that what is drawn does not
-depend on the parts before. Without drawing, the size of batches changes texts only where two
-tokens are equally likely but for rounding: padding is masked.
+Each batch is seeded by its prompts, so that sampled prompts do not depend on previous batches.
+Without sampling, the batch size changes results only if two tokens are equally likely up to
+rounding, since padding is masked.
 """
 
 import copy
@@ -34,7 +34,7 @@ MODEL_SETTING = "rewrite.model"
 CAUSAL_CLASSES = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
 SEQUENCE_CLASSES = {*modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()}
 BATCH_PROMPTS = 16
-MAX_NEW_TOKENS = 128  # and at most half of the positions that a model has
+MAX_NEW_TOKENS = 128  # and at most half of the model's positions
 UNREAD = RewrittenText("", "unread")
 
 
@@ -43,8 +43,8 @@ def load_language_model(
 ) -> "LanguageModel":
     """Load the model in a folder onto the job's device.
 
-    Raises BadInput if it writes no text or does not load without code of its own, TryAgain if the
-    device or its memory fails.
+    Raises BadInput if it is not a text generation model or needs remote code, TryAgain if the
+    device fails or lacks memory.
     """
     device = choose_device(device_name)
     reference = settings.model
@@ -71,10 +71,10 @@ def load_language_model(
 
 
 class LanguageModel:
-    """A model with its tokenizer and the job's settings."""
+    """A loaded model with its tokenizer and the job's settings."""
 
     def __init__(self, model: Untyped, tokenizer: Untyped, settings: RewriteSettings) -> None:
-        """Prepare to generate."""
+        """Prepare the generation settings and the limits of the model."""
         self._model = model
         self._tokenizer = tokenizer
         self._settings = settings
@@ -87,7 +87,7 @@ class LanguageModel:
         config = model.config.get_text_config(decoder=True)
         positions = getattr(config, "max_position_embeddings", None) or 2**31
         self._new_tokens = min(MAX_NEW_TOKENS, positions // 2)
-        # Beyond the last position, models fail or write nonsense.
+        # Beyond the last position, models fail or generate nonsense.
         self._most_read = positions if self._is_sequence else positions - self._new_tokens
         self._generation = self._make_generation_config()
         embeddings = model.get_input_embeddings()
@@ -120,14 +120,14 @@ class LanguageModel:
         except _OutOfMemory:
             if len(texts) == 1:
                 raise
-        free_memory()  # here, where the traceback with its tensors is gone
+        free_memory()  # here, since the traceback with its tensors is gone
         half = len(texts) // 2
         first = self._rewrite_batch(texts[:half])
         rest = self._rewrite_batch(texts[half:])
         return [*first, *rest]
 
     def _instruct(self, prompt: str) -> str:
-        """The text that the model reads, formatted by its chat template if it has one."""
+        """Build the model's input for a prompt, with its chat template if it has one."""
         text = self._settings.instruct(prompt)
         if self._is_sequence or not self._tokenizer.chat_template:
             return text
@@ -142,9 +142,9 @@ class LanguageModel:
         return self._tokenizer([*texts], **options)
 
     def _can_read(self, tokens: Sequence[int]) -> bool:
-        """Return whether the model can read these, so that one prompt fails no others.
+        """Return whether the model can read these tokens, so that one prompt fails no others.
 
-        A tokenizer may have tokens that the model has not, such as one added for padding.
+        A tokenizer may have tokens that the model lacks, such as one added for padding.
         """
         count = len(tokens)
         return 0 < count <= self._most_read and max(tokens) < self._known_tokens
@@ -166,7 +166,7 @@ class LanguageModel:
         return [self._decode(before, tokens) for before, tokens in pairs]
 
     def _decode(self, before: list[int], tokens: list[int]) -> RewrittenText:
-        """The text of the tokens up to the first that ends one, which follow those `before`."""
+        """Decode the tokens that follow `before`, up to the first end token."""
         ends = self._generation.eos_token_id
         end_tokens = {*ends} if isinstance(ends, list) else {ends}
         written = []
@@ -176,12 +176,12 @@ class LanguageModel:
                 end = "whole"
                 break
             written.append(token)
-        # Alone, a text would lack the blank that separates it from the one before.
+        # Decoded alone, it would lack the space after the text before.
         start = self._tokenizer.decode(before, skip_special_tokens=True)
         text = self._tokenizer.decode([*before, *written], skip_special_tokens=True)
         if not text.startswith(start):
             start, text = "", self._tokenizer.decode(written, skip_special_tokens=True)
-        # Tokenizers that are written in Python may give halves of surrogate pairs.
+        # Tokenizers written in Python may return halves of surrogate pairs.
         encoded = text[len(start) :].replace("\0", "").encode(errors="replace")
         return RewrittenText(encoded.decode(), end)
 
@@ -193,7 +193,7 @@ class LanguageModel:
         return int.from_bytes(seed_bytes)
 
     def _make_generation_config(self) -> Untyped:
-        """The model's own, but for what the job says."""
+        """Copy the model's generation config, with the job's settings."""
         settings = self._settings
         generation = copy.deepcopy(self._model.generation_config)
         generation.max_length = None
@@ -212,12 +212,12 @@ class LanguageModel:
 
 
 class _OutOfMemory(TryAgain):
-    """A batch did not fit, and a smaller one may."""
+    """A batch did not fit in memory, but a smaller one may."""
 
 
 @contextmanager
 def _translate_errors(settings: RewriteSettings) -> Iterator[None]:
-    """Turn what transformers and torch raise inside into a sentence."""
+    """Convert errors of transformers and torch in the block to KilnError."""
     name = settings.model.id
     try:
         yield

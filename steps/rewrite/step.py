@@ -1,6 +1,6 @@
-"""The rewrite step: each distinct prompt of a job goes through a language model, once.
+"""The rewrite step: a language model rewrites each distinct prompt of a job once.
 
-What is committed under the output stays, so that a step that was killed resumes at the next part.
+Parts are committed under the output, so a step that was killed resumes at the next part.
 """
 
 from collections.abc import Iterator
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from imagekiln.steps.rewrite.language_model import LanguageModel
 
 MODEL_SETTING = "rewrite.model"
-PART_PROMPTS = 256  # of which each is rewritten again after a kill
+PART_PROMPTS = 256  # rewritten again after a kill
 LIBRARIES = ("torch", "transformers")
-# As transformers names them: of weights, no others, which may be those of other frameworks.
+# The files that transformers reads beside weights, without weights of other frameworks.
 SMALL_FILES = (
     *("*.json", "*.jinja", "merges.txt", "vocab.txt"),
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
@@ -51,7 +51,7 @@ WEIGHTS = "model*.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """The place of the texts, the job's distinct prompts, and the number rewritten now."""
+    """The location of the rewritten prompts, their number, and the number that are new."""
 
     uri: str
     prompts: int
@@ -59,11 +59,10 @@ class RewriteResult:
 
 
 def rewrite(job: Job, progress: Progress | None = None) -> RewriteResult:
-    """Rewrite the job's prompts that are not rewritten yet, for `plan` wherever it runs.
+    """Rewrite the job's prompts that are not rewritten yet, for a later `plan` on any machine.
 
-    For a run that is planned already, nothing is read or rewritten. Raises BadInput if job,
-    prompts or model must be corrected, TryAgain if the hub, storage or the device failed; then
-    it resumes.
+    Does nothing if the run is already planned. Raises BadInput if job, prompts or model must be
+    corrected, TryAgain if the hub, storage or the device failed. The next call resumes.
     """
     job = job.without_cluster()
     settings = require_rewrite(job)
@@ -80,9 +79,9 @@ def rewrite(job: Job, progress: Progress | None = None) -> RewriteResult:
 
 
 def fetch_language_model(job: Job) -> str:
-    """Download the job's language model into this machine's cache; a sentence on where it is.
+    """Download the job's language model into the local cache; return a message with its folder.
 
-    Raises BadInput if there is none, or one that writes no text, Missing, TryAgain.
+    Raises BadInput if the job has none or it is not a text generation model, Missing, TryAgain.
     """
     settings = require_rewrite(job)
     rewriting = open_rewriting(job, settings)
@@ -92,14 +91,14 @@ def fetch_language_model(job: Job) -> str:
 
 
 def require_rewrite(job: Job) -> RewriteSettings:
-    """The job's settings for rewriting. Raises BadInput if it has none."""
+    """Return the job's settings for rewriting. Raises BadInput if it has none."""
     if job.rewrite is None:
         raise BadInput("the job has no `rewrite`. Add it, or plan the job as it is.")
     return job.rewrite
 
 
 def prompt_rewriter(progress: Progress | None = None) -> PromptRewriter:
-    """A function that rewrites the prompts of a job here, for `make_plan`."""
+    """Build a function that rewrites the prompts of a job in this process, for `make_plan`."""
     notes = progress or NoProgress()  # its bar counts images, not prompts
 
     def rewrite_prompts(job: Job, prompts: set[str]) -> None:
@@ -109,7 +108,7 @@ def prompt_rewriter(progress: Progress | None = None) -> PromptRewriter:
 
 
 def _rewrite_prompts(notes: Progress, counter: Progress, job: Job, prompts: set[str]) -> int:
-    """Commit the parts that have one of these prompts; the number of their prompts."""
+    """Rewrite and commit the parts with any of these prompts; return their number of prompts."""
     settings = require_rewrite(job)
     rewriting = open_rewriting(job, settings)
     listed = [*rewriting.divide(prompts)]
@@ -122,7 +121,7 @@ def _rewrite_prompts(notes: Progress, counter: Progress, job: Job, prompts: set[
     model = _resolve_model(settings, rewriting)
     _say(notes, f"Loading {settings.model.id} ...")
     with _open_model(job, settings, model) as language_model:
-        # Frozen once it is loaded, so that one which cannot rewrite anything is not.
+        # Frozen only after loading, so that a model that does not load is not frozen.
         check_store = job.unconditional_writes == "refuse"
         rewriting.freeze_model(model, check_store=check_store)
         rewriting.append_lists(prompts)
@@ -132,7 +131,7 @@ def _rewrite_prompts(notes: Progress, counter: Progress, job: Job, prompts: set[
         _say(notes, f"Rewriting {pluralize(total, 'prompt')} ...")
         counter.start(total)
         for part in missing:
-            if not rewriting.has_part(part):  # another process may be at work on them
+            if not rewriting.has_part(part):  # another process may have committed it
                 texts = language_model.rewrite(part.prompts)
                 rewriting.commit_part(part, texts)
             counter.add_committed(len(part.prompts))
@@ -144,7 +143,7 @@ def _say(progress: Progress, sentence: str) -> None:
 
 
 def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenModel:
-    """The model of all texts: that of the first who rewrote any, which has to be here unchanged."""
+    """Return the frozen model, whose files must be unchanged, or one to freeze."""
     frozen = rewriting.read_model()
     reference = settings.model
     revision = reference.revision
@@ -166,15 +165,15 @@ def _resolve_model(settings: RewriteSettings, rewriting: Rewriting) -> FrozenMod
 
 
 def _pin(settings: RewriteSettings, model: FrozenModel) -> LanguageModelSettings:
-    """The settings of the model with its commit."""
+    """Copy the model's settings with its commit."""
     update = {"revision": model.revision}
     return settings.model.model_copy(update=update)
 
 
 def _locate_model(reference: LanguageModelSettings, *patterns: str) -> Path:
-    """The folder of a model of transformers with these files, downloaded if need be.
+    """Return the folder of a transformers model with these files, downloaded if need be.
 
-    They may name code of its own, which transformers does not run unless it is told to trust it.
+    They may name remote code, which transformers does not run unless told to trust it.
     """
     folder = locate_files(MODEL_SETTING, reference, [*patterns])
     if not (folder / CONFIG_FILE).is_file():
@@ -190,8 +189,8 @@ def _locate_model(reference: LanguageModelSettings, *patterns: str) -> Path:
 def _open_model(
     job: Job, settings: RewriteSettings, model: FrozenModel
 ) -> "Iterator[LanguageModel]":
-    """The loaded model. Its memory is free after the block."""
-    # Imported only where texts are written: torch takes seconds to import.
+    """Load the model for the block, and free its memory afterwards."""
+    # Imported only here, since torch takes seconds to import.
     from imagekiln.steps.generate.diffusion.device import free_memory
     from imagekiln.steps.rewrite.language_model import load_language_model
 

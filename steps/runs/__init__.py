@@ -1,6 +1,5 @@
-"""A run as it is stored: keys, schemas, plan, shards, parts, commits, attempts.
+"""The stored form of a run: keys, schemas, plan, shards, parts, commits and attempts.
 
-Others mostly take `plan.Plan` and `load_plan`, `shard.read_shard`, the vocabulary of one
-image in `image`, and the names of objects in `keys`. Imports `models`, `imaging` and what these
-stand on.
+Other packages mostly use `plan.Plan` and `load_plan`, `shard.read_shard`, the image types in
+`image` and the object names in `keys`. Imports `models`, `imaging` and their dependencies.
 """

@@ -1,8 +1,8 @@
-"""Attempts: one object for each process that works on a run, which that process alone rewrites.
+"""Attempts: one object for each process that works on a run, rewritten only by that process.
 
-It is there before anything is drawn, written again about once a minute, and says at the end how the
-attempt ended. What a run has spent, which shards are late, and the times of its report are sums
-over attempts. The terms of a run say what its devices cost and what it may spend.
+The object is created before the first image is generated and rewritten about once a minute. Its
+last version says how the attempt ended. A run's cost, its late shards and the times in its report
+are computed from its attempts. The terms of a run hold device prices and the budget.
 """
 
 import time
@@ -26,18 +26,18 @@ from imagekiln.steps.storage.store import Store
 
 K = TypeVar("K")
 WRITE_SECONDS = 60.0  # between two writes of one attempt
-# Of a sum in an entry. Rounding may leave a little less than nothing.
+# Rounding error of a sum in an entry, which may leave a little less than zero.
 Amount = Annotated[float, Field(ge=-1, le=1e18)]
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Device-seconds and money that attempts have spent.
+    """Device-seconds and cost recorded by attempts.
 
-    An attempt is one process, or one pod, at one shard or several. `useful` are the seconds of all
-    that led to committed parts: those of an attempt that was cut off count up to its last part.
-    Of these, `loading` passed before the first image could be drawn. `cost` is that of `priced`
-    seconds. `ended` counts the attempts that said how they ended.
+    An attempt is one process, or one pod, that works on one or more shards. `useful` counts the
+    seconds that led to committed parts, for an interrupted attempt up to its last part. It includes
+    `loading`, the seconds before the first image could be generated. `cost` covers the `priced`
+    seconds. `ended` counts the attempts that recorded how they ended.
     """
 
     seconds: Amount = 0.0
@@ -49,17 +49,17 @@ class Spent:
     ended: Count = 0
 
     def __add__(self, other: "Spent") -> "Spent":
-        """Add both."""
+        """Add two amounts."""
         return Spent(*map(add, astuple(self), astuple(other)))
 
     @property
     def gpu_hours(self) -> float:
-        """The device-seconds in hours."""
+        """Device-seconds in hours."""
         return self.seconds / 3600
 
     @property
     def complete_cost(self) -> float | None:
-        """The cost; None if some of the time has no price."""
+        """Cost of all device time; None if some of it has no price."""
         unpriced = self.seconds - self.priced
         rounding = 1e-6 * max(1.0, self.seconds)
         if unpriced < rounding:
@@ -67,7 +67,7 @@ class Spent:
         return None
 
     def highest_cost(self, highest_price: float | None) -> float:
-        """The cost, if the time without a price was on the most expensive GPU."""
+        """Return the cost if all unpriced time was on the most expensive GPU."""
         unpriced_hours = (self.seconds - self.priced) / 3600
         return self.cost + unpriced_hours * (highest_price or 0.0)
 
@@ -78,10 +78,10 @@ AttemptEnd = Literal["complete", "stopped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One process at shards of the run or of a retry: what it spent, and statistics by shard.
+    """One process at shards of a run or of a retry: its cost, and statistics by shard.
 
-    `done` are the shards of which nothing is missing any more. `end` is None while it runs, and for
-    ever if it was killed. `at` is the time of writing, in seconds since 1970.
+    `done` lists the shards with no part missing. `end` is None while the process runs, and stays
+    None if it was killed. `at` is the time of writing, in seconds since 1970.
     """
 
     spent: Spent
@@ -94,9 +94,9 @@ class Attempt:
 
     @property
     def charged(self) -> Spent:
-        """The most that it has spent: a killed one may have run until it was to be written again.
+        """Return an upper bound: a killed attempt may have run until its next write was due.
 
-        So an attempt that is killed again and again before it writes is not free.
+        An attempt that is killed repeatedly before it writes is therefore charged as well.
         """
         if self.end is not None:
             return self.spent
@@ -108,10 +108,10 @@ ATTEMPT_TYPE_ADAPTER: TypeAdapter[Attempt] = TypeAdapter(Attempt)
 
 
 class AttemptFile:
-    """The object of the attempt that this process makes, at a shard of a plan."""
+    """Writer of this process's attempt at a shard of a plan."""
 
     def __init__(self, store: Store, plan: Plan, shard: int, devices: int = 1) -> None:
-        """Name the object of a process with so many devices; nothing is written yet."""
+        """Name the attempt of a process with this number of devices, without writing it."""
         self.key = attempt_key(shard, uuid.uuid4().hex, plan.retry)
         self._store = store
         self._retry = plan.retry
@@ -120,15 +120,15 @@ class AttemptFile:
         self._done: list[int] = []
 
     def note_done(self, shard: int) -> None:
-        """Remember that nothing of a shard is missing any more."""
+        """Record that no part of a shard is missing."""
         self._done.append(shard)
 
     def add_stats(self, stats: ShardStats) -> None:
-        """Add the statistics of parts that were made, to those of the same shard."""
+        """Add the statistics of new parts to the statistics of their shard."""
         _add_stats(self._stats, stats.shard, stats)
 
     def write(self, spent: Spent, end: AttemptEnd | None = None) -> None:
-        """Write the attempt in place of what was written before. Raises TryAgain."""
+        """Write the attempt, replacing its earlier version. Raises TryAgain."""
         attempt = Attempt(
             spent,
             time.time(),
@@ -143,17 +143,17 @@ class AttemptFile:
 
 
 class AttemptReader:
-    """The attempts at a run. Those that have ended are read once."""
+    """Reader of a run's attempts, which reads each attempt that has ended only once."""
 
     def __init__(self, store: Store) -> None:
-        """Read nothing yet."""
+        """Take the store of a run, without reading it."""
         self._store = store
         self._ended: dict[str, Attempt] = {}
 
     def read(self, keys: Iterable[str] | None = None) -> dict[str, Attempt]:
-        """All attempts by key, or these; without damaged ones, of which only figures are lost.
+        """Read these attempts, or all, by key.
 
-        Raises TryAgain.
+        Damaged ones, which lose only statistics, are skipped. Raises TryAgain.
         """
         keys = list(list_attempts(self._store) if keys is None else keys)
         read = map_ordered(lambda index: self._read(keys[index]), len(keys))
@@ -178,7 +178,7 @@ class AttemptReader:
 
 
 def list_attempts(store: Store) -> dict[str, tuple[int, int]]:
-    """The keys of all attempts, with the retry and the first shard of each. Raises TryAgain."""
+    """List the keys of all attempts, each with its retry and first shard. Raises TryAgain."""
     attempts = {}
     for entry in store.list_folder(ATTEMPTS_FOLDER):
         match = ATTEMPT_KEY_PATTERN.fullmatch(entry.key)
@@ -188,7 +188,7 @@ def list_attempts(store: Store) -> dict[str, tuple[int, int]]:
 
 
 def read_begun(store: Store, plan: Plan, shards: Set[int]) -> dict[int, bool]:
-    """For each of these shards of a plan that an attempt has begun, whether nothing is missing."""
+    """Map these shards, if an attempt has begun them, to whether they are complete."""
     begun = {
         key: shard
         for key, (retry, shard) in list_attempts(store).items()
@@ -200,22 +200,22 @@ def read_begun(store: Store, plan: Plan, shards: Set[int]) -> dict[int, bool]:
 
 
 def read_attempts(store: Store) -> list[Attempt]:
-    """All attempts at the run in `store`. Raises TryAgain."""
+    """Read all attempts at the run in `store`. Raises TryAgain."""
     return list(AttemptReader(store).read().values())
 
 
 def sum_spent(attempts: Iterable[Attempt]) -> Spent:
-    """Add up what attempts have recorded."""
+    """Add up the recorded cost of attempts."""
     return sum((attempt.spent for attempt in attempts), NOTHING)
 
 
 def sum_charged(attempts: Iterable[Attempt]) -> Spent:
-    """The most that attempts have spent, by which a budget is compared."""
+    """Add up the upper bounds of attempts, which are compared with the budget."""
     return sum((attempt.charged for attempt in attempts), NOTHING)
 
 
 def merge_stats(attempts: Sequence[Attempt]) -> list[ShardStats]:
-    """The statistics of each shard over all attempts, those of the run before those of retries."""
+    """Merge the statistics of each shard, the run's attempts before those of its retries."""
     merged: dict[tuple[int, int], ShardStats] = {}
     in_order = sorted(attempts, key=lambda attempt: attempt.at)
     for attempt in in_order:
@@ -232,11 +232,11 @@ def _add_stats(merged: dict[K, ShardStats], key: K, stats: ShardStats) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The prices and the budget of a run, and the share of its images that may fail.
+    """Prices and budget of a run, and the accepted share of failed images.
 
-    They are those of the latest submission, or prices given to `aggregate` after it. A commit has
-    them and not the plan, so that a price can be corrected, and a budget or the accepted share of
-    failures raised. Without that share, it is the one in the plan.
+    They come from the latest submission, or from prices given to `aggregate` after it. They are
+    stored in commits, not in the plan, so that prices, the budget and the accepted share can
+    change. If the share is not set, the plan's applies.
     """
 
     price_per_hour: PricePerHour | None = None
@@ -244,7 +244,7 @@ class Terms:
     failed_share: float | None = None
 
     def find_excess(self, spent: Spent) -> str | None:
-        """A clause about a spent budget; None if some of it is left."""
+        """Describe a spent budget; None if some of it is left."""
         highest = find_highest_price(self.price_per_hour)
         cost = spent.highest_cost(None if highest is None else highest.per_hour)
         return self.find_estimated_excess(spent.gpu_hours, cost)
@@ -262,12 +262,12 @@ class Terms:
 
 
 def terms_of(job: Job) -> Terms:
-    """The terms of a job."""
+    """Return the terms of a job."""
     return Terms(job.price_per_hour, job.budget, job.limits.failed_share)
 
 
 def budget_error(uri: str, excess: str) -> BudgetSpent:
-    """The error for a run without budget left."""
+    """Build the error for a run without budget left."""
     return BudgetSpent(
         f"{uri}: the budget is spent: {excess}. Everything committed is kept. To resume, raise "
         "`budget` in the job, or by --set, and run or submit it again."

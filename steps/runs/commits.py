@@ -1,11 +1,11 @@
-"""The commits of a run: objects that are created once, under consecutive numbers.
+"""Commits of a run: objects that are created once, under consecutive numbers.
 
-The highest commit is the run. Readers take it and the metadata that it names, which never changes.
-Whoever has something to add writes objects under new names first, and then creates the next commit.
-Whoever loses that number starts over from the commit that won it.
+The highest commit is the state of the run. Readers take it and the immutable metadata that it
+names. A writer first writes objects under new names, and then creates the next commit. If another
+writer takes that number, it starts over from the new commit.
 
-Metadata has its digest in its name, so two writers share an object only if the bytes are equal.
-Images are written only under names that the plan or a commit has announced.
+The name of a metadata object contains its digest, so two writers share an object only if the bytes
+are equal. Images are written only under names that the plan or a commit has announced.
 """
 
 import hashlib
@@ -34,10 +34,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A retry, by the number of the commit that announced it.
+    """A retry, identified by the number of the commit that announced it.
 
-    `source_shards` has, for each of its shards, the first and the last shard of the run that images
-    come from. `is_counted` says that the manifest has all of its parts.
+    `source_shards` holds, for each of its shards, the first and the last shard of the run whose
+    images it retries. `is_counted` is true if all of its parts are in the manifest.
     """
 
     number: Count
@@ -50,9 +50,10 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Takedown:
-    """Images that are about to be forgotten, by the number of the commit that announced it.
+    """Images about to be forgotten, identified by the number of the commit that announced it.
 
-    `ids` is a table of all ids that are forgotten then, `parts` are the parts that hold some.
+    `ids` names a table of all ids forgotten from then on. `parts` are the parts that contain such
+    images.
     """
 
     number: Count
@@ -62,13 +63,13 @@ class Takedown:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The state of a run.
+    """State of a run.
 
-    `manifests` are the keys of the manifests by shard, none before the run is first aggregated.
-    `forgotten` is a table of the ids that were taken down. `buried` names hold no images any more,
-    and never will. `is_complete` says that no part is left to make, of the job or of a retry,
-    `is_finished` that the run is as its job asks. `summary` has the counts and times, `rate` what
-    later runs are estimated by.
+    `manifests` lists the manifest keys in shard order. It is empty before the first aggregation.
+    `forgotten` names a table of the ids that were taken down. `buried` lists names that hold no
+    images and are never written again. `is_complete` is true if the job and its retries have no
+    missing part, `is_finished` if the run has all that its job requires. `summary` has the counts
+    and times, `rate` the speed for estimates of later runs.
     """
 
     schema_version: int
@@ -91,19 +92,19 @@ NO_COMMIT = Commit(PLAN_SCHEMA_VERSION, "aggregate", 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The highest commit of a run and its number, which is -1 before there is any."""
+    """The highest commit of a run and its number, -1 if there is no commit."""
 
     number: int = -1
     commit: Commit = NO_COMMIT
 
     @property
     def is_removed(self) -> bool:
-        """Tell if the run was removed."""
+        """True if the run was removed."""
         return self.commit.kind == "removed"
 
     @property
     def uncounted_retry(self) -> Retry | None:
-        """The retry whose parts are still to be made or counted, if there is one."""
+        """The retry whose parts are not made or counted yet; None if there is none."""
         return next((retry for retry in self.commit.retries if not retry.is_counted), None)
 
 
@@ -111,7 +112,7 @@ COMMIT_TYPE_ADAPTER: TypeAdapter[Commit] = TypeAdapter(Commit)
 
 
 def read_head(store: Store) -> Head:
-    """The highest commit of the run in `store`. Raises BadInput on damage, TryAgain."""
+    """Read the highest commit of the run in `store`. Raises BadInput on damage, TryAgain."""
     number = count_entries(store, commit_key) - 1
     if number < 0:
         return Head()
@@ -119,7 +120,7 @@ def read_head(store: Store) -> Head:
 
 
 def read_present_head(store: Store) -> Head:
-    """The highest commit of a run that was not removed. Raises BadInput, TryAgain."""
+    """Read the highest commit of a run that was not removed. Raises BadInput, TryAgain."""
     head = read_head(store)
     if head.is_removed:
         raise BadInput(
@@ -129,7 +130,7 @@ def read_present_head(store: Store) -> Head:
 
 
 def read_commit(store: Store, number: int) -> Commit:
-    """The commit of this number. Raises Missing, or BadInput if it is damaged."""
+    """Read the commit of this number. Raises Missing, or BadInput if it is damaged."""
     key = commit_key(number)
     where = store.uri_of(key)
     commit = parse_json(COMMIT_TYPE_ADAPTER, store.read(key), where, "commit")
@@ -139,12 +140,15 @@ def read_commit(store: Store, number: int) -> Commit:
 
 
 def is_highest(store: Store, head: Head) -> bool:
-    """Tell if there is no higher commit than this one."""
+    """Return whether there is no higher commit."""
     return not store.exists(commit_key(head.number + 1))
 
 
 def create_commit(store: Store, head: Head, commit: Commit) -> Head | None:
-    """Create the commit after `head`; None if another process has the number. Raises TryAgain."""
+    """Create the commit after `head`. Return None if another process has the number.
+
+    Raises TryAgain.
+    """
     commit = replace(commit, at=time.time())
     number = head.number + 1
     content = COMMIT_TYPE_ADAPTER.dump_json(commit) + b"\n"
@@ -155,10 +159,10 @@ def create_commit(store: Store, head: Head, commit: Commit) -> Head | None:
 
 
 def commit_next(store: Store, attempt: Callable[[Head], T | None]) -> T:
-    """Call `attempt` with the highest commit until it returns something.
+    """Call `attempt` with the highest commit until it returns a value.
 
-    None asks for another look at the highest commit, which is no longer the one that was passed.
-    Raises TryAgain if that happens again and again, BadInput if the run was removed.
+    `attempt` returns None if the commit passed to it is no longer the highest. Raises TryAgain
+    after too many attempts, BadInput if the run was removed.
     """
     for _ in range(MAX_TRIES):
         head = read_present_head(store)
@@ -167,19 +171,19 @@ def commit_next(store: Store, attempt: Callable[[Head], T | None]) -> T:
         except BadInput:
             if is_highest(store, head):
                 raise
-            continue  # it is no damage: what the commit names was buried, or removed, meanwhile
+            continue  # not damage: the objects of this commit were buried or removed meanwhile
         if result is not None:
             return result
     raise TryAgain(f"{store.uri}: other processes keep changing this run. Run the command again.")
 
 
 def digest_of(content: bytes) -> str:
-    """The digest of an object, which is a part of its name."""
+    """Return the digest of an object, which is part of its name."""
     return hashlib.sha256(content).hexdigest()
 
 
 def plan_of_retry(plan: Plan, retry: Retry) -> Plan:
-    """The plan of a run as that of one of its retries."""
+    """Return the plan of one of the run's retries."""
     return replace(
         plan,
         created_at=retry.created_at,
@@ -199,8 +203,8 @@ def plan_of_retry(plan: Plan, retry: Retry) -> Plan:
 def count_entries(store: Store, key_of: Callable[[int], str]) -> int:
     """Count objects with consecutive numbers.
 
-    First looks for a free number in growing steps, then for the first one by halves: a few requests
-    however many there are, and none that lists.
+    Finds a free number in growing steps, then the first free one by bisection. This takes a few
+    requests for any number of objects, and no listing.
     """
     low = 0
     step = 1

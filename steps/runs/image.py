@@ -1,4 +1,4 @@
-"""One image, as it is planned, drawn and encoded, and the batches that images are drawn in."""
+"""One image, as planned, generated and encoded, and the batches in which images are generated."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,18 +17,17 @@ ID_COLUMNS = ("image_id", "id", "image_index")
 ImageStatus = Literal["ok", "blank", "filtered", "failed", "outscored", "forgotten"]
 MISSING_STATUS = "missing"  # in the manifest: a planned image that is in no part
 OUTSCORED_STATUS: Final = "outscored"  # another candidate of the prompt is better
-# An image that was taken down: it is neither stored nor made again.
+# An image that was taken down: not stored, and not made again.
 FORGOTTEN_STATUS: Final = "forgotten"
 STATUSES = (*get_args(ImageStatus), MISSING_STATUS)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageParameters:
-    """Everything that decides the pixels of one image, apart from the model. Sizes are in pixels.
+    """All settings that decide the pixels of one image, apart from the model. Sizes are in pixels.
 
-    `guidance` is None if the model reads none, or follows a schedule of its own.
-    `loras` is canonical text such as "style:0.8,detail:0.5". Input images are named by the SHA-256
-    of their files.
+    `guidance` is None if the model takes none, or follows a guidance schedule. `loras` is
+    canonical, such as "style:0.8,detail:0.5". Input images are named by the SHA-256 of their files.
     """
 
     prompt: str
@@ -50,7 +49,7 @@ class ImageParameters:
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """One image to make. `id` is the prompt row's own id, if the input has such a column."""
+    """One image to generate. `id` is the prompt row's own id, if the input has such a column."""
 
     index_in_part: int
     image_id: str
@@ -61,9 +60,9 @@ class ImageRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """Settings that all images of a batch share. Sizes are in pixels.
+    """Settings shared by all images of a batch. Sizes are in pixels.
 
-    `input_images` are the columns of input images that are not null.
+    `input_images` names the input image columns that are not null.
     """
 
     width: int
@@ -79,7 +78,7 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class ScoreValue:
-    """One score of an image; None if there is none, with the reason."""
+    """One score of an image, or the reason why there is none."""
 
     value: float | None
     reason: str | None = None
@@ -87,10 +86,10 @@ class ScoreValue:
 
 @dataclass(frozen=True, slots=True)
 class DrawnImage:
-    """The result of one row: RGB uint8 (height, width, 3), or why there is none.
+    """Generated image of one row: RGB uint8 (height, width, 3), or the error.
 
-    It has its `scores` once they are computed, if the job has any, and `candidate_rank`, from 1
-    on, if it competes with others of its prompt. `captions` are by the names of passes.
+    `scores` is set once they are computed, if the job has any. `candidate_rank` counts from 1 if
+    the image competes with others of its prompt. `captions` maps the names of passes to captions.
     """
 
     index_in_part: int
@@ -104,7 +103,7 @@ class DrawnImage:
 
 @dataclass(frozen=True, slots=True)
 class PassedImages:
-    """The images of some rows after all passes, and the seconds that each pass took, by name."""
+    """Images of some rows after all passes, and the seconds that each pass took, by name."""
 
     images: Sequence[DrawnImage]
     seconds: Mapping[str, float]
@@ -112,7 +111,7 @@ class PassedImages:
 
 @dataclass(frozen=True, slots=True)
 class ImageQuality:
-    """The gates that an image failed, the reasons that the user's checks gave, and its measures."""
+    """Quality measures of an image, the gates it failed, and the reasons of the user's checks."""
 
     failed_gates: tuple[str, ...]
     reason: str | None
@@ -121,9 +120,10 @@ class ImageQuality:
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """One image as it will be stored. Content, hashes and quality are set if the status is ok.
+    """One image ready to be stored. Content, hashes and quality are set if the status is ok.
 
-    `pixels_sha256` is the hash of the pixels before encoding. `suffix` is the file's, with its dot.
+    `pixels_sha256` is the hash of the pixels before encoding. `suffix` is the file suffix, with its
+    dot.
     """
 
     index_in_part: int
@@ -140,7 +140,7 @@ class EncodedImage:
 
 
 def image_rows(table: pa.Table) -> list[ImageRow]:
-    """The image rows in one part's slice of a shard, with the sizes in which images are drawn."""
+    """Convert one part's slice of a shard to image rows, with the sizes at generation."""
     names = [*ID_COLUMNS, *ImageParameters.__slots__]
     if DRAWN_SIZE_COLUMNS[0] in table.column_names:
         drawn = dict(zip(("width", "height"), DRAWN_SIZE_COLUMNS, strict=True))
@@ -160,7 +160,7 @@ def image_rows(table: pa.Table) -> list[ImageRow]:
 
 
 def batch_shape(row: ImageRow) -> BatchShape:
-    """The shape of the batches that a row can be drawn in."""
+    """Return the shape of the batches that can contain a row."""
     parameters = row.parameters
     return BatchShape(
         width=parameters.width,
@@ -178,13 +178,13 @@ def batch_shape(row: ImageRow) -> BatchShape:
 
 
 def group_by_shape(rows: Sequence[ImageRow]) -> Iterator[list[ImageRow]]:
-    """Consecutive rows of one shape: those that can share a batch."""
+    """Group consecutive rows that can share a batch."""
     for _, run in groupby(rows, batch_shape):
         yield list(run)
 
 
 def pad_rows(rows: Sequence[ImageRow], size: int) -> list[ImageRow]:
-    """Rows filled up to a batch of `size` with the last one.
+    """Repeat the last row until the batch has `size` rows.
 
     A batch of another size gives other bytes for the same rows.
     """
@@ -199,7 +199,10 @@ SettingValues: TypeAlias = Mapping[str, object]
 def find_varied_settings(
     images: Iterable[tuple[str, SettingValues]],
 ) -> dict[str, tuple[str, ...]]:
-    """By prompt, the settings that differ among its images. Takes prompts with settings."""
+    """Find the settings that differ among the images of each prompt.
+
+    Takes pairs of prompt and settings.
+    """
     by_prompt: defaultdict[str, list[SettingValues]] = defaultdict(list)
     for prompt, values in images:
         by_prompt[prompt].append(values)
@@ -212,7 +215,7 @@ def find_varied_settings(
 
 
 def describe_setting(name: str, value: object) -> str:
-    """A setting with its value, such as `guidance 2.5`."""
+    """Format a setting with its value, such as `guidance 2.5`."""
     if value is None or value == "":
         return f"no {name}"
     if isinstance(value, float):

@@ -1,7 +1,7 @@
-"""The manifest: a row for each planned image of a shard, with what became of it.
+"""The manifest: a row for each planned image of a shard, with its result.
 
-The status of an image that was taken down is `forgotten`: no reader gets it, and no retry makes it
-again. Their ids are in a table that a commit names.
+An image that was taken down has the status `forgotten`. Readers skip it and retries do not make it
+again. A commit names the table of these ids.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from imagekiln.steps.storage.store import Store
 
 ID_SCHEMA = pa.schema([pa.field("image_id", pa.string())])
 NO_IDS = pa.array([], pa.string())
-# `part` still says which part has the row.
+# `part` still names the part that has the row.
 EMPTIED_COLUMNS = tuple(
     field.name
     for field in (*OUTCOME_SCHEMA, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA)
@@ -38,7 +38,7 @@ EMPTIED_COLUMNS = tuple(
 
 
 def find_manifest(store: Store, commit: Commit, number: int) -> str:
-    """The key of the manifest of a shard. Raises Incomplete if the run was never aggregated."""
+    """Return the key of a shard's manifest. Raises Incomplete if the run was never aggregated."""
     if number < len(commit.manifests):
         return commit.manifests[number]
     raise Incomplete(
@@ -50,7 +50,7 @@ def find_manifest(store: Store, commit: Commit, number: int) -> str:
 def read_manifest(
     store: Store, key: str, images: int, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """The manifest of a shard with so many images, or these columns of it, in this order.
+    """Read the manifest of a shard with this number of images, or these columns in this order.
 
     Raises Missing, or BadInput if it is damaged.
     """
@@ -69,7 +69,7 @@ def write_manifest(
 ) -> str:
     """Write the manifest of a shard for the next commit, and return its key. Raises TryAgain.
 
-    One of those that are `counted` is there already.
+    A manifest among `counted` exists already and is not written again.
     """
     content = to_parquet(manifest)
     key = manifest_key(number, digest_of(content))
@@ -79,9 +79,9 @@ def write_manifest(
 
 
 def _check_manifest(manifest: pa.Table, images: int) -> None:
-    """Raise ValueError if no shard of so many images has such a manifest.
+    """Raise ValueError if no shard of this size has such a manifest.
 
-    Ids become names of files, whoever wrote them.
+    Ids become file names, so they are checked even if the manifest is untrusted.
     """
     if manifest.num_rows != images:
         raise ValueError(f"it has {manifest.num_rows} rows for {images} images")
@@ -92,10 +92,7 @@ def _check_manifest(manifest: pa.Table, images: int) -> None:
 
 
 def read_held_ids(store: Store, key: str) -> pa.Table:
-    """The ids in a manifest that no later run is to make: of images that are ok, or taken down.
-
-    Raises Missing, or BadInput if it is damaged.
-    """
+    """Read the ids of a manifest that no later run makes: images that are ok or taken down."""
     with open_parquet(store, key) as parquet:
         rows = read_whole(parquet, ["image_id", "status"])
     is_held = pc.is_in(rows["status"], pa.array(["ok", FORGOTTEN_STATUS]))
@@ -103,7 +100,7 @@ def read_held_ids(store: Store, key: str) -> pa.Table:
 
 
 def read_forgotten(store: Store, commit: Commit) -> pa.Array:
-    """The ids of the images that were taken down. Raises BadInput on damage, TryAgain."""
+    """Read the ids of the images that were taken down. Raises BadInput on damage, TryAgain."""
     if commit.forgotten is None:
         return NO_IDS
     return read_column(store, commit.forgotten, "image_id")
@@ -118,7 +115,7 @@ def write_forgotten(store: Store, image_ids: pa.Array) -> str:
 
 
 def forget_rows(manifest: pa.Table, image_ids: pa.Array, added: AddedFields) -> pa.Table:
-    """The manifest, with nothing but the status of what became of the images with these ids."""
+    """Set the status of these images to `forgotten`, and clear their other results."""
     is_forgotten = pc.is_in(manifest["image_id"], image_ids)
     if not pc.any(is_forgotten).as_py():
         return manifest
@@ -135,7 +132,7 @@ def forget_rows(manifest: pa.Table, image_ids: pa.Array, added: AddedFields) -> 
 
 
 def replace_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """The table with other values in a column, of the same type."""
+    """Replace a column of a table by values of the same type."""
     schema = table.schema
     index = schema.get_field_index(name)
     field = schema.field(index)

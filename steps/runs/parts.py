@@ -1,11 +1,12 @@
-"""Parts: the images of one slice of a shard, committed by one Parquet object, whole or not at all.
+"""Parts: images of one slice of a shard, committed as one Parquet object or not at all.
 
-The column `image` comes first and is neither compressed nor dictionary-encoded, so that the bytes
-of each image are contiguous: with the offset and the size in the manifest, one ranged read fetches
-an image without a Parquet reader. The object commits the part, so a killed writer leaves nothing.
+The column `image` comes first and is neither compressed nor dictionary-encoded, so the bytes of
+each image are contiguous. With the offset and size in the manifest, one ranged read fetches an
+image without a Parquet reader. Creating the object commits the part, so a killed writer leaves
+nothing behind.
 
-A row is an image: who loads the files of a run gets no row without one. The metadata of the object
-has the offset of each image, and the outcomes of the other images that were planned.
+Each row has an image, also for readers that load the Parquet files directly. The metadata of the
+object has the offset of each image, and the outcomes of planned images without one.
 """
 
 import io
@@ -36,7 +37,7 @@ from imagekiln.steps.runs.tables import (
 from imagekiln.steps.runtime.metrics import PARTS
 from imagekiln.steps.storage.store import Store
 
-# For each image row, the offset of its image, or its outcome if it has none.
+# Offset of each image, or the outcome of a planned image without one.
 IMAGES_METADATA = "imagekiln.images"
 # Hugging Face datasets reads this to decode the column as images.
 HUGGINGFACE_METADATA = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
@@ -60,9 +61,9 @@ class PackedPart:
     content: bytes
 
     def commit(self, store: Store) -> bool:
-        """Create the part; False if another process already did.
+        """Create the part. Return False if another process already did.
 
-        Raises BadInput if the part that exists belongs to another plan, or is damaged.
+        Raises BadInput if the existing part is damaged or belongs to another plan.
         """
         is_first = store.create(self.part.key, self.content)
         if not is_first:
@@ -73,7 +74,7 @@ class PackedPart:
 
 @dataclass(frozen=True, slots=True)
 class PartOutcomes:
-    """The outcomes that a part records, in the order of its rows, without the images' bytes.
+    """Outcomes stored in a part, in the order of its rows, without the bytes of images.
 
     An offset is null if there is no image.
     """
@@ -83,14 +84,14 @@ class PartOutcomes:
 
 
 def pack_part(part: Part, images: Sequence[EncodedImage]) -> PackedPart:
-    """Pack a part's images, in any order. The same images give the same bytes."""
+    """Pack images into a part. Equal images in any order give equal bytes."""
     return PackedPart(part, part_to_parquet(part.rows, images, part.added))
 
 
 def part_to_parquet(
     rows: pa.Table, images: Sequence[EncodedImage], added: AddedFields = ()
 ) -> bytes:
-    """A part with its images, in any order. The same rows and images give the same bytes."""
+    """Write a part as Parquet. Equal images in any order give equal bytes."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
     image_ids = rows["image_id"].to_pylist()
     files: list[dict[str, object] | None] = []
@@ -109,7 +110,7 @@ def part_to_parquet(
 
 
 def _outcome(image: EncodedImage) -> dict[str, object]:
-    """One row of the outcomes. An image that is not ok has no marks, and no measures."""
+    """Return the outcome of an image as a row. Marks and measures are set only if it is ok."""
     outcome: dict[str, object] = {
         "status": image.status,
         "error": image.error,
@@ -134,7 +135,7 @@ def _outcome(image: EncodedImage) -> dict[str, object]:
 
 
 def _write_part(rows: pa.Table, outcome: pa.Table, files: pa.StructArray) -> bytes:
-    """Write image rows with their outcomes and files, of which those without one are null."""
+    """Write image rows with their outcomes and files. A file is null if there is no image."""
     is_stored = files.is_valid()
     outcomes = join_outcome(rows, outcome)
     stored = outcomes.filter(is_stored)
@@ -162,7 +163,7 @@ def _write_part(rows: pa.Table, outcome: pa.Table, files: pa.StructArray) -> byt
 
 
 def _find_offsets(written: bytes, contents: Iterable[bytes]) -> Iterator[int]:
-    """The offset of each image in what the writer has written so far."""
+    """Yield the offset of each image in the bytes written so far."""
     position = 0
     for content in contents:
         position = written.index(content, position)
@@ -171,7 +172,7 @@ def _find_offsets(written: bytes, contents: Iterable[bytes]) -> Iterator[int]:
 
 
 def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
-    """Image rows side by side with their outcomes."""
+    """Add the columns of the outcomes to the image rows."""
     fields = [*rows.schema, *outcome.schema]
     columns = [*rows.columns, *outcome.columns]
     schema = pa.schema(fields)
@@ -179,7 +180,7 @@ def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
 
 
 def image_column(contents: Sequence[bytes], names: Sequence[str]) -> pa.Array:
-    """Images as a column: the bytes of each file, and its name."""
+    """Build the image column: the bytes of each file, and its name."""
     columns = [
         pa.array(contents, pa.binary()),
         pa.array(names, pa.string()),
@@ -191,7 +192,7 @@ def image_column(contents: Sequence[bytes], names: Sequence[str]) -> pa.Array:
 
 
 def image_table_schema(rows: pa.Schema) -> pa.Schema:
-    """The schema of a table with an image beside each of these rows."""
+    """Return the schema of these rows with an image column."""
     return pa.schema(
         [IMAGE_FIELD, *rows],
         metadata={"huggingface": HUGGINGFACE_METADATA},
@@ -199,7 +200,7 @@ def image_table_schema(rows: pa.Schema) -> pa.Schema:
 
 
 def image_table_options(schema: pa.Schema) -> dict[str, object]:
-    """The writer's options for a table with images, whose bytes stay as they are."""
+    """Return Parquet writer options that leave the bytes of images as they are."""
     others = [name for name in schema.names if name != IMAGE_FIELD.name]
     compression = dict.fromkeys(others, "zstd") | dict.fromkeys(IMAGE_LEAVES, "none")
     return {
@@ -210,10 +211,10 @@ def image_table_options(schema: pa.Schema) -> dict[str, object]:
 
 
 def reduce_part(store: Store, part: Part, key: str, image_ids: pa.Array) -> bool:
-    """Create `key` with what a part holds but for the images with these ids.
+    """Create `key` with the content of a part, except the images with these ids.
 
-    False if the part is buried: its images are in another one already. Raises Missing, BadInput on
-    damage, TryAgain.
+    Returns False if the part is buried, because another part already has its images. Raises
+    Missing, BadInput on damage, TryAgain.
     """
     where = store.uri_of(part.key)
     schema = outcome_schema(part.added)
@@ -243,9 +244,9 @@ def reduce_part(store: Store, part: Part, key: str, image_ids: pa.Array) -> bool
 
 
 def bury(store: Store, keys: Iterable[str], row_schema: pa.Schema, added: AddedFields) -> None:
-    """Replace parts by one without rows, whose columns are those of all parts. Raises TryAgain.
+    """Replace parts by an empty one with the same columns. Raises TryAgain.
 
-    Their names stay taken: a process that was stopped for long creates no image under one.
+    The names stay taken, so a process that resumes late cannot create images under them.
     """
     nothing = part_to_parquet(row_schema.empty_table(), [], added)
     for key in keys:
@@ -255,10 +256,10 @@ def bury(store: Store, keys: Iterable[str], row_schema: pa.Schema, added: AddedF
 def read_part(
     parquet: pq.ParquetFile, columns: Sequence[str] | None, added: AddedFields = ()
 ) -> PartOutcomes:
-    """Read these columns of an open part, or all, for each of its image rows in their order.
+    """Read these columns of an open part, or all, for each of its planned images in order.
 
-    A part may have no columns but ids and outcomes of those that are no rows of the object: no
-    others may be named then. Raises one of DAMAGE_ERRORS.
+    Planned images without a row in the object have only ids and outcomes. If there are any,
+    `columns` may name no others. Raises one of DAMAGE_ERRORS.
     """
     table = read_whole(parquet, columns)
     table = table.replace_schema_metadata(None)
@@ -278,12 +279,12 @@ def read_part(
         others = pa.Table.from_pylist(lost, schema)
         others = others.select(table.column_names)
         both = pa.concat_tables([table, others])
-        # Both have their rows in order, one after the other.
+        # Both keep their rows in order, one after the other.
         order = np.argsort(is_lost, kind="stable")
         places = pa.array(np.argsort(order))
         table = both.take(places).combine_chunks()
 
-    # `pa.array` of a list with a None looks for pandas first, which takes milliseconds.
+    # `pa.array` of a list with a None imports pandas first, which takes milliseconds.
     numbers = np.array(offsets, np.int64)
     return PartOutcomes(
         table,
@@ -292,7 +293,7 @@ def read_part(
 
 
 def matches_rows(parquet: pq.ParquetFile, part: Part) -> bool:
-    """Tell if an object has the columns that were planned of a part, and its rows in them."""
+    """Return whether an object has the planned columns and rows of a part."""
     rows = part.rows
     outcome = outcome_schema(part.added)
     planned = pa.schema([IMAGE_FIELD, *rows.schema, *outcome])
@@ -309,7 +310,7 @@ def matches_rows(parquet: pq.ParquetFile, part: Part) -> bool:
 def read_outcomes(
     store: Store, key: str, columns: Sequence[str], added: AddedFields = ()
 ) -> PartOutcomes:
-    """Read columns of a part and these added ones, and none of its images, as `read_part` does.
+    """Read columns of a part and these added ones, as `read_part` does, but no images.
 
     Raises Missing, or BadInput if the part is damaged.
     """
@@ -319,9 +320,9 @@ def read_outcomes(
 
 
 def check_part(store: Store, part: Part) -> None:
-    """Raise BadInput unless the part that exists holds exactly its planned images.
+    """Raise BadInput unless the existing part holds exactly its planned images, or none.
 
-    Or none at all: its images were moved to another part, and its name is not free.
+    A part without images was buried: another part has its images, and its name stays taken.
     """
     outcomes = read_outcomes(store, part.key, ["image_id"])
     if len(outcomes.offsets):
@@ -329,7 +330,7 @@ def check_part(store: Store, part: Part) -> None:
 
 
 def require_same_images(where: str, outcomes: PartOutcomes, rows: pa.Table) -> None:
-    """Raise BadInput unless the outcomes are of exactly the images of these rows."""
+    """Raise BadInput unless the outcomes belong to exactly the images of these rows."""
     if not outcomes.table["image_id"].equals(rows["image_id"]):
         raise BadInput(
             f"{where}: holds the images of another plan. Choose another run_id or output."

@@ -1,6 +1,6 @@
-"""The plan of a run, frozen in plan.json: which images must exist, and how they are made.
+"""Plan of a run, frozen in plan.json: the images to make, and all settings for them.
 
-Every step after planning reads the job's settings here.
+Every step after planning reads the job's settings from the plan.
 """
 
 import os
@@ -34,16 +34,16 @@ from imagekiln.steps.runs.stats import Count, Expectation
 from imagekiln.steps.storage.store import Store
 
 T = TypeVar("T")
-# Of all objects of a run. Raise it if a released Imagekiln would misread them.
+# Version of all objects of a run. Raise it if a released Imagekiln would misread them.
 PLAN_SCHEMA_VERSION = 2
 MAX_PART_IMAGES = 16_384  # of the largest `part.images`, rounded up to whole batches
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
-Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]  # a part of it is in names of objects
+Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]  # its first digits are in object names
 
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """The input that was planned: its files and rows, and one hash of all their bytes."""
+    """The planned input: its files and rows, and one hash of all their bytes."""
 
     files: Count
     rows: Count
@@ -52,9 +52,9 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True)
 class RewriteFacts:
-    """The texts of a language model that were planned: where they lie under the output.
+    """The planned prompt rewrites: where they are stored in the output.
 
-    `model` identifies the model's files, `sha256` what became of each of the `prompts`.
+    `model` identifies the files of the language model, `sha256` the rewrites of all `prompts`.
     """
 
     folder: str
@@ -79,7 +79,7 @@ class PlanCounts:
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """The number of images of one size, in pixels, in a batch."""
+    """Number of images per batch for one image size, in pixels."""
 
     width: Side
     height: Side
@@ -88,34 +88,33 @@ class BatchSize:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard: its images, and the hash of the object that lists them."""
+    """One shard: its number of images, and the hash of the object that lists them."""
 
     images: Annotated[int, Field(ge=1, le=MAX_SHARD_IMAGES)]
     sha256: Sha256
 
 
 def _dump_without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict[str, object]:
-    # The cluster that a job runs on changes none of its images.
+    # The cluster settings of a job change none of its images.
     values = cast("dict[str, object]", dump(job))
     return {name: value for name, value in values.items() if name != "cluster"}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of a run, or of one of its retries.
+    """Plan of a run, or of one of its retries.
 
-    `width` and `height` are in pixels; if the job names none, they are the model's.
-    `batch_sizes` holds what was tuned for each size, and is empty if the job sets the number of
-    images itself or nothing was tuned. Images of `existing_runs` were omitted. `retry` is 0 for the
-    run itself, and no plan.json has another. Of a retry, `source_shards` has, for each shard, the
-    first and the last shard of the run that its images come from. `revisions` are the branches and
-    tags that were resolved to the commits in `job`. `created_at` is the time of planning. Where
-    `sample_images` is not 0, the first shard has so many images: a sample of all. `scores`
-    identifies the files of scores, by the path of the setting, `passes` those of passes, by name,
-    and `entries` those of functions of the user's own. `rewrite` says which texts the prompts are,
-    `fused_loras` which LoRAs, as canonical text, are a part of the model's weights, and `expected`
-    what planning estimated. `rejected` and `duplicates` are the hashes of the objects that list
-    these rows.
+    `width` and `height` are in pixels, the model's if the job names none. `batch_sizes` holds the
+    tuned batch size for each image size. It is empty if the job sets the batch size, or if nothing
+    was tuned. Images of `existing_runs` were omitted. `retry` is 0 for the run itself, and in every
+    plan.json. For a retry, `source_shards` has, for each of its shards, the first and the last
+    shard of the run whose images it retries. `revisions` are the branches and tags that were
+    resolved to the commits in `job`. `created_at` is the time of planning. If `sample_images` is
+    not 0, the first shard is a sample of this many images. `scores` identifies the files of scores
+    by the path of the setting, `passes` the files of passes by name, and `entries` the files of
+    user functions. `rewrite` identifies the rewritten prompts. `fused_loras` lists, in canonical
+    form, the LoRAs that are fused into the model's weights. `expected` is the estimate made at
+    planning. `rejected` and `duplicates` are the hashes of the objects that list these rows.
     """
 
     schema_version: int
@@ -150,23 +149,23 @@ class Plan:
 
     @property
     def max_batch_size(self) -> int:
-        """The number of images in the run's largest batches."""
+        """Number of images in the run's largest batches."""
         return max_batch_size(self.job, self.batch_sizes)
 
     @property
     def pass_sizes(self) -> PassSizes:
-        """The sizes that the job's passes give."""
+        """Image sizes before and after the job's passes."""
         return PassSizes.of(self.job, self.passes, self.model.size_multiple)
 
     def batch_size(self, width: int, height: int) -> int:
-        """The number of images in a batch of this size, in pixels."""
+        """Return the number of images in a batch of this size, in pixels."""
         for size in self.batch_sizes:
             if (size.width, size.height) == (width, height):
                 return size.images
         return self.max_batch_size
 
     def part_count(self, shard: int) -> int:
-        """The number of parts of a shard."""
+        """Return the number of parts of a shard."""
         images = self.shards[shard].images
         return -(-images // self.part_images)
 
@@ -175,16 +174,16 @@ PLAN_TYPE_ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 
 def max_batch_size(job: Job, batch_sizes: Iterable[BatchSize]) -> int:
-    """The images in a job's largest batches: as tuned, as the job sets it, or the default."""
+    """Return the size of a job's largest batches: as tuned, as set by the job, or the default."""
     default = job.batch.images or DEFAULT_BATCH_IMAGES
     return max((size.images for size in batch_sizes), default=default)
 
 
 def creation_time() -> datetime:
-    """The time for a plan that is made now, in whole seconds.
+    """Return the creation time for a new plan, in whole seconds.
 
-    SOURCE_DATE_EPOCH, seconds since 1970, replaces it: with equal times, two plans of one job give
-    equal bytes. Raises BadInput if that is no such number.
+    SOURCE_DATE_EPOCH, in seconds since 1970, replaces the current time, so that planning a job
+    twice gives equal bytes. Raises BadInput if it is not a valid number.
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     if not epoch:
@@ -198,14 +197,14 @@ def creation_time() -> datetime:
 
 
 def plan_to_json(plan: Plan) -> bytes:
-    """The plan as the bytes of plan.json. The same plan gives the same bytes."""
+    """Serialize the plan as plan.json. The same plan gives the same bytes."""
     return PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
 
 
 def load_plan(store: Store) -> Plan:
     """Read the plan of the run in `store`.
 
-    Raises Missing if there is none, or BadInput if it is not readable or of another version.
+    Raises Missing if there is none, or BadInput if it is unreadable or has another version.
     """
     try:
         content = store.read(PLAN_KEY)
@@ -218,7 +217,7 @@ def load_plan(store: Store) -> Plan:
 
 
 def parse_plan(content: bytes, where: str) -> Plan:
-    """The plan in the bytes of a plan.json. Raises BadInput."""
+    """Parse the bytes of a plan.json. Raises BadInput."""
     plan = parse_json(PLAN_TYPE_ADAPTER, content, where, "plan")
     if plan.schema_version != PLAN_SCHEMA_VERSION:
         raise version_error(where, plan.schema_version, PLAN_SCHEMA_VERSION)
@@ -226,7 +225,7 @@ def parse_plan(content: bytes, where: str) -> Plan:
 
 
 def parse_json(adapter: TypeAdapter[T], content: bytes, where: str, noun: str) -> T:
-    """An object of a run, which should be a `noun`. Raises BadInput."""
+    """Parse an object of a run, which is expected to be a `noun`. Raises BadInput."""
     try:
         return adapter.validate_json(content)
     except ValidationError as error:
@@ -238,9 +237,9 @@ def parse_json(adapter: TypeAdapter[T], content: bytes, where: str, noun: str) -
 
 
 def iter_pass_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """The passes with a model of their own, by name, each with the plan of a run of that model.
+    """Yield each pass that has its own model, by name, with the plan of a run of that model.
 
-    Batches have the sizes that the plan gives those of the job's own model.
+    Batch sizes are taken from the plan.
     """
     sizes = plan.pass_sizes.sizes_by_pass((plan.width, plan.height))
     size_of = dict(zip(plan.job.passes, sizes, strict=True))

@@ -1,6 +1,6 @@
-"""Images read back by the object and the offset that a row in the manifest names.
+"""Reader of stored images, by the object and the offset in their manifest rows.
 
-Neighbors in an object are read together.
+Neighboring images of an object are read with one request.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from imagekiln.steps.runs.tables import DAMAGE_ERRORS, damage_error
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.store import Store
 
-MAX_GAP_BYTES = 2**16  # read in vain, rather than with another request
-MAX_RANGE_BYTES = 2**24  # so that the threads share what is large
+MAX_GAP_BYTES = 2**16  # read and discarded, instead of sending another request
+MAX_RANGE_BYTES = 2**24  # so that threads share large reads
 LOCATION_COLUMNS = ("image_id", "part", "byte_offset", "byte_size", "sha256")
 
 
 @dataclass(frozen=True, slots=True)
 class ImageLocation:
-    """The place of an image's bytes; `index` is its place among those that are read."""
+    """Location of an image's bytes. `index` is its position among the requested images."""
 
     index: int
     image_id: str
@@ -36,18 +36,18 @@ class ImageLocation:
 
     @property
     def end(self) -> int:
-        """The offset after its last byte."""
+        """Offset after the last byte."""
         return self.offset + self.size
 
 
 def read_image_bytes(store: Store, row: Mapping[str, Any]) -> bytes:
-    """The stored bytes of an image that is ok. Raises as `read_images` does."""
+    """Read the stored bytes of an image that is ok. Raises as `read_images` does."""
     location = ImageLocation(0, *(row[name] for name in LOCATION_COLUMNS))
     return _read_range(store, [location])[0]
 
 
 def read_image_pixels(store: Store, row: Mapping[str, Any]) -> RGB:
-    """The pixels of an image that is ok, RGB uint8 (height, width, 3).
+    """Read the pixels of an image that is ok, as RGB uint8 (height, width, 3).
 
     Raises Missing, TryAgain, or BadInput if the image does not decode.
     """
@@ -55,7 +55,7 @@ def read_image_pixels(store: Store, row: Mapping[str, Any]) -> RGB:
 
 
 def decode_stored_image(store: Store, row: Mapping[str, Any], content: bytes) -> RGB:
-    """The pixels of an image whose bytes were read. Raises BadInput if it does not decode."""
+    """Decode the bytes of an image. Raises BadInput if it does not decode."""
     try:
         return decode_image(content, most=max(MAX_DECODED_PIXELS, row["width"] * row["height"]))
     except DAMAGE_ERRORS as error:
@@ -63,9 +63,9 @@ def decode_stored_image(store: Store, row: Mapping[str, Any], content: bytes) ->
 
 
 def read_images(store: Store, rows: pa.Table, pool: Executor) -> list[bytes]:
-    """The bytes of the images of these rows, which are ok, in their order.
+    """Read the bytes of these images, which are ok, in their order.
 
-    Raises Missing, TryAgain, or BadInput if they are not those that the manifest describes.
+    Raises Missing, TryAgain, or BadInput if the bytes do not match the manifest.
     """
     columns = [rows[name].to_pylist() for name in LOCATION_COLUMNS]
     places = []
@@ -84,7 +84,7 @@ def read_images(store: Store, rows: pa.Table, pool: Executor) -> list[bytes]:
 
 
 def _group_neighbors(places: Sequence[ImageLocation]) -> Iterator[list[ImageLocation]]:
-    """The places, which are sorted, in groups that one request reads."""
+    """Group sorted locations that are read with one request."""
     group: list[ImageLocation] = []
     for place in places:
         if group and not _is_neighbor(group, place):
@@ -106,7 +106,7 @@ def _is_neighbor(group: Sequence[ImageLocation], place: ImageLocation) -> bool:
 
 
 def _read_range(store: Store, group: Sequence[ImageLocation]) -> dict[int, bytes]:
-    """The images of a group by their index, in one request."""
+    """Read a group of images with one request, by their index."""
     first = group[0]
     try:
         with store.open(first.part) as file:

@@ -1,7 +1,7 @@
-"""The registry of successful runs under one output: small objects, numbered from 0, never changed.
+"""Registry of the successful runs in an output: small immutable objects, numbered from 0.
 
-Each entry is created once, under the first number that is free. Nothing is listed. Of two runs that
-end at once, the second takes the next number.
+Each entry is created once, under the first free number, without listing. If two runs end at the
+same time, the second takes the next number.
 """
 
 import os
@@ -26,7 +26,7 @@ READERS = 16
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """A run that succeeded: its folder under the output, and the name of its job."""
+    """A successful run: its folder in the output, and the name of its job."""
 
     run_id: RunId
     name: str
@@ -36,9 +36,9 @@ RUN_ENTRY_TYPE_ADAPTER: TypeAdapter[RunEntry] = TypeAdapter(RunEntry)
 
 
 def register_run(uri: str, entry: RunEntry) -> None:
-    """Register the run at `uri` under the folder that holds it.
+    """Register the run at `uri` in the output that contains it.
 
-    A copy of a run in a folder of another name is not registered.
+    A copy of a run in a folder with another name is not registered.
     """
     path = uri if "://" in uri else os.path.normpath(Path(uri).absolute())
     output, folder = os.path.split(path)
@@ -47,7 +47,7 @@ def register_run(uri: str, entry: RunEntry) -> None:
 
 
 def append_run_entry(output: str, entry: RunEntry) -> None:
-    """Append a run to the registry of `output`, unless it has an entry.
+    """Append a run to the registry of `output`, unless it is registered.
 
     Raises BadInput on damage, TryAgain.
     """
@@ -60,7 +60,7 @@ def append_run_entry(output: str, entry: RunEntry) -> None:
 
 
 def read_entries(output: str) -> list[RunEntry]:
-    """All runs in the registry of `output`, oldest first, also those whose `_SUCCESS` is gone.
+    """Read all runs in the registry of `output`, oldest first, even without their `_SUCCESS`.
 
     Raises BadInput on damage, TryAgain.
     """
@@ -74,7 +74,7 @@ def _read_all(store: Store) -> list[RunEntry]:
 
 
 def iter_successful(output: str, entries: Sequence[RunEntry]) -> Iterator[RunEntry]:
-    """The entries whose `_SUCCESS` is there, in their order; a few are looked for at once."""
+    """Yield the entries whose `_SUCCESS` exists, in order, checking several at once."""
     store = open_store(output)
 
     def is_successful(index: int) -> bool:
@@ -90,7 +90,7 @@ def _read_entry(store: Store, number: int) -> RunEntry:
 
 
 def find_finished_runs(output: str) -> list[RunEntry]:
-    """The runs under `output` that succeeded and are still there, in the order of the registry.
+    """Find the successful runs that still exist under `output`, in the order of the registry.
 
     Raises BadInput on damage, TryAgain.
     """

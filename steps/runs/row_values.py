@@ -1,6 +1,6 @@
-"""The rows of images one by one: as Python has them, and as lines of JSON.
+"""Conversion of image rows to Python values and to lines of JSON.
 
-Carried columns may have any type, and times that Python does not have.
+Carried columns may have any type, and times that Python cannot represent.
 """
 
 import base64
@@ -15,7 +15,7 @@ ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def json_lines(table: pa.Table) -> Iterator[bytes]:
-    """The line of each row. The same table gives the same bytes; texts are data and stay whole."""
+    """Yield each row as a line of JSON. Equal tables give equal bytes. Strings stay whole."""
     names = table.column_names
     columns = map(_column_to_json, table.columns)
     for row in zip(*columns, strict=True):
@@ -24,14 +24,14 @@ def json_lines(table: pa.Table) -> Iterator[bytes]:
 
 
 def to_rows(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows in Python. A column with a time that it does not have is as in JSON."""
+    """Convert rows to Python. Columns with times beyond Python's range are as in JSON."""
     columns = map(to_values, table.columns)
     names = table.schema.names
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def to_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The values of a column; as in JSON if it has a time that Python does not have."""
+    """Convert a column to Python values, or to JSON values if a time is beyond Python's range."""
     try:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):  # beyond the years 1 to 9999, or nanoseconds without pandas
@@ -40,7 +40,7 @@ def to_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _column_to_json(column: pa.Array | pa.ChunkedArray) -> list[object]:
-    """The values of a column as JSON has them."""
+    """Convert a column to JSON values."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_string(kind):  # most columns, and all at once
         values: list[object] = column.to_pylist()
@@ -49,7 +49,7 @@ def _column_to_json(column: pa.Array | pa.ChunkedArray) -> list[object]:
 
 
 def _to_json_value(value: pa.Scalar) -> object:
-    """A value as JSON has it: not a number is null, bytes are base64, and times are ISO 8601."""
+    """Convert a value for JSON: NaN to null, bytes to base64, times to ISO 8601."""
     kind = value.type
     if not value.is_valid:
         return None
@@ -72,5 +72,5 @@ def _to_json_value(value: pa.Scalar) -> object:
 def _to_text(value: pa.Scalar) -> object:
     try:
         return value.cast(pa.string()).as_py()
-    except pa.ArrowInvalid:  # a time in a zone that this machine does not know: in UTC
+    except pa.ArrowInvalid:  # a time zone unknown to this machine: write UTC
         return value.cast(pa.timestamp(value.type.unit, "UTC")).cast(pa.string()).as_py()

@@ -1,7 +1,7 @@
-"""A run that was opened: its folder, its plan and its highest commit.
+"""An opened run: its folder, its plan and its highest commit.
 
-A retry has an address within the run, `RUN/retry-K` for the commit K that announced it. There is no
-such folder.
+A retry has an address in the run, `RUN/retry-K` for the commit K that announced it. No such folder
+exists.
 """
 
 import re
@@ -33,7 +33,7 @@ RETRY_ADDRESS = re.compile(r"retry-([1-9][0-9]{0,8}|0)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A planned run. `retry` is the one by whose address the run was opened, else None."""
+    """A planned run. `retry` is set if the run was opened by the address of a retry."""
 
     store: Store
     plan: Plan
@@ -42,27 +42,27 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Tell if the run is as its job asks."""
+        """True if the run has all that its job requires."""
         return self.head.commit.is_finished
 
     @property
     def is_complete(self) -> bool:
-        """Tell if every planned image is accounted for."""
+        """True if no planned image is missing."""
         return self.head.commit.is_complete
 
     @property
     def terms(self) -> Terms:
-        """The prices and the budget of the run; without any, the price of the planned job."""
+        """Prices and budget of the run; by default, the price in the planned job."""
         return self.head.commit.terms or Terms(self.plan.job.price_per_hour)
 
     @property
     def retry_plans(self) -> tuple[Plan, ...]:
-        """The plan of each retry, in order."""
+        """Plans of the retries, in order."""
         return tuple(plan_of_retry(self.plan, retry) for retry in self.head.commit.retries)
 
     @property
     def addressed_plan(self) -> Plan:
-        """The plan of the run, or of the retry that its address names. Raises BadInput."""
+        """Return the plan of the run, or of the retry that its address names. Raises BadInput."""
         if self.retry is None:
             return self.plan
         for plan in self.retry_plans:
@@ -71,12 +71,12 @@ class Run:
         raise BadInput(f"{self.store.uri}: has no retry {self.retry}. Correct the address.")
 
     def at_head(self) -> "Run":
-        """The run with its highest commit as of now. Raises BadInput, TryAgain."""
+        """Return the run at its current highest commit. Raises BadInput, TryAgain."""
         return replace(self, head=read_head(self.store))
 
 
 def read_shard_manifest(run: Run, number: int) -> pa.Table:
-    """The manifest of a shard. Raises Incomplete if the run was never aggregated, BadInput."""
+    """Read the manifest of a shard. Raises Incomplete if the run was never aggregated, BadInput."""
     return read_shard_columns(run, number, None)
 
 
@@ -88,7 +88,7 @@ def read_shard_columns(run: Run, number: int, columns: Sequence[str] | None) -> 
 
 
 def open_run(uri: str) -> Run:
-    """The run at `uri`, which may also be the address of one of its retries.
+    """Open the run at `uri`, which may also be the address of one of its retries.
 
     Raises Missing if there is no plan, BadInput if it cannot be read or the run was removed,
     TryAgain.
@@ -99,7 +99,7 @@ def open_run(uri: str) -> Run:
 
 
 def split_address(uri: str) -> tuple[str, int | None]:
-    """The URI of a run, and the retry if `uri` is the address of one."""
+    """Split an address into the URI of a run, and the retry if it names one."""
     parent, _, name = uri.rstrip("/").rpartition("/")
     match = RETRY_ADDRESS.fullmatch(name)
     if match is None or open_store(uri).exists(PLAN_KEY):  # a run that happens to have such a name
@@ -108,24 +108,24 @@ def split_address(uri: str) -> tuple[str, int | None]:
 
 
 def address_of(uri: str, plan: Plan) -> str:
-    """The address of the plan of the run at `uri`, or of one of its retries."""
+    """Return the address of a plan: the run at `uri` itself, or one of its retries."""
     return retry_address(uri, plan.retry) if plan.retry else uri
 
 
 def retry_address(uri: str, retry: int) -> str:
-    """The address of a retry of the run at `uri`."""
+    """Return the address of a retry of the run at `uri`."""
     return f"{uri.rstrip('/')}/retry-{retry}"
 
 
 def shards_covering(plan: Plan, number: int) -> list[int]:
-    """The shards of a retry's plan that have images of one shard of the run."""
+    """List the shards of a retry that have images of this shard of the run."""
     return [
         shard for shard, (first, last) in enumerate(plan.source_shards) if first <= number <= last
     ]
 
 
 def set_terms(store: Store, plan: Plan, terms: Terms) -> Run:
-    """The run in `store` with these terms, which a commit has if they are not those of its plan.
+    """Return the run in `store` with these terms, committed if they differ from the plan's.
 
     Raises BadInput if the run was removed, TryAgain.
     """
@@ -146,7 +146,7 @@ def set_terms(store: Store, plan: Plan, terms: Terms) -> Run:
 
 
 def iter_named_parts(run: Run, keys: Iterable[str]) -> Iterator[Part]:
-    """The parts with these keys, by the manifest, that the run has planned, with their rows.
+    """Yield the planned parts with these keys from the manifest, with their rows.
 
     Raises BadInput if a shard has changed.
     """

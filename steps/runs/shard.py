@@ -1,4 +1,4 @@
-"""One shard as the plan lists it: its parts, and which of them are missing."""
+"""One planned shard: its parts, and which of them are missing."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +46,7 @@ def require_shard(store: Store, plan: Plan, shard: int) -> None:
 
 
 def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
-    """The parts of a shard, in order, whose rows also say where their images come from.
+    """Read the parts of a shard, in order. Their rows include the origin columns.
 
     Raises BadInput if the plan has no such shard, or the shard changed since planning.
     """
@@ -62,12 +62,12 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
 
 
 def planned_shard_key(plan: Plan, shard: int) -> str:
-    """The key of a shard of a run's plan, or of a retry's."""
+    """Return the key of a shard of a run's plan, or of a retry's."""
     return shard_key(shard, plan.shards[shard].sha256, plan.retry)
 
 
 def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
-    """The image rows of a shard, as they were planned. Raises BadInput as `read_shard` does."""
+    """Read the planned image rows of a shard. Raises BadInput as `read_shard` does."""
     require_shard(store, plan, shard)
     key = planned_shard_key(plan, shard)
     where = store.uri_of(key)
@@ -80,10 +80,10 @@ def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
 
 
 def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
-    """The image rows with the columns of ORIGIN_SCHEMA, which follow from the plan."""
+    """Add the columns of ORIGIN_SCHEMA, which follow from the plan, to image rows."""
     values = (
         plan.run_id,
-        model_label(plan).name,  # of a local folder, only the last name
+        model_label(plan).name,  # for a local folder, only the last name
         plan.job.model.revision or plan.model.digest,
         plan.created_at.astimezone(UTC).replace(tzinfo=None),
     )
@@ -94,10 +94,10 @@ def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
 
 
 def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
-    """The columns of the rows of the plan's parts.
+    """Read the columns that the rows of the plan's parts have.
 
-    Without shards, those that all runs have, and those that say where prompts are from, which are
-    texts. What `carry` names has types that only shards tell.
+    Without shards, the schema has the columns common to all runs, and the sources of prompts as
+    strings. The types of carried columns are known only from shards.
     """
     job = plan.job
     origins = []
@@ -118,7 +118,7 @@ def count_images(parts: Sequence[Part]) -> int:
 
 
 def used_lora_names(parts: Sequence[Part]) -> set[str]:
-    """The names of the LoRAs that the parts' images are drawn with."""
+    """Return the names of the LoRAs used by the parts' images."""
     names: set[str] = set()
     for part in parts:
         if "loras" not in part.rows.column_names:
@@ -129,7 +129,10 @@ def used_lora_names(parts: Sequence[Part]) -> set[str]:
 
 
 def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
-    """The parts that are not committed. Raises BadInput if a committed part has other images."""
+    """Return the parts that are not committed.
+
+    Raises BadInput if a committed part has other images.
+    """
 
     def is_missing(part: Part) -> bool:
         if not store.exists(part.key):
@@ -143,7 +146,7 @@ def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
 
 
 def count_committed_images(store: Store, plan: Plan) -> int:
-    """The images of the parts that a listing shows; of a very large run, the first of them."""
+    """Count the images of listed parts. In a very large run, only the first parts are listed."""
     listed = {entry.key for entry in islice(store.list_folder(IMAGES_FOLDER), MAX_LISTED)}
     committed = 0
     for number, shard in enumerate(plan.shards):
@@ -155,7 +158,7 @@ def count_committed_images(store: Store, plan: Plan) -> int:
 
 
 def has_missing_parts(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
-    """Tell if a part of any of these shards is missing. Raises as `missing_parts` does."""
+    """Return whether a part of any of these shards is missing. Raises as `missing_parts` does."""
 
     def is_incomplete(index: int) -> bool:
         parts = read_shard(store, plan, shards[index])
@@ -166,7 +169,7 @@ def has_missing_parts(store: Store, plan: Plan, shards: Sequence[int]) -> bool:
 
 
 def with_final_sizes(rows: pa.Table, sizes: PassSizes) -> pa.Table:
-    """Planned rows with the sizes in which images are stored, and those in which they are drawn."""
+    """Set the sizes in planned rows to those after all passes, and add the sizes before."""
     if not sizes.alters_images:
         return rows
     widths = rows["width"].to_pylist()
@@ -186,7 +189,7 @@ def with_final_sizes(rows: pa.Table, sizes: PassSizes) -> pa.Table:
 
 
 def sum_work(rows: pa.Table, sizes: PassSizes) -> float:
-    """The work of images and their passes of diffusion, in pixels times steps."""
+    """Sum the work of images and their diffusion passes, in pixels times steps."""
     has_drawn = DRAWN_SIZE_COLUMNS[0] in rows.column_names
     drawn_sizes = DRAWN_SIZE_COLUMNS if has_drawn else SIZE_COLUMNS
     groups = rows.group_by(

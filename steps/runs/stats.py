@@ -1,4 +1,4 @@
-"""The statistics of a shard over all attempts, and the time that a process takes to start."""
+"""Statistics of a shard over all attempts, and the startup time of a process."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.fields import Dtype
 from imagekiln.steps.job.job import Job
 
-# Bounds of what is read: figures beyond them are damage, and would break sums.
+# Bounds on read: values beyond them are damage, and would break sums.
 Seconds = Annotated[float, Field(ge=0, le=1e10)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 MAX_AMOUNT = 1e18
@@ -23,12 +23,12 @@ Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
 class StageSeconds:
     """Wall time by stage. Stages overlap, so they may add up to more than `total`.
 
-    `text`, `denoise`, `decode` and `copy` are the device's: encoding prompts, denoising steps,
-    decoding by the VAE, and pixels on their way to the CPU. `safety` is the model's safety checker,
-    beside the batches. `encode_waits` is high if the device is the bottleneck, `denoise_waits`
-    if encoding or writing is. `busy` is what the device computed for: texts encoded beside that
-    are in `text` alone. `score` is spent on scores, on the device and on what they read, `passes`
-    on each pass of the job, while nothing is drawn.
+    `text`, `denoise`, `decode` and `copy` are device time: encoding prompts, denoising steps, VAE
+    decoding, and copying pixels to the CPU. `safety` is the model's safety checker, which runs
+    beside the batches. `encode_waits` is high if the device is the bottleneck, `denoise_waits` if
+    encoding or writing is. `busy` is the device's computing time, without prompts encoded
+    concurrently, which count only as `text`. `score` is the time for scores, including the files
+    they read, and `passes` the time of each pass of the job. No image is generated during either.
     """
 
     total: Seconds = 0.0
@@ -51,7 +51,7 @@ class StageSeconds:
     )
 
     def __add__(self, other: "StageSeconds") -> "StageSeconds":
-        """The time of both."""
+        """Add the times of both."""
         both = StageSeconds(passes=_add_times(self.passes, other.passes))
         for stage in StageSeconds.__slots__:
             if stage != "passes":
@@ -66,18 +66,18 @@ def _add_times(first: Mapping[str, float], second: Mapping[str, float]) -> dict[
 
 @dataclass(frozen=True, slots=True)
 class ShardStats:
-    """The statistics of one shard.
+    """Statistics of one shard.
 
-    `max_batch_size` is the number of images in the largest batch that was planned, and
-    `max_batch_pixels` the most pixels that a batch held in the end, if memory ran out.
-    `busy_share` is the share of the wall time after loading in which the device computed, and
-    `peak_memory` the most bytes in use at once; both are None if that is unknown. `compile_mode`
-    and `decode_mode` are the modes in use at the end. `started_at` and `ended_at` are those of the
-    first and the last attempt, in seconds since 1970.
+    `max_batch_size` is the number of images in the largest planned batch, and `max_batch_pixels`
+    the most pixels in a batch after memory ran out, if it did. `busy_share` is the share of the
+    wall time after loading in which the device computed, and `peak_memory` the most bytes in use at
+    once. Both are None if unknown. `compile_mode` and `decode_mode` are the modes in use at the
+    end. `started_at` is the start of the first attempt and `ended_at` the end of the last, in
+    seconds since 1970.
 
-    `images` and `parts` are those that the processes of this shard committed: without those that
-    others made for it, and with those that they made for other shards, of which `helped_images`
-    counts the latter. `repeated_images` were drawn and dropped, since another process was first.
+    `images` and `parts` count what the processes of this shard committed, for this shard or others.
+    `helped_images` counts the images made for other shards. `repeated_images` were generated and
+    dropped, since another process committed them first.
     """
 
     shard: Count
@@ -100,7 +100,7 @@ class ShardStats:
 
     @property
     def images_per_second(self) -> float:
-        """Images drawn per second of wall time, loading included."""
+        """Images generated per second of wall time, loading included."""
         total = self.seconds.total
         if not total:
             return 0.0
@@ -108,11 +108,11 @@ class ShardStats:
 
     @property
     def working_seconds(self) -> float:
-        """Seconds after loading."""
+        """Wall time after loading, in seconds."""
         return max(0.0, self.seconds.total - self.seconds.load)
 
     def __add__(self, later: "ShardStats") -> "ShardStats":
-        """The statistics of a later attempt at the same shard, added to these."""
+        """Add the statistics of a later attempt at the same shard."""
         return replace(
             later,
             attempts=self.attempts + later.attempts,
@@ -128,12 +128,12 @@ class ShardStats:
 
 
 def time_share(seconds: float, whole: float) -> float | None:
-    """The share of these seconds in the whole, at most 1; None if the whole is nothing."""
+    """Return `seconds` as a share of `whole`, at most 1; None if `whole` is zero."""
     return min(1.0, seconds / whole) if whole > 0 else None
 
 
 def mean_busy_share(stats: Iterable[ShardStats]) -> float | None:
-    """The mean of known shares, weighted by the time after loading; None if none is known."""
+    """Return the mean of known shares, weighted by time after loading; None if all are unknown."""
     whole = 0.0
     busy = 0.0
     for shard in stats:
@@ -144,7 +144,7 @@ def mean_busy_share(stats: Iterable[ShardStats]) -> float | None:
 
 
 def elapsed_seconds(stats: Iterable[ShardStats]) -> float | None:
-    """The time by the clock in which any shard was being generated; None if it is unknown."""
+    """Return the seconds in which any shard was being generated; None if unknown."""
     elapsed = 0.0
     counted_until = 0.0
     for start, end in sorted((shard.started_at or 0.0, shard.ended_at or 0.0) for shard in stats):
@@ -154,26 +154,27 @@ def elapsed_seconds(stats: Iterable[ShardStats]) -> float | None:
 
 
 def first_start(stats: Iterable[ShardStats]) -> float | None:
-    """The start of the first attempt at any shard; None if it is unknown."""
+    """Return the start of the first attempt at any shard; None if unknown."""
     return min(filter(None, (shard.started_at for shard in stats)), default=None)
 
 
 def last_end(stats: Iterable[ShardStats]) -> float | None:
-    """The end of the last attempt at any shard; None if it is unknown."""
+    """Return the end of the last attempt at any shard; None if unknown."""
     return max(filter(None, (shard.ended_at for shard in stats)), default=None)
 
 
 def max_peak_memory(stats: Iterable[ShardStats]) -> int | None:
-    """The most memory in use, in bytes; None if it is unknown for all."""
+    """Return the highest memory use, in bytes; None if it is unknown for all."""
     return max(filter(None, (shard.peak_memory for shard in stats)), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class RunRate:
-    """The device-seconds of a run, for its images, their work in pixels times steps, its shards.
+    """Device-seconds of a run, with its images, their work in pixels times steps, and its shards.
 
-    `working_seconds` passed after loading, `loading_seconds` before: repeated work is in neither.
-    `passes` are the settings of the run's passes, whose time is part of these.
+    `loading_seconds` passed before the first image of each process, `working_seconds` after.
+    Neither includes repeated work. `passes` holds the settings of the run's passes, whose time is
+    included.
     """
 
     run_id: str
@@ -191,7 +192,7 @@ class RunRate:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """The estimate of a run when it was planned, and the source of its figures."""
+    """Estimate of a run, made at planning, and the source of its figures."""
 
     gpu_hours: Amount
     source: str
@@ -199,7 +200,7 @@ class Expectation:
 
 
 def describe_passes(job: Job) -> str:
-    """The passes in a form to compare: another kind, model or setting takes other time."""
+    """Describe the passes for comparison: another kind, model or setting has another speed."""
     if not job.passes:
         return ""
     settings = [each_pass.model_dump(mode="json") for each_pass in job.passes.values()]

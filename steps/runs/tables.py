@@ -1,6 +1,6 @@
-"""The Parquet objects of a run: the schema of each kind, and how they are written and read.
+"""Parquet objects of a run: the schema of each kind, and how to write and read them.
 
-The same rows always give the same bytes, and every page has a checksum that is verified on reading.
+The same rows always give the same bytes. Every page has a checksum that is verified on read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,15 +37,16 @@ IMAGE_ROW_SCHEMA = pa.schema(
         pa.field("shortcuts", pa.string()),
     ]
 )
-# Of rows whose images passes change after they were drawn.
+# Columns of rows whose images are changed by passes.
 DRAWN_SIZE_SCHEMA = pa.schema([pa.field(name, pa.int64()) for name in DRAWN_SIZE_COLUMNS])
-# Where an image comes from: the same for all images of a run, or of one of its retries.
+# Origin of an image: the same for all images of a run, or of one of its retries.
 ORIGIN_SCHEMA = pa.schema(
     [
         pa.field("run_id", pa.string()),
         pa.field("model", pa.string()),
         pa.field("model_revision", pa.string()),
-        # In UTC, but without a time zone: DuckDB gives one to Python only where pytz is installed.
+        # In UTC, but without a time zone: DuckDB returns time zones to Python only if pytz is
+        # installed.
         pa.field("created_at", pa.timestamp("us")),
     ]
 )
@@ -56,7 +57,7 @@ OUTCOME_SCHEMA = pa.schema(
         pa.field("byte_size", pa.int64()),
         pa.field("sha256", pa.string()),
         pa.field("pixels_sha256", pa.string()),
-        # As Parquet names the items: what is read and written again has the same bytes.
+        # Named like the items in Parquet, so that reading and writing gives the same bytes.
         pa.field("marks", pa.list_(pa.field("element", pa.string()))),
         pa.field("marks_reason", pa.string()),
         pa.field("contrast", pa.float32()),
@@ -74,7 +75,7 @@ REJECTED_SCHEMA = pa.schema(
         pa.field("input_row", pa.int64()),
         pa.field("file", pa.string()),
         pa.field("row_in_file", pa.int64()),
-        pa.field("line", pa.int64()),  # of files of text
+        pa.field("line", pa.int64()),  # of plain text files
         pa.field("column_name", pa.string()),
         pa.field("reason", pa.string()),
         pa.field("id", pa.string()),
@@ -89,7 +90,7 @@ DUPLICATE_SCHEMA = pa.schema(
         pa.field("first_row", pa.int64()),
     ]
 )
-# Values in these columns repeat within an object; ids, prompts and hashes do not.
+# Values in these columns repeat within an object. Ids, prompts and hashes do not.
 DICTIONARY_COLUMNS = (
     "negative_prompt",
     "width",
@@ -106,7 +107,7 @@ DICTIONARY_COLUMNS = (
     "error",
     "part",
 )
-# The columns that a job's scores and captions add to those of all parts and manifests.
+# Columns that a job's scores and captions add to parts and manifests.
 AddedFields = Sequence[pa.Field]
 ROW_GROUP_ROWS = 131_072  # in tables that are written as a stream
 LOSSY_TYPES = (
@@ -123,18 +124,18 @@ LOSSY_TYPES = (
 MAX_SHARD_BYTES = 3 * 2**28  # of its rows in memory; a manifest has more columns
 
 
-# What reading damaged content may raise, beside what storage raises.
+# Exceptions raised on damaged content, besides those of storage.
 DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError)
 
 
 def damage_error(where: str, error: Exception) -> BadInput:
-    """The error for an object of a run that cannot be read back."""
-    reason, *_ = error_reason(error).split(". ")  # Arrow explains it in a second sentence
+    """Build the error for an object of a run that cannot be read back."""
+    reason, *_ = error_reason(error).split(". ")  # Arrow adds an explanation as a second sentence
     return BadInput(f"{where}: is damaged ({reason.rstrip('.')}). Restore or delete it.")
 
 
 def parquet_options(schema: pa.Schema) -> dict[str, object]:
-    """The writer's options for a table with this schema."""
+    """Return the Parquet writer options for a table with this schema."""
     return {
         "compression": "zstd",
         "use_dictionary": [name for name in DICTIONARY_COLUMNS if name in schema.names],
@@ -143,7 +144,7 @@ def parquet_options(schema: pa.Schema) -> dict[str, object]:
 
 
 def to_parquet(table: pa.Table) -> bytes:
-    """The table as a whole Parquet object."""
+    """Write the table as one Parquet object."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema, **parquet_options(table.schema)) as writer:
         if table.num_rows:  # some readers fail at a row group without rows
@@ -152,10 +153,9 @@ def to_parquet(table: pa.Table) -> bytes:
 
 
 def write_parquet(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-    """Write any number of rows as a Parquet file. How they are cut into batches changes no byte.
+    """Write any number of rows as a Parquet file. Batch boundaries do not change its bytes.
 
-    Without rows it has no row group either: some readers fail at one that is empty.
-    Raises TryAgain.
+    A file without rows has no row group, since some readers fail at an empty one. Raises TryAgain.
     """
     options = parquet_options(schema)
     with translate_errors(str(path)), pq.ParquetWriter(path, schema, **options) as writer:
@@ -164,13 +164,13 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatc
 
 
 def read_table(store: Store, key: str) -> pa.Table:
-    """Read a whole table, of any columns. Raises Missing, or BadInput if it is damaged."""
+    """Read a whole table with any columns. Raises Missing, or BadInput if it is damaged."""
     with parse_parquet(store.read(key), store.uri_of(key)) as parquet:
         return parquet.read()
 
 
 def read_column(store: Store, key: str, name: str) -> pa.Array:
-    """Read one column of a table and no other. Raises Missing, or BadInput if it is damaged."""
+    """Read only this column of a table. Raises Missing, or BadInput if it is damaged."""
     with open_parquet(store, key) as parquet:
         table = read_whole(parquet, [name])
     return table[name].combine_chunks()
@@ -179,7 +179,7 @@ def read_column(store: Store, key: str, name: str) -> pa.Array:
 def read_whole(parquet: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
     """Read these columns of an open object, or all. Raises ValueError if one is missing.
 
-    Arrow would leave it out.
+    Arrow itself would leave it out.
     """
     missing = set(columns or ()) - set(parquet.schema_arrow.names)
     if missing:
@@ -188,9 +188,9 @@ def read_whole(parquet: pq.ParquetFile, columns: Sequence[str] | None = None) ->
 
 
 def have_same_rows(first: pa.Table, second: pa.Table) -> bool:
-    """Tell if two tables have the same columns with the same values.
+    """Return whether two tables have the same columns with the same values.
 
-    Unlike in Arrow, not-a-number is the same as itself, and values are in whatever dictionary.
+    Unlike in Arrow, NaN equals itself, and dictionary encodings are ignored.
     """
     if not first.schema.equals(second.schema):
         return False
@@ -198,10 +198,10 @@ def have_same_rows(first: pa.Table, second: pa.Table) -> bool:
 
 
 def can_be_carried(kind: pa.DataType) -> bool:
-    """Tell if a run may have a column of this type beside its own.
+    """Return whether a run may carry a column of this type.
 
-    DuckDB, which validates the rows, gives values of all others back changed or not at all, or
-    Arrow does not select rows by them, as of views.
+    DuckDB, which validates the rows, changes or drops values of the other types, or Arrow cannot
+    filter them, as with views.
     """
     if isinstance(kind, pa.BaseExtensionType):
         return False
@@ -220,7 +220,7 @@ def can_be_carried(kind: pa.DataType) -> bool:
 def open_parquet(store: Store, key: str) -> Iterator[pq.ParquetFile]:
     """Open a Parquet object by ranged reads.
 
-    Raises Missing, BadInput if the block finds the object damaged, or what storage raises.
+    Raises Missing, BadInput if the block finds the object damaged, or the errors of storage.
     """
     with store.open(key) as file:
         try:
@@ -248,7 +248,7 @@ def _row_groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterato
         table = pa.Table.from_batches([batch]).cast(schema)
         pending = pa.concat_tables([pending, table])
         while pending.num_rows >= ROW_GROUP_ROWS:
-            # Pages end where chunks do, so that a row group has to be one chunk.
+            # Pages end at chunk boundaries, so a row group has to be one chunk.
             yield pending.slice(0, ROW_GROUP_ROWS).combine_chunks()
             pending = pending.slice(ROW_GROUP_ROWS)
     if pending.num_rows:
@@ -256,7 +256,7 @@ def _row_groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterato
 
 
 def added_fields(job: Job) -> tuple[pa.Field, ...]:
-    """A column for each score, with `keep` the rank among candidates, and one for each caption."""
+    """Return the fields of scores and captions, and with `keep` of the candidate rank."""
     fields = [pa.field(name, pa.float32()) for name in job.scores]
     if job.keep is not None:
         rank = pa.field(RANK_COLUMN, pa.int32())
@@ -268,5 +268,5 @@ def added_fields(job: Job) -> tuple[pa.Field, ...]:
 
 
 def outcome_schema(fields: AddedFields) -> pa.Schema:
-    """The columns of what became of images, of which these are added."""
+    """Return the schema of image outcomes, including these added fields."""
     return pa.schema([*OUTCOME_SCHEMA, *fields])

@@ -1,9 +1,9 @@
-"""The text `parameters` that Stable Diffusion web UIs write into an image and read back.
+"""The `parameters` string that Stable Diffusion web UIs write into images and read back.
 
-Readers take the last line for the settings and a line that begins with `Negative prompt:` for the
-end of the prompt, and strip white space around lines. Quoted values are JSON. LoRAs are in the
-prompt as <lora:name:weight>, and in the settings by the hashes of their tensors. `Size` is that in
-which an image was drawn: with the seed, it gives the noise.
+Readers take the last line as the settings, take a line that begins with `Negative prompt:` as the
+end of the prompt, and strip white space around lines. Quoted values are JSON. LoRAs appear in the
+prompt as <lora:name:weight>, and in the settings by the hashes of their tensors. `Size` is the size
+at generation, which determines the noise together with the seed.
 """
 
 import json
@@ -22,11 +22,11 @@ from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.plan import Plan
 
 NEGATIVE_PROMPT_LABEL = "Negative prompt:"
-# Before a line of a prompt that begins with the label, so that readers do not end the prompt there.
-# It is invisible, and not white space that they would strip.
+# Inserted before a prompt line that begins with the label, so that readers do not end the prompt
+# there. It is invisible, and is not stripped as white space.
 GUARD = "\N{ZERO WIDTH SPACE}"
 LINE_TO_GUARD = re.compile(rf"^([^\S\n]*)(?={NEGATIVE_PROMPT_LABEL})", re.MULTILINE)
-# What readers take for a LoRA or the like that was used, as in a prompt that was written for them.
+# Parsed by readers as a LoRA or similar network, even in a prompt that only mentions it.
 TAG_TO_GUARD = re.compile(r"<(?=\w+:[^>]+>)")
 QUOTED_CHARACTERS = re.compile(r'[,:\n"]')
 HASH_DIGITS = 10
@@ -37,7 +37,7 @@ ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 @dataclass(frozen=True, slots=True)
 class ModelLabel:
-    """The names of a model and its LoRAs in the text, and settings that all images share.
+    """Names of a model and its LoRAs in the parameters, and settings shared by all images.
 
     `digest` identifies the model's files, as `id@revision` or `sha256:hash`.
     """
@@ -50,19 +50,19 @@ class ModelLabel:
 
     @property
     def name(self) -> str:
-        """The model's id; of a local folder only the last name, which does not show its path."""
+        """The model's id; only the last name of a local folder, which does not reveal its path."""
         is_folder = self.digest.startswith("sha256:")
         return PurePath(self.model_id).name if is_folder else self.model_id
 
     @property
     def hash(self) -> str:
-        """The first digits of the revision or of the hash."""
+        """First digits of the revision or of the hash."""
         separator = "@" if "@" in self.digest else ":"
         return self.digest.rpartition(separator)[2][:HASH_DIGITS]
 
 
 def model_label(plan: Plan) -> ModelLabel:
-    """The label of a plan's model, with the shortcuts of its job."""
+    """Build the label of a plan's model, with the model shortcuts of its job."""
     return ModelLabel(
         model_id=plan.job.model.id,
         digest=plan.model.digest,
@@ -75,7 +75,7 @@ def model_label(plan: Plan) -> ModelLabel:
 def format_parameters(
     parameters: ImageParameters, model: ModelLabel, max_length: int | None = None
 ) -> str:
-    """The text of one image. With `max_length`, in UTF-16 code units, the prompts are truncated."""
+    """Format one image's parameters. With `max_length`, in UTF-16 units, prompts are truncated."""
     settings = _format_settings(parameters, model)
     loras = ""
     for name, weight in lora_weights(parameters.loras).items():
@@ -114,7 +114,7 @@ def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
         "Shortcuts": model.shortcuts,
         **_pass_settings(parameters, model.passes),
     }
-    if parameters.strength is not None:  # that of the image that was drawn over first
+    if parameters.strength is not None:  # of the generation itself, before any pass
         values["Denoising strength"] = parameters.strength
     values["Version"] = program_version()
     present = [(name, str(value)) for name, value in values.items() if value is not None]
@@ -122,10 +122,11 @@ def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
 
 
 def _pass_settings(parameters: ImageParameters, passes: PassSizes) -> dict[str, object]:
-    """The settings that describe passes.
+    """Return the settings that describe passes.
 
-    The first that draws over is the high-resolution fix of web UIs, with the upscaler before it; an
-    upscaler alone is their postprocessing. `Passes` and `Final size` are for people.
+    The first image-to-image pass is the high-resolution fix of web UIs, together with the upscaler
+    before it. An upscaler alone is their postprocessing. `Passes` and `Final size` are informative
+    only.
     """
     drawn = (parameters.width, parameters.height)
     sizes = passes.sizes_by_pass(drawn)
@@ -168,7 +169,7 @@ def _hires_size(drawn: Size, size: Size) -> dict[str, str]:
 
 
 def _pass_model(name: str, passes: PassSizes) -> str:
-    """The name of the model that a pass has of its own; empty without one."""
+    """Return the name of the pass's own model; empty if it has none."""
     settings = passes.passes[name]
     reference = settings.model if isinstance(settings, RefinePass) else settings
     if reference is None:
@@ -183,17 +184,17 @@ def _quote(value: str) -> str:
 
 
 def _guard_prompt(prompt: str) -> str:
-    """A prompt that reads back as itself."""
-    # NUL ends a text in PNG, and a lone surrogate cannot be encoded.
+    """Escape a prompt so that it is read back unchanged."""
+    # NUL ends a string in PNG, and a lone surrogate cannot be encoded.
     text = prompt.replace("\0", "\N{REPLACEMENT CHARACTER}")
     encodable = text.encode(errors="replace").decode()
     without_tags = TAG_TO_GUARD.sub(f"<{GUARD}", encodable)
     return LINE_TO_GUARD.sub(rf"\1{GUARD}", without_tags)
 
 
-def _truncate(text: str, max_length: int) -> str:
-    content = text.encode("utf-16-be")
+def _truncate(value: str, max_length: int) -> str:
+    content = value.encode("utf-16-be")
     if len(content) <= 2 * max_length:
-        return text
+        return value
     end = 2 * (max_length - 1)
     return content[:end].decode("utf-16-be", "ignore") + ELLIPSIS

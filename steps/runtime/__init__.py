@@ -1,4 +1,4 @@
-"""Services for any step: signals, progress, threads, text that is safe to show.
+"""Services for any step: signals, progress, threads, sanitized output.
 
 Imports nothing else of Imagekiln.
 """

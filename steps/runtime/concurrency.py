@@ -1,4 +1,4 @@
-"""Work shared by threads: a pool, an ordered map, a cache without double work, a memory budget."""
+"""Thread utilities: a pool, an ordered map, a single-flight cache, a memory budget."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -16,10 +16,10 @@ V = TypeVar("V")
 
 @contextmanager
 def thread_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool for generators: a generator that is closed early does not wait for the threads.
+    """Open a pool for generators. Closing a generator early does not wait for the threads.
 
-    The garbage collector closes generators in whichever thread it runs, also in one that is just
-    starting and holds the lock that threads need to end: waiting for them there never ends.
+    The garbage collector may close a generator in a thread that is just starting and holds the lock
+    that the pool's threads need to end. Waiting for them there would deadlock.
     """
     pool = ThreadPoolExecutor(workers)
     wait = True
@@ -35,9 +35,9 @@ def thread_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
 def map_ordered(
     work: Callable[[int], T], count: int, workers: int = DEFAULT_WORKERS
 ) -> Generator[T]:
-    """The results of `work` for the numbers below `count`, in order.
+    """Yield the results of `work` for the numbers below `count`, in order.
 
-    At most `workers` calls run at a time, and as many results wait in memory.
+    At most `workers` calls run at a time, and at most as many results wait in memory.
     """
     with thread_pool(workers) as pool:
         pending: deque[Future[T]] = deque()
@@ -50,16 +50,19 @@ def map_ordered(
 
 
 class SingleFlightCache(Generic[K, V]):
-    """A slow function with its latest `most` results. Concurrent calls with one key run it once."""
+    """Cache of the last `most` results of a slow function.
+
+    Concurrent calls with one key run it once.
+    """
 
     def __init__(self, work: Callable[[K], V], most: int) -> None:
-        """Begin without results."""
+        """Start with an empty cache."""
         self._work = work
         self._lock = Lock()
         self._entry = lru_cache(most)(self._new_entry)
 
     def __call__(self, key: K) -> V:
-        """The result of `work` for `key`; if that fails, a later call runs it again."""
+        """Return the result of `work` for `key`. If it fails, the next call runs it again."""
         with self._lock:
             lock, results = self._entry(key)
         with lock:
@@ -72,17 +75,17 @@ class SingleFlightCache(Generic[K, V]):
 
 
 class ByteBudget:
-    """A number of bytes that threads share. A request for more than all of it gets all of it."""
+    """Budget of bytes shared by threads. A request for more than the budget gets all of it."""
 
     def __init__(self, size: int) -> None:
-        """Begin with all bytes free."""
+        """Start with all bytes free."""
         self._size = size
         self._free = size
         self._changed = Condition()
 
     @contextmanager
     def reserve(self, size: int) -> Iterator[None]:
-        """Reserve so many bytes for the block, after waiting until they are free."""
+        """Wait until this number of bytes is free, and reserve it for the block."""
         reserved = min(size, self._size)
         with self._changed:
             self._changed.wait_for(lambda: reserved <= self._free)

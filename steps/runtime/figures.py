@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Formatting of numbers for people."""
 
 from datetime import UTC, datetime
 
@@ -10,12 +10,12 @@ BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
 def format_count(number: int) -> str:
-    """A whole number, such as 1,234,567."""
+    """Format a whole number, such as 1,234,567."""
     return f"{number:,}"
 
 
 def format_number(number: float) -> str:
-    """A number with three significant digits, such as 0.0412, 3.14 or 1,520."""
+    """Format a number with three significant digits, such as 0.0412, 3.14 or 1,520."""
     if number == 0:
         return "0"
     if abs(number) >= 100:
@@ -26,7 +26,7 @@ def format_number(number: float) -> str:
 
 
 def format_bytes(number: float) -> str:
-    """A number of bytes, such as 1.52 MB."""
+    """Format a number of bytes, such as 1.52 MB."""
     for unit in BYTE_UNITS:
         if number < KILO or unit == BYTE_UNITS[-1]:
             break
@@ -35,7 +35,7 @@ def format_bytes(number: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A share of 0 to 1, such as 12.5 %. Only 0 and 1 themselves read as 0 % and 100 %."""
+    """Format a share of 0 to 1, such as 12.5 %. Only 0 and 1 themselves give 0 % and 100 %."""
     percent = f"{100 * share:.1f}"
     if percent == "0.0" and share > 0:
         return "under 0.1 %"
@@ -45,7 +45,7 @@ def format_percent(share: float) -> str:
 
 
 def format_estimate_error(error: float) -> str:
-    """The share by which a run took more or less than estimated; above 200 %, a multiple."""
+    """Format a run's relative deviation from its estimate; above 200 %, as a multiple."""
     if error > MAX_PERCENT_ERROR:
         return f"{format_number(1 + error)} times the estimate"
     comparison = "less" if error < 0 else "more"
@@ -53,14 +53,14 @@ def format_estimate_error(error: float) -> str:
 
 
 def format_money(amount: float) -> str:
-    """An amount of any currency, such as 1,520.00, or 0.0412 if cents are too coarse."""
+    """Format an amount in any currency, such as 1,520.00, or 0.0412 if cents are too coarse."""
     if 0 < amount < 0.1:
         return format_number(amount)
     return f"{amount:,.2f}"
 
 
 def format_duration(number: float) -> str:
-    """Seconds as a time, such as 41.5 s, 12 min, 3 h 20 min or 1,520 h."""
+    """Format a duration in seconds, such as 41.5 s, 12 min, 3 h 20 min or 1,520 h."""
     if 0 < number < 0.001:
         return "under 0.001 s"
     if number < 100:
@@ -75,18 +75,18 @@ def format_duration(number: float) -> str:
 
 
 def format_device_hours(hours: float, noun: str = "device") -> str:
-    """Hours of devices, such as 12.5 device-hours, or 9 s of a device if that is too coarse."""
+    """Format device time, such as 12.5 device-hours, or 9 s of a device if that is too coarse."""
     if 0 < hours < LEAST_HOURS:
         return f"{format_duration(hours * SECONDS_PER_HOUR)} of a {noun}"
     return f"{format_number(hours)} {noun}-hours"
 
 
 def format_time(seconds: float) -> str:
-    """A time in seconds since 1970, such as 2026-11-22 03:04 UTC."""
+    """Format a time in seconds since 1970, such as 2026-11-22 03:04 UTC."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def pluralize(number: int, one: str, many: str | None = None) -> str:
-    """A number of things, such as 1 image or 2,000 images."""
+    """Format a number with its noun, such as 1 image or 2,000 images."""
     noun = one if number == 1 else many or f"{one}s"
     return f"{number:,} {noun}"

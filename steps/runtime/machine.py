@@ -1,7 +1,7 @@
-"""The process: its CPUs and GPUs, settings of its libraries, and the lines of its log.
+"""The process: its CPUs and GPUs, the settings of its libraries, and its log lines.
 
-In a pod, it may use less than the node has. There, the template sets IMAGEKILN_LOG=json: each line
-of the log is then a JSON object with the run, the shard and the number of the attempt.
+In a pod, the process may use less than the node has. Our pod template sets IMAGEKILN_LOG=json, so
+each log line is a JSON object with the run, the shard and the number of the attempt.
 """
 
 import json
@@ -21,17 +21,17 @@ VISIBLE_DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 GPU_NAME = re.compile(r"\d+|(GPU|MIG)-.*")
 DEVICES = Path("/dev")
 THREADS_VARIABLE = "OMP_NUM_THREADS"
-SPIN_VARIABLE = "GOMP_SPINCOUNT"  # of libgomp, which PyTorch has on Linux
-BRIEF_SPIN_COUNT = "10000"  # libgomp's own is 300,000, about a millisecond
+SPIN_VARIABLE = "GOMP_SPINCOUNT"  # for libgomp, which PyTorch bundles on Linux
+BRIEF_SPIN_COUNT = "10000"  # the default is 300,000, about a millisecond
 LOG_VARIABLE = "IMAGEKILN_LOG"
 ATTEMPT_VARIABLE = "IMAGEKILN_ATTEMPT"
-START_TIME_FIELD = 22  # of /proc/self/stat, in clock ticks since the machine started
+START_TIME_FIELD = 22  # in /proc/self/stat, in clock ticks since boot
 
 
 def available_cpus(cgroup: Path = CGROUP) -> int:
-    """The CPUs of the process's affinity, or fewer if its cgroup limits their time.
+    """Return the number of CPUs that the process's affinity and cgroup allow.
 
-    Of a pod, the CPU limit counts, not the request: a pod may use what its node has to spare.
+    In a pod, this is the CPU limit and not the request, since a pod may use spare CPUs of its node.
     """
     cpus = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):  # not on macOS
@@ -43,10 +43,10 @@ def available_cpus(cgroup: Path = CGROUP) -> int:
 
 
 def process_age() -> float:
-    """Seconds since this process started; 0 without /proc."""
+    """Return the seconds since this process started; 0 without /proc."""
     with suppress(OSError, ValueError, IndexError, AttributeError):
         content = Path("/proc/self/stat").read_text()
-        # The name of the program comes second, in parentheses, and may hold anything.
+        # The program's name comes second, in parentheses, and may contain any character.
         _, _, after_name = content.rpartition(")")
         ticks = int(after_name.split()[START_TIME_FIELD - 3])
         started = ticks / os.sysconf("SC_CLK_TCK")
@@ -55,68 +55,68 @@ def process_age() -> float:
 
 
 def visible_gpus(environment: Mapping[str, str], count: int) -> list[str]:
-    """The names of the GPUs that a process with this environment may use.
+    """Return the GPUs that a process with this environment may use.
 
-    `count` is how many CUDA finds. CUDA ignores names after the first that it does not know. Of
-    several MIG slices a process sees only the first, but each may go to a process of its own.
+    `count` is the number of GPUs that CUDA finds. CUDA ignores all names after the first unknown
+    one. A process sees only the first of several MIG slices, but each process may get another one.
     """
     value = environment.get(VISIBLE_DEVICES_VARIABLE)
     if value is None:
         return [str(index) for index in range(count)]
     names = [name.strip() for name in value.split(",") if name.strip()]
-    names = list(takewhile(GPU_NAME.fullmatch, names))  # -1 and none are no names
+    names = list(takewhile(GPU_NAME.fullmatch, names))  # -1 and none are not GPU names
     if count and all(name.startswith("MIG-") for name in names):
         return names
     return names[:count]
 
 
 def find_nvidia_gpu(devices: Path = DEVICES) -> str | None:
-    """The driver's file of the first NVIDIA GPU here, even if CUDA finds none; None without one."""
+    """Return the device file of the first NVIDIA GPU, even if CUDA finds none; None without one."""
     return next(map(str, sorted(devices.glob("nvidia[0-9]*"))), None)
 
 
 def silence_libraries() -> None:
-    """Suppress messages of libraries about each other, unless the environment asks for them."""
+    """Suppress messages of libraries about each other, unless the environment requests them."""
     for name in ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY", "HF_HUB_VERBOSITY"):
         os.environ.setdefault(name, "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    # It waits for a lock without end, even if the process that had it was killed on another host.
+    # Show its waits for a lock, which never end if the owner was killed on another host.
     logging.getLogger("huggingface_hub.utils._fixes").setLevel(logging.INFO)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the hub need not know what runs here
-    # Deprecations inside diffusers: of Kolors, and of FLUX's ControlNets.
+    # Deprecations inside diffusers, for Kolors and for FLUX's ControlNets.
     warnings.filterwarnings(
         "ignore", "`(torch.jit.script|FluxPosEmbed)` is deprecated", FutureWarning
     )
-    # The failure that is reported says what is wrong with the GPU.
+    # The error that we report explains the problem with the GPU.
     warnings.filterwarnings("ignore", "CUDA initialization", UserWarning)
-    # Of damaged EXIF and of sizes: planning checks input images itself.
+    # Damaged EXIF and large sizes: planning checks input images itself.
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # of what torchao calls
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # about calls of torchao
     if "GCSFS_DEBUG" not in os.environ:
-        # It logs the traceback of each failed request, which we explain in a sentence.
+        # It logs the traceback of each failed request, which our message explains.
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-    # The same, of credentials that cannot be renewed.
+    # Likewise for credentials that cannot be renewed.
     for name in ("aiobotocore.credentials", "aiobotocore.tokens"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def limit_spinning() -> None:
-    """Let PyTorch's threads on the CPU spin only briefly while they wait for each other.
+    """Limit the time that PyTorch's CPU threads spin while they wait for each other.
 
-    Called before torch is imported. Threads that spin keep a busy machine from those that they wait
-    for. What the user has set stays.
+    Must be called before torch is imported. On a busy machine, spinning threads delay the threads
+    that they wait for. Settings of the user take precedence.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault(SPIN_VARIABLE, BRIEF_SPIN_COUNT)
 
 
-# Of the whole process: threads write lines too.
+# Shared by all threads of the process.
 _context: dict[str, object] = {}
 
 
 @contextmanager
 def empty_log_context() -> Iterator[None]:
-    """Forget at the end of the block what its lines had in common."""
+    """Clear the fields shared by log lines at the end of the block."""
     try:
         yield
     finally:
@@ -124,7 +124,7 @@ def empty_log_context() -> Iterator[None]:
 
 
 def add_log_context(step: str, run: str | None = None, shard: int | None = None) -> None:
-    """Give every later line the step, the run by its URI if there is one yet, and the shard."""
+    """Add the step, the shard and the run's URI, if known, to all later log lines."""
     _context["step"] = step
     if run is not None:
         _context["run"] = run
@@ -133,12 +133,12 @@ def add_log_context(step: str, run: str | None = None, shard: int | None = None)
 
 
 def is_log_structured(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether everything that is printed has to be a line of JSON."""
+    """Return whether all output has to be lines of JSON."""
     return environment.get(LOG_VARIABLE) == "json"
 
 
 def format_log_event(name: str, fields: Mapping[str, object]) -> str:
-    """One line: the event, its fields, and what all lines have in common."""
+    """Format an event with its fields and the shared fields as one log line."""
     line: dict[str, object] = {"event": name, **fields, **_context}
     attempt = os.environ.get(ATTEMPT_VARIABLE, "")
     if attempt.isdecimal():

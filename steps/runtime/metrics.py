@@ -1,7 +1,8 @@
-"""The metrics of the generate step, and their values in this process.
+"""Metrics of the generate step, and their values in this process.
 
-They are off unless `metrics_server` turns them on: then every call here compares one attribute with
-None. What they mean to users is in docs/monitoring.md, which a test compares with `METRICS`.
+Metrics are off unless `metrics_server` turns them on. While off, each call only compares an
+attribute with None. docs/monitoring.md explains them to users, and a test compares it with
+`METRICS`.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 PREFIX = "imagekiln_"
 # From a batch's copy to the CPU, a few milliseconds, to the loading of a large model. Each bucket
-# is a series for each stage of each pod: three for a power of ten would double them.
+# is a series for each stage of each pod, and three per power of ten would double them.
 SECONDS_BUCKETS = (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
@@ -25,10 +26,10 @@ TYPE_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(slots=True)
 class Metric:
-    """A metric, with a series of prometheus-client while it is on.
+    """A metric, recorded by prometheus-client while it is on.
 
-    `values` are those of its one label that are 0 from the start: a counter that first appears with
-    its first event hides that event from rates.
+    `values` are values of its only label that start at 0. A counter that first appears with its
+    first event hides that event from rates.
     """
 
     type: Literal["counter", "gauge", "histogram"]
@@ -36,16 +37,16 @@ class Metric:
     meaning: str
     labels: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
-    per_process: bool = True  # or of the pod, whose several processes do not report it
+    per_process: bool = True  # false for metrics of the pod, reported once for all its processes
     series: Any = field(default=None, repr=False)
 
     @property
     def full_name(self) -> str:
-        """The name by which Prometheus knows it."""
+        """Full name in Prometheus."""
         return PREFIX + self.name
 
     def turn_on(self, registry: "CollectorRegistry") -> None:
-        """Keep values from now on, for this registry."""
+        """Record values in this registry from now on."""
         import prometheus_client as prometheus
 
         metric_class: Any = getattr(prometheus, self.type.title())
@@ -155,13 +156,13 @@ METRICS = tuple(value for value in list(globals().values()) if isinstance(value,
 
 
 def count_images(statuses: Mapping[str, int]) -> None:
-    """Count images that are committed."""
+    """Count committed images by status."""
     for status, images in statuses.items():
         IMAGES.add(images, status=status)
 
 
 def observe_stages(**seconds: float) -> None:
-    """Add an observation of each stage that took any time."""
+    """Observe the duration of each stage that took any time."""
     for stage, duration in seconds.items():
         if duration > 0:
             STAGE_SECONDS.observe(duration, stage=stage)

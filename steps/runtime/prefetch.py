@@ -1,4 +1,4 @@
-"""Stages of a pipeline in threads of their own, a bounded distance ahead of what follows them."""
+"""Pipeline stages in threads, each a bounded number of items ahead of the next."""
 
 import threading
 import time
@@ -15,10 +15,10 @@ POLL_SECONDS = 0.1
 
 @dataclass(slots=True)
 class QueueWaits:
-    """The seconds that a stage's output queue made others wait.
+    """Seconds that other stages waited for a stage's output queue.
 
-    `full_seconds` is high if the next stage is slow, `empty_seconds` if the stage itself is.
-    `name` is that of the queue in metrics, if it has any.
+    `full_seconds` is high if the next stage is slow, `empty_seconds` if the stage itself is. `name`
+    is the queue's name in metrics, if it has any.
     """
 
     full_seconds: float = 0.0
@@ -27,10 +27,10 @@ class QueueWaits:
 
 
 def prefetch(items: Iterator[T], depth: int, waits: QueueWaits) -> Generator[T]:
-    """Yield what `items` yields, produced in a thread that is at most `depth` items ahead.
+    """Yield the items of an iterator that runs in a thread, at most `depth` items ahead.
 
-    An error of `items` is raised here, after all items before it. Closing stops the thread at its
-    next item and waits for it; a consumer that may stop early must close.
+    An error of `items` is raised after all items before it. Closing stops the thread at its next
+    item and waits for it. A consumer that may stop early must close.
     """
     channel: _Channel[T] = _Channel(depth, waits)
     thread = threading.Thread(target=_produce, args=(items, channel), daemon=True)
@@ -45,11 +45,11 @@ def prefetch(items: Iterator[T], depth: int, waits: QueueWaits) -> Generator[T]:
 def consume_in_thread(
     items: Iterator[T], consume: Callable[[Iterator[T]], None], depth: int, waits: QueueWaits
 ) -> None:
-    """Produce `items` in this thread while `consume` runs in another, at most `depth` behind.
+    """Produce `items` in this thread and consume them in another, at most `depth` items behind.
 
-    For what must stay in the main thread: in any other, PyTorch on a CPU has two thirds of its
-    speed. Before an error of `items` is raised, all items are consumed; an error of `consume` ends
-    the production.
+    For work that must stay in the main thread, such as PyTorch on a CPU, which reaches only two
+    thirds of its speed elsewhere. An error of `items` is raised after all items are consumed. An
+    error of `consume` stops the production.
     """
     channel: _Channel[T] = _Channel(depth, waits)
     errors: list[BaseException] = []
@@ -73,7 +73,7 @@ class _EndOfStream:
 
 
 class _Channel(Generic[T]):
-    """A bounded queue between two threads that either of them may close."""
+    """A bounded queue between two threads. Either of them may close it."""
 
     def __init__(self, depth: int, waits: QueueWaits) -> None:
         self._queue: Queue[T | _EndOfStream] = Queue(depth)
@@ -81,11 +81,11 @@ class _Channel(Generic[T]):
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Accept no more items."""
+        """Stop accepting items."""
         self._closed.set()
 
     def put(self, item: T | _EndOfStream) -> bool:
-        """Hand over an item; False if the channel is closed."""
+        """Put an item. Return False if the channel is closed."""
         started = time.perf_counter()
         try:
             while not self._closed.is_set():
@@ -100,11 +100,11 @@ class _Channel(Generic[T]):
             self._waits.full_seconds += time.perf_counter() - started
 
     def put_end(self, error: BaseException | None = None) -> None:
-        """End the items, with an error that the reader is to raise."""
+        """Mark the end of the items, with an error that the reader raises."""
         self.put(_EndOfStream(error))
 
     def items(self) -> Iterator[T]:
-        """The items up to the end; raises its error."""
+        """Yield the items up to the end, and raise its error."""
         while True:
             started = time.perf_counter()
             item = self._queue.get()
@@ -145,6 +145,6 @@ def _consume(
 
 
 def _close(items: Iterator[T]) -> None:
-    """Run the `finally` blocks of a generator now, in this thread."""
+    """Run the `finally` blocks of a generator in this thread."""
     if isinstance(items, Generator):
         items.close()

@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, JSON lines in a pod, N/M in the file that Argo reads."""
+"""Progress: a bar on a terminal, JSON lines in a pod, N/M in Argo's progress file."""
 
 import os
 import sys
@@ -17,13 +17,13 @@ from imagekiln.steps.runtime.sanitize import sanitize_lines
 
 LINE_INTERVAL_SECONDS = 10.0
 ARGO_FILE_VARIABLE = "ARGO_PROGRESS_FILE"
-ARGO_INTERVAL_SECONDS = 60.0  # each change is a request of Argo's to Kubernetes
-# In the pods of our templates, Argo looks at the file and passes it on every second.
+ARGO_INTERVAL_SECONDS = 60.0  # each change makes Argo send a request to Kubernetes
+# In the pods of our templates, Argo reads and reports the file every second.
 ARGO_READ_SECONDS = 3.0
 
 
 class Progress:
-    """Counts of generated and committed images, for people or programs that watch."""
+    """Counts of generated and committed images, shown to people or written for programs."""
 
     def start(self, total: int) -> None:
         """Set the number of planned images."""
@@ -32,7 +32,7 @@ class Progress:
         """Add images that were committed before this process started."""
 
     def add_drawn(self, images: int) -> None:
-        """Add generated images, which a kill would still lose."""
+        """Add generated images, which are lost if the process is killed."""
 
     def add_committed(self, images: int) -> None:
         """Add newly committed images."""
@@ -41,56 +41,56 @@ class Progress:
         """Show an event other than images."""
 
     def close(self) -> None:
-        """End, whether or not the work is finished."""
+        """Stop showing progress, whether or not the work is finished."""
 
 
 class NoProgress(Progress):
-    """Shows nothing."""
+    """Progress that shows nothing."""
 
 
 class TerminalProgress(Progress):
-    """A bar on a terminal, which counts generated images, or other things that `noun` names."""
+    """A terminal bar that counts generated images, or the things that `noun` names."""
 
     def __init__(self, noun: str = "images") -> None:
-        """Show nothing until the start."""
+        """Show nothing before the start."""
         self._noun = noun
         self._bar: tqdm[Never] | None = None
 
     def start(self, total: int) -> None:
-        """Show the bar: in a notebook its own kind, if widgets are installed."""
+        """Show the bar. In a notebook, show a widget if widgets are installed."""
         bar_class = tqdm
         if is_notebook():
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TqdmWarning)  # without widgets, a line will do
+                warnings.simplefilter("ignore", TqdmWarning)  # without widgets, show a line
                 bar_class = import_module("tqdm.auto").tqdm
         self._bar = bar_class(total=total, unit=f" {self._noun}", dynamic_ncols=True)
 
     def add_existing(self, images: int) -> None:
-        """Begin further along, without effect on the rate."""
+        """Advance the bar without effect on the rate."""
         if self._bar is not None and images:
             self._bar.initial += images
             self._bar.update(images)
 
     def add_drawn(self, images: int) -> None:
-        """Move the bar."""
+        """Advance the bar."""
         if self._bar is not None:
             self._bar.update(images)
 
     def show_event(self, name: str, sentence: str) -> None:  # noqa: ARG002  # for programs
-        """Write the sentence above the bar."""
+        """Print the sentence above the bar."""
         tqdm.write(sanitize_lines(sentence), file=sys.stderr)
 
     def close(self) -> None:
-        """End the bar as it is."""
+        """Leave the bar in its current state."""
         if self._bar is not None:
             self._bar.close()
 
 
 class JsonLinesProgress(Progress):
-    """A JSON line every few seconds, and N/M in the file that Argo reads, if there is one.
+    """Writer of JSON lines every few seconds, and of N/M to Argo's progress file, if there is one.
 
-    Only committed images are done. Argo adds up the files of all attempts, also those that failed.
-    So a later attempt leaves out what existed before it, and one that ends early leaves N/N.
+    Only committed images are done. Argo adds up the files of all attempts, including failed ones. A
+    later attempt therefore omits images that existed before it, and one that ends early writes N/N.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class JsonLinesProgress(Progress):
         attempt: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write lines to `out`. The first attempt, 0, counts all images for Argo."""
+        """Write lines to `out`. Only the first attempt, 0, counts all images for Argo."""
         self._out = out
         self._argo_file = argo_file
         self._is_first = attempt == 0
@@ -112,49 +112,52 @@ class JsonLinesProgress(Progress):
         self._total = total
         self._existing = self._done = self._last_done = 0
         self._last_line_at = self._clock()
-        # The rate leaves out the first batch, which waits for the model to load.
+        # Excludes the first batch, which waits for the model to load.
         self._first_drawn_at: float | None = None
         self._drawn_since = 0
 
     def start(self, total: int) -> None:
-        """Write the first line, also of further work, such as an export after a run."""
+        """Write the first line of the work, or of further work such as an export after a run."""
         self._begin(total)
         self._write_line()
 
     def add_existing(self, images: int) -> None:
-        """Count images that are done, without effect on the rate."""
+        """Count existing images without effect on the rate."""
         if images:
             self._existing += images
             self._done += images
             self._write_line()
 
     def add_drawn(self, images: int) -> None:
-        """Count images for the rate."""
+        """Count generated images for the rate."""
         if self._first_drawn_at is None:
             self._first_drawn_at = self._clock()
         else:
             self._drawn_since += images
 
     def add_committed(self, images: int) -> None:
-        """Count images that stay done, even if the process is killed."""
+        """Count committed images."""
         self._done += images
         is_due = self._clock() - self._last_line_at > LINE_INTERVAL_SECONDS
         if self._done == self._total or is_due:
             self._write_line()
 
     def show_event(self, name: str, sentence: str) -> None:
-        """Write a line."""
+        """Write the event as a line."""
         print(format_log_event(name, {"message": sentence}), file=self._out, flush=True)
 
     def close(self) -> None:
-        """Write how far the work is; leave Argo what the attempt made, and time to read it."""
+        """Write the final progress.
+
+        Report this attempt's images to Argo, and leave it time to read them.
+        """
         if self._done != self._last_done:
             self._write_line()
         if self._argo_file is not None and self._done < self._total:
             done = self._done if self._is_first else self._done - self._existing
             self._write_argo(done, done)
             time.sleep(ARGO_READ_SECONDS)
-            self._argo_file = None  # once, however often this is called
+            self._argo_file = None  # only once, even if called again
 
     def _write_line(self) -> None:
         self._last_line_at = self._clock()
@@ -177,7 +180,7 @@ class JsonLinesProgress(Progress):
     def _write_argo(self, done: int, total: int) -> None:
         if self._argo_file is not None:
             with suppress(OSError):  # progress is only shown; the work continues without it
-                self._argo_file.write_text(f"{done}/{max(1, total)}\n")  # N/0 is none to Argo
+                self._argo_file.write_text(f"{done}/{max(1, total)}\n")  # Argo rejects N/0
 
     def _rate(self) -> float | None:
         if self._first_drawn_at is None or not self._drawn_since:
@@ -187,20 +190,20 @@ class JsonLinesProgress(Progress):
 
 
 def is_notebook() -> bool:
-    """Return whether this process runs the cells of a notebook."""
+    """Return whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and "IPKernelApp" in shell.config
 
 
 def is_watched() -> bool:
-    """Return whether a person sees what this process draws on stderr."""
+    """Return whether stderr is an interactive terminal or a notebook."""
     return sys.stderr.isatty() or is_notebook()
 
 
 @contextmanager
 def open_progress(noun: str = "images") -> Iterator[Progress]:
-    """A bar if a person watches stderr, else lines. `noun` says what is counted."""
+    """Show a bar on an interactive terminal, else JSON lines. `noun` names the things counted."""
     path = os.environ.get(ARGO_FILE_VARIABLE)
     progress: Progress
     if is_watched() and not path:  # a pod may have a terminal too

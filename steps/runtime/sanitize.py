@@ -1,6 +1,6 @@
-"""Untrusted text made safe to show: it cannot move a cursor, forge a line, or reorder one.
+"""Sanitizing of untrusted strings: they cannot move a cursor, or forge or reorder a line.
 
-What goes to people outside, such as a chat, is also stripped of credentials.
+Messages to the outside, such as a chat, are also stripped of credentials.
 """
 
 import re
@@ -11,10 +11,10 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 RETURN_SYMBOL = " \N{DOWNWARDS ARROW WITH CORNER LEFTWARDS} "
 TAB_SYMBOL = " \N{RIGHTWARDS ARROW TO BAR} "
 LINE_BREAK = re.compile(r"\r\n|\n|\r")
-# C0 and C1, such as those of ANSI escapes, and lone surrogates, which cannot be encoded.
+# C0 and C1 controls, such as ANSI escapes, and lone surrogates, which cannot be encoded.
 CONTROL_CHARS = "\x00-\x1f\x7f-\x9f\ud800-\udfff"
-# Line and paragraph separators, and the controls that reorder text on a terminal. A page isolates
-# its texts, so that these are harmless there.
+# Line and paragraph separators, and controls that reorder text on a terminal. They are harmless on
+# a page, which isolates its strings.
 SEPARATOR_AND_BIDI_CHARS = "\u2028\u2029\u202a-\u202e\u2066-\u2069"
 UNSAFE_IN_PAGE = re.compile(f"[{CONTROL_CHARS}]")
 UNSAFE_IN_LINE = re.compile(f"[{CONTROL_CHARS}{SEPARATOR_AND_BIDI_CHARS}]")
@@ -23,75 +23,75 @@ UNSAFE_IN_JSON = re.compile(f"(?!\n)[\x7f-\x9f\ud800-\udfff{SEPARATOR_AND_BIDI_C
 
 HIDDEN = "***"
 MIN_SECRET_CHARS = 8  # a shorter value would be replaced in ordinary words
-# A name and a password, or a name, up to the last @ of a URL. Half of AWS's passwords have a slash.
-# The name of a resource (arn:) and the address of IPv6 are none, nor is what follows a port.
+# User and password, or user, up to the last @ of a URL, since AWS passwords may contain slashes.
+# Resource names (arn:), IPv6 addresses and anything after a port do not match.
 USER = re.compile(r"(?!arn:)(?:[^/:@\[]+:.+|[^/]+)@", re.DOTALL)
 HOST_WITH_PORT = re.compile(r"[^/:@\[]+:\d{1,5}/")
-BUCKET_SCHEMES = {"s3", "s3a", "gs", "gcs"}  # which have no ports
-# Up to the next space or quotation mark. The length of a scheme is bounded: texts may be long.
+BUCKET_SCHEMES = {"s3", "s3a", "gs", "gcs"}  # these have no ports
+# Up to the next space or quotation mark. The scheme's length is bounded, since input may be long.
 URL = re.compile(r"[a-z0-9+.-]{1,32}://[^\s\"']+", re.IGNORECASE)
-# NAME=VALUE, and "name": "value" as in JSON.
+# NAME=VALUE, and "name": "value" in JSON.
 NAMED_SECRET = re.compile(
     r"(?<![\w-])(?=[\w-]*?"
     r"(?:secret|token|passw(?:or)?d|signature|api[_-]?key|access[_-]?key|credential))"
     r"([\w-]++(?:=|[\"']\s*:\s*)[\"']?)[^\s\"',;&]+",
     re.IGNORECASE,
 )
-# In URLs of these schemes, the name before an @ is part of the place.
+# In these schemes, the name before an @ is part of the location.
 SCHEMES_WITH_NAMES = {"abfs", "abfss", "az", "github"}
-# In these, it is that of a user; of others, such as https, it may be a token.
+# In these, it is a user name. In others, such as https, it may be a token.
 SCHEMES_WITH_USERS = {"hdfs", "sftp", "smb", "ssh"}
 SECRET_NAME = re.compile(
     r"secret|token|passw|signature|credential|api[_-]?key|access[_-]?key|^(sig|key)$", re.IGNORECASE
 )
-# Where a listing goes on, which is no secret.
+# Continuation tokens of listings, which are not secret.
 PAGE_TOKEN = re.compile(r"(?:page|next|continuation)[_-]?token$", re.IGNORECASE)
 HTTP_CREDENTIALS = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}")
-# Of the model hub, AWS, Slack and GitHub: they are known by their beginning.
+# Tokens of the model hub, AWS, Slack and GitHub, known by their prefix.
 KNOWN_TOKEN = re.compile(
     r"\b(?:hf_|xox[abeprs]-|gh[opsu]_|(?:AKIA|ASIA)(?=[A-Z0-9]{16}\b))[\w-]{8,}"
 )
 
 
-def sanitize_page_text(text: str) -> str:
-    """The text without control characters, for a page that escapes and isolates it.
+def sanitize_page_text(value: str) -> str:
+    """Remove control characters from a string, for a page that escapes and isolates it.
 
-    It stays on one line: a line feed becomes a return symbol, and a tab that of its key.
+    The result is one line: a line feed becomes a return symbol, and a tab becomes a tab symbol.
     """
-    one_line = LINE_BREAK.sub(RETURN_SYMBOL, text).replace("\t", TAB_SYMBOL)
+    one_line = LINE_BREAK.sub(RETURN_SYMBOL, value).replace("\t", TAB_SYMBOL)
     return UNSAFE_IN_PAGE.sub(REPLACEMENT, one_line)
 
 
-def sanitize_line(text: str) -> str:
-    """The text as one line of a terminal or a log."""
-    return UNSAFE_IN_LINE.sub(REPLACEMENT, text)
+def sanitize_line(value: str) -> str:
+    """Format a string as one line of a terminal or a log."""
+    return UNSAFE_IN_LINE.sub(REPLACEMENT, value)
 
 
-def sanitize_lines(text: str) -> str:
-    """The text as lines of a terminal or a log, if its line feeds can be trusted."""
-    return UNSAFE_IN_LINES.sub(REPLACEMENT, text)
+def sanitize_lines(value: str) -> str:
+    """Format a string as lines of a terminal or a log, if its line feeds can be trusted."""
+    return UNSAFE_IN_LINES.sub(REPLACEMENT, value)
 
 
-def sanitize_json(text: str) -> str:
-    """Equal JSON that is safe on a terminal: unsafe characters in its strings are escaped."""
+def sanitize_json(value: str) -> str:
+    """Escape unsafe characters in JSON strings, so that a terminal can show the JSON."""
 
     def escape(match: re.Match[str]) -> str:
         return f"\\u{ord(match[0]):04x}"
 
-    return UNSAFE_IN_JSON.sub(escape, text)
+    return UNSAFE_IN_JSON.sub(escape, value)
 
 
-def truncate_text(text: str, most: int) -> str:
-    """The text, or its first `most` characters and how many more it has."""
-    rest = len(text) - most
+def truncate_text(value: str, most: int) -> str:
+    """Return at most `most` characters of a string, and say how many more it has."""
+    rest = len(value) - most
     if rest <= 0:
-        return text
-    return f"{text[:most]}… and {rest:,} more characters"
+        return value
+    return f"{value[:most]}… and {rest:,} more characters"
 
 
 def holds_credentials(uri: str) -> bool:
-    """Say if a URI has a user or password in it, or a query that is signed or names a secret."""
-    chain = uri.split("::")  # of fsspec's file systems, if it is no part of a password
+    """Return whether a URI has a user or password, or a query that is signed or names a secret."""
+    chain = uri.split("::")  # of fsspec file systems, unless part of a password
     return any(map(_url_holds_credentials, [uri, *chain]))
 
 
@@ -104,7 +104,7 @@ def _url_holds_credentials(uri: str) -> bool:
 
 
 def _find_user(scheme: str, place: str) -> re.Match[str] | None:
-    """The user in what follows the scheme of a URI."""
+    """Match the user in the part of a URI after the scheme."""
     has_port = scheme not in BUCKET_SCHEMES and HOST_WITH_PORT.match(place)
     if scheme in SCHEMES_WITH_NAMES or has_port:
         return None
@@ -117,7 +117,7 @@ def _names_secret(query: str) -> bool:
 
 
 def redact_uri(uri: str) -> str:
-    """The URI with `***` for what may be a credential in it, whatever characters that has."""
+    """Replace possible credentials in a URI by `***`, even with unusual characters."""
     scheme, separator, rest = uri.partition("://")
     place, mark, query = rest.partition("?")
     user = _find_user(scheme.lower(), place)
@@ -128,26 +128,26 @@ def redact_uri(uri: str) -> str:
     return f"{scheme}{separator}{place}{mark}{query}"
 
 
-def redact_urls(text: str) -> str:
-    """The text with `***` for users, passwords and queries in its URLs."""
-    return URL.sub(lambda url: redact_uri(url[0]), text)
+def redact_urls(message: str) -> str:
+    """Replace users, passwords and queries in URLs by `***`."""
+    return URL.sub(lambda url: redact_uri(url[0]), message)
 
 
-def redact_secrets(text: str, values: Iterable[str] = ()) -> str:
-    """The text with `***` for what looks like a credential, and for these values.
+def redact_secrets(message: str, values: Iterable[str] = ()) -> str:
+    """Replace these values, and any string that looks like a credential, by `***`.
 
-    Of a URL with credentials, the host and the path stay.
+    Hosts and paths of URLs remain.
     """
     for value in values:
         if len(value) >= MIN_SECRET_CHARS:
-            text = text.replace(value, HIDDEN)
-    text = redact_urls(text)
-    text = NAMED_SECRET.sub(rf"\1{HIDDEN}", text)
-    text = HTTP_CREDENTIALS.sub(rf"\1 {HIDDEN}", text)
-    return KNOWN_TOKEN.sub(HIDDEN, text)
+            message = message.replace(value, HIDDEN)
+    message = redact_urls(message)
+    message = NAMED_SECRET.sub(rf"\1{HIDDEN}", message)
+    message = HTTP_CREDENTIALS.sub(rf"\1 {HIDDEN}", message)
+    return KNOWN_TOKEN.sub(HIDDEN, message)
 
 
 def format_command(verb: str, run: str, *options: str) -> str:
-    """The command line that applies a verb to a run."""
-    name = f"./{run}" if run.startswith("-") else run  # it is no option
+    """Format the command line that applies a verb to a run."""
+    name = f"./{run}" if run.startswith("-") else run  # not an option
     return " ".join(["imagekiln", verb, quote(name), *options])

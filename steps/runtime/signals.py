@@ -1,4 +1,4 @@
-"""Requests to stop: a pod gets SIGTERM, and then half a minute at most."""
+"""Requests to stop: a pod gets SIGTERM, and then has at most half a minute."""
 
 import math
 import os
@@ -18,16 +18,16 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Stopped(BaseException):
-    """Work was given up on request. As a BaseException, it passes every `except Exception`."""
+    """Raised to stop on request. A BaseException, so that `except Exception` does not catch it."""
 
 
 @dataclass(slots=True)
 class Stop:
     """A request to stop the process.
 
-    `immediate`: the signal itself raises Stopped, since no current work is worth finishing.
-    `waits_for_part`: the current part is finished, however long that takes.
-    `has_raised`: a signal has raised Stopped.
+    `immediate` is true if the signal itself raises Stopped, since no current work is worth
+    finishing. `waits_for_part` is true if the current part is finished, however long that takes.
+    `has_raised` is true once a signal has raised Stopped.
     """
 
     requested_at: float | None = None
@@ -42,14 +42,14 @@ class Stop:
             self.waits_for_part = False
 
     def request_after_part(self) -> None:
-        """Stop once the current part is finished, unless a stop was requested before."""
+        """Stop once the current part is finished, unless a stop was already requested."""
         if self.requested_at is None:
             self.waits_for_part = True
             self.requested_at = time.monotonic()
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Finish the block before stopping, even if the stop is immediate."""
+        """Delay the stop until the end of the block, even if it is immediate."""
         before = self.immediate
         self.immediate = False
         try:
@@ -60,7 +60,7 @@ class Stop:
     def raise_if_due(self, seconds_needed: float = 0.0) -> None:
         """Raise Stopped after a request whose grace period ends within `seconds_needed`.
 
-        That is infinite for a new part.
+        Pass infinity before a new part.
         """
         if self.requested_at is None:
             return
@@ -72,11 +72,12 @@ class Stop:
 
 @contextmanager
 def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
-    """A Stop that SIGTERM, SIGHUP and Ctrl-C request in the block. A second Ctrl-C raises Stopped.
+    """Yield a Stop requested by SIGTERM, SIGHUP or Ctrl-C. A second Ctrl-C raises Stopped.
 
     With `at_once`, the signal itself raises Stopped, unless a block is `deferred`. A second SIGTERM
-    or SIGHUP has no effect, since the kubelet and Argo's executor may each send one; nor after the
-    block, since it would spoil the exit code. SIGHUP stays ignored if it was, as by nohup.
+    or SIGHUP has no effect, since the kubelet and Argo's executor may each send one. Neither has a
+    signal after the block, which would change the exit code. SIGHUP stays ignored if it was, as
+    with nohup.
     """
     stop = Stop(immediate=at_once)
     received: set[int] = set()
@@ -90,7 +91,7 @@ def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
         if number in ENDING_SIGNALS:
             received.update(ENDING_SIGNALS)
             after.update(dict.fromkeys(ENDING_SIGNALS, signal.SIG_IGN))
-            # What the first one began, such as removing files or recording statistics, is finished.
+            # Let the first signal's cleanup finish, such as removing files or recording statistics.
             if is_repeated:
                 return
         if stop.immediate or is_repeated:

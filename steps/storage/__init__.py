@@ -1,6 +1,6 @@
-"""Objects under a URI, created once: on local disks, and wherever fsspec reaches; scratch data.
+"""Objects under a URI, created once, on local disks and in any store that fsspec supports.
 
-Alone imports fsspec and duckdb. Imports `errors` and `runtime`.
+Also scratch data. Only this package imports fsspec and duckdb. Imports `errors` and `runtime`.
 """
 
 from imagekiln.steps.storage.filesystem import ObjectStore, open_filesystem
@@ -9,9 +9,9 @@ from imagekiln.steps.storage.store import Store
 
 
 def open_store(uri: str, endpoint: str | None = None) -> Store:
-    """The folder at a local path, or at any URI that fsspec knows, without any request to it.
+    """Open the folder at a local path, or at any URI that fsspec supports, without any request.
 
-    `endpoint` is that of an S3 store other than the environment's.
+    `endpoint` is the URL of an S3 store other than the environment's.
     """
     if not is_remote_uri(uri):
         return LocalStore(local_path(uri))

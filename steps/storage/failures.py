@@ -1,4 +1,4 @@
-"""Translate errors of disks and object stores into sentences for the user."""
+"""Translation of disk and object store errors into messages for the user."""
 
 import errno
 import re
@@ -19,7 +19,7 @@ from imagekiln.steps.runtime.metrics import STORAGE_ERRORS
 
 Operation = Literal["read", "write", "list", "remove"]
 AGAIN = "Run the command again."
-# Errors of a disk: the kind of failure, and what to do.
+# Disk errors by number: the kind of error, and what to do.
 DISK_ERRORS: dict[int, tuple[type[KilnError], str]] = {
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT),
@@ -37,12 +37,12 @@ REJECTED = (
     StorageRefused,
     "the store rejected the request ({reason}). Check the URI, the region and the credentials.",
 )
-# By the error code of an object store, or the name of an error: a local run needs no client.
+# Errors by object store code or class name, so that a local run imports no client.
 KNOWN_ERRORS: dict[str, tuple[type[KilnError], str]] = {
     **dict.fromkeys(
         (
             *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "RequestExpired"),
-            "InvalidTokenId",  # MinIO's name of it
+            "InvalidTokenId",  # in MinIO
             *("TokenRefreshRequired", "SSOTokenLoadError", "TokenRetrievalError"),
             "UnauthorizedSSOTokenError",
         ),
@@ -72,14 +72,14 @@ KNOWN_ERRORS: dict[str, tuple[type[KilnError], str]] = {
         "no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
     ),
 }
-# Errors of botocore for settings that it cannot use.
+# Errors of botocore for invalid settings.
 CLIENT_SETTING_ERROR = re.compile(
     "Invalid|Unsupported|ConfigParse|EndpointProvider|UnknownCredential|PartialCredentials"
     "|ProfileNotFound|ParamValidation"
 )
-# Modules that read settings and credentials, before any request to the store.
+# Modules that read settings and credentials before any request to the store.
 SETTING_MODULES = {"botocore.configprovider", "botocore.credentials", "aiobotocore.credentials"}
-INVALID_ENDPOINT = "Invalid endpoint"  # of a ValueError that botocore raises
+INVALID_ENDPOINT = "Invalid endpoint"  # in a ValueError of botocore
 CLIENT_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "httpx", "httpx2", "httpcore")
 ABSENT = {404, 410}
 RETRIED_STATUSES = {408, 425, 429}  # too slow, too early, too many
@@ -91,8 +91,8 @@ OBJECT_REPR = re.compile(r" ?<[^<>]* at 0x[0-9a-fA-F]+>(?:: )?|\b\w+\(host=[^()]
 def translate_errors(where: str, operation: Operation | None = None) -> Iterator[None]:
     """Turn storage errors inside the block into a KilnError that names `where`.
 
-    Metrics count those of an operation on a store, absent objects apart. After a refusal, the next
-    file system that is opened reads the credentials anew.
+    Metrics count errors of an operation on a store, except absent objects. After a refusal, the
+    next file system to be opened reads the credentials again.
     """
     try:
         yield
@@ -113,7 +113,7 @@ def translate_errors(where: str, operation: Operation | None = None) -> Iterator
 
 
 def explain_storage_error(where: str, error: Exception) -> KilnError | None:
-    """The error as a sentence for the user; None if it is not a failure of storage."""
+    """Build an error with a message for the user; None if it is not a failure of storage."""
     known = _known_error(error)
     if known is None and _is_client_setting(error):
         return StorageRefused(
@@ -140,7 +140,7 @@ def _known_error(error: Exception) -> tuple[type[KilnError], str] | None:
 
 
 def _is_client_setting(error: Exception) -> bool:
-    """Return whether the S3 client could make no request, because of its settings."""
+    """Return whether the S3 client could send no request because of its settings."""
     if isinstance(error, ValueError | FileNotFoundError | PermissionError):
         frames = walk_tb(error.__traceback__)
         modules = {frame.f_globals.get("__name__") for frame, _ in frames}
@@ -167,7 +167,7 @@ def _explain_request(where: str, error: BaseException) -> KilnError:
 
 
 def _failed_request(error: FileNotFoundError) -> BaseException | None:
-    """The failed request behind an error. fsspec calls a file absent whatever a web server says."""
+    """Return the failed request behind an error. fsspec reports any web error as a missing file."""
     cause = error.__cause__
     is_of_request = isinstance(cause, ConnectionError | TimeoutError) or _is_client_error(cause)
     if not is_of_request or error_code(error) or getattr(cause, "status", None) in ABSENT:
@@ -178,18 +178,18 @@ def _failed_request(error: FileNotFoundError) -> BaseException | None:
 def is_storage_error(error: Exception) -> bool:
     """Return whether reading failed because of storage, not because of the content.
 
-    Arrow raises a plain OSError without a number for content that it cannot read.
+    For content that it cannot parse, Arrow raises a plain OSError without a number.
     """
     return isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
 
 
 def is_object_absent(error: FileNotFoundError) -> bool:
-    """Return whether a store that was asked has no such object, though it has the bucket."""
+    """Return whether the store has no such object. False if the bucket is missing."""
     return error_code(error) != "NoSuchBucket" and not _is_client_setting(error)
 
 
 def error_code(error: BaseException) -> str:
-    """The object store's error code, such as NoSuchBucket; empty if it sent none."""
+    """Return the object store's error code, such as NoSuchBucket; empty if there is none."""
     response = getattr(error.__cause__ or error, "response", None)
     if not isinstance(response, dict) or "Error" not in response:
         return ""
@@ -197,7 +197,7 @@ def error_code(error: BaseException) -> str:
 
 
 def error_reason(error: BaseException) -> str:
-    """The first line of the error's own message, without objects in it, or else its type."""
+    """Return the first line of the error's message without object addresses, or else its type."""
     message = OBJECT_REPR.sub("", str(error))
     if isinstance(error, OSError) and error.strerror:
         message = error.strerror

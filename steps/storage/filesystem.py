@@ -1,6 +1,6 @@
-"""Objects in a bucket, or wherever else fsspec reaches: how S3 is asked, and what is refused.
+"""Object stores that fsspec reaches: S3 client settings, refused schemes, conditional writes.
 
-No object is renamed, and none are listed to learn what is done: listing is for what may be deleted.
+Objects are never renamed. Listings are for deletion, and do not decide what is done.
 """
 
 import time
@@ -18,34 +18,33 @@ from imagekiln.steps.runtime.sanitize import holds_credentials, redact_uri
 from imagekiln.steps.storage.failures import error_code, is_object_absent, translate_errors
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name, require_plain_key
 
-# An endpoint that cannot be reached is given up within a minute.
+# An unreachable endpoint is given up within a minute.
 S3_OPTIONS = {
     "use_listings_cache": False,
     "config_kwargs": {
         "connect_timeout": 5,
-        "read_timeout": 10,  # between two bytes, not for the whole answer
-        # The waits are 1, 2, 4, 8, 16 s at most, half of that on average.
+        "read_timeout": 10,  # between two bytes, not for the whole response
+        # Waits of at most 1, 2, 4, 8 and 16 s, half of that on average.
         "retries": {"mode": "standard", "total_max_attempts": 6},
     },
 }
-# s3fs tries again after botocore gave up: by default five times, and to read five times five.
+# s3fs retries after botocore gave up: by default five times, and 25 times for reads.
 S3FS_ATTEMPTS = 2
 # The limit of one read, retries included.
 READ_TIMEOUT_SECONDS = 180.0
-WEB_SILENCE_SECONDS = 30.0  # until a web server that sends nothing is given up
-# Limits of one call, retries included: a peer that says nothing must not block a write for ever.
+WEB_SILENCE_SECONDS = 30.0  # until a silent web server is given up
+# Limits of one call, retries included, so that a silent peer cannot block a write.
 CALL_TIMEOUT_SECONDS = 60.0
 WRITE_SECONDS_PER_BYTE = 1 / 2**20
-# One conditional PUT up to S3's limit of 5 GiB: when two multipart uploads end at the same time,
-# not every store lets one of them fail.
+# One conditional PUT up to S3's limit of 5 GiB. If two multipart uploads end at the same time, some
+# stores accept both.
 S3_SINGLE_PUT_OPTIONS = {"chunksize": 5 * 2**30}
 CONFLICT_ATTEMPTS = 5
-CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
+CONFLICT_SECONDS = 0.2  # before the second attempt, doubled after each
 CONFLICT = "ConditionalRequestConflict"
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
-INVALID_RANGE = {"InvalidRange", "416"}  # of an empty object, which has no first byte
-# File systems of fsspec that wrap others, lead to this machine or its network, or need more than a
-# URI.
+INVALID_RANGE = {"InvalidRange", "416"}  # for an empty object, which has no first byte
+# fsspec file systems that wrap others, reach this machine or its network, or need more than a URI.
 REFUSED_SCHEMES = {
     *("adl", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data"),
     *("dbfs", "dir", "filecache", "ftp", "generic", "git", "jlab", "jupyter", "libarchive"),
@@ -53,14 +52,14 @@ REFUSED_SCHEMES = {
 }
 S3_SCHEMES = ("s3", "s3a")
 WEB_SCHEMES = ("http", "https")
-# The extras of this package that install a scheme's file system.
+# Extras of this package that install a scheme's file system.
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 
 
 def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
-    """The fsspec file system of a URI, which has no types, and the path in it.
+    """Return the fsspec file system of a URI, which is untyped, and the path in it.
 
-    `endpoint` is that of an S3 store other than the environment's.
+    `endpoint` is the URL of an S3 store other than the environment's.
     """
     scheme = uri.partition("://")[0].lower()
     _refuse_unsafe_uri(uri, scheme)
@@ -74,7 +73,7 @@ def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
         raise NotInstalled(
             f"{uri}: {error}. Type: {remedy}. Container images have it after a build with EXTRAS."
         ) from error
-    except ValueError as error:  # of an unknown scheme, or a part that the URI lacks
+    except ValueError as error:  # an unknown scheme, or an incomplete URI
         reason = first_line(str(error)).rstrip(".")
         raise BadInput(f"{uri}: {reason}. Use a path, s3:// or https://.") from error
     if scheme in S3_SCHEMES:
@@ -90,7 +89,7 @@ def _filesystem_options(scheme: str, endpoint: str | None) -> dict[str, object]:
     if scheme in WEB_SCHEMES:
         from aiohttp import ClientTimeout
 
-        # By default, an answer may take five minutes in all, which ends any large table.
+        # The default limit of five minutes per response would end the download of any large table.
         silence = ClientTimeout(
             total=None, sock_connect=WEB_SILENCE_SECONDS, sock_read=WEB_SILENCE_SECONDS
         )
@@ -112,8 +111,8 @@ def _refuse_unsafe_uri(uri: str, scheme: str) -> None:
 
 
 def _watch_requests(files: Any) -> None:
-    """Have s3fs count repeated requests."""
-    if files.session is not None:  # s3fs keeps a file system for all that ask for the same one
+    """Make s3fs count repeated requests."""
+    if files.session is not None:  # s3fs caches file systems and returns the same one
         return
     from aiobotocore.session import AioSession
 
@@ -123,12 +122,12 @@ def _watch_requests(files: Any) -> None:
 
     session = AioSession(**files.kwargs)
     session.register("needs-retry.s3", count)
-    files.session = session  # last: other threads use it as soon as it is there
+    files.session = session  # last, since other threads use it once it is set
 
 
 @contextmanager
 def open_object(uri: str, block_bytes: int) -> Iterator[BinaryIO]:
-    """A file at a URI for reading in pieces, of about so many bytes. Raises what fsspec raises."""
+    """Open the file at a URI for reading in blocks of this size. Raises fsspec's errors."""
     files, path = open_filesystem(uri)
     with open_in_pieces(files, path, block_size=block_bytes) as file:
         yield file
@@ -136,11 +135,11 @@ def open_object(uri: str, block_bytes: int) -> Iterator[BinaryIO]:
 
 @contextmanager
 def open_in_pieces(files: Any, path: str, **options: object) -> Iterator[BinaryIO]:
-    """A file of an fsspec file system for reading in pieces."""
+    """Open a file of an fsspec file system for reading in blocks."""
     try:
         opened = files.open(path, "rb", **options)
     except OSError as error:
-        if error_code(error).isdigit():  # S3 does not say why it refuses a HEAD, only a GET
+        if error_code(error).isdigit():  # S3 gives the reason of a refusal for GET, not for HEAD
             files.cat_file(path, start=0, end=1)
         raise
     with opened as file:
@@ -148,7 +147,7 @@ def open_in_pieces(files: Any, path: str, **options: object) -> Iterator[BinaryI
 
 
 def modification_time(entry: dict[str, Any]) -> float | None:
-    """The time of writing, in seconds since 1970, which each file system has under its own key."""
+    """Return the modification time, in seconds since 1970, from the key of any file system."""
     for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
         value = entry.get(name)
         if isinstance(value, datetime):
@@ -159,7 +158,7 @@ def modification_time(entry: dict[str, Any]) -> float | None:
 
 
 class ObjectStore:
-    """A folder in an object store, reached through fsspec."""
+    """Folder in an object store, reached through fsspec."""
 
     def __init__(self, uri: str, path: str, files: Any) -> None:
         """Take the folder's URI, and its path in the file system `files`."""
@@ -169,17 +168,17 @@ class ObjectStore:
         self._is_s3 = "s3" in files.protocol
 
     def uri_of(self, key: str) -> str:
-        """The object's URI."""
+        """Return the object's URI."""
         return f"{self.uri}/{key}"
 
     def read(self, key: str) -> bytes:
-        """The whole object. Raises Missing."""
+        """Read the whole object. Raises Missing."""
         with translate_errors(self.uri_of(key), "read"):
             return self._read_range(key, None, READ_TIMEOUT_SECONDS)
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
-        """The object for reading in pieces. Raises Missing."""
+        """Open the object for reading in blocks. Raises Missing."""
         with (
             translate_errors(self.uri_of(key), "read"),
             open_in_pieces(self._files, self._path_of(key), cache_type="none") as file,
@@ -187,12 +186,12 @@ class ObjectStore:
             yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
-        """The object's first `most` bytes, or fewer if it has fewer. Raises Missing."""
+        """Read at most the first `most` bytes of the object. Raises Missing."""
         with translate_errors(self.uri_of(key), "read"):
             return self._read_range(key, most, READ_TIMEOUT_SECONDS)
 
     def exists(self, key: str) -> bool:
-        """Say if the object exists: reads its first byte, since asking for its size may list."""
+        """Read the object's first byte to see if it exists, since asking for its size may list."""
         with translate_errors(self.uri_of(key), "read"):
             try:
                 self._read_range(key, 1, CALL_TIMEOUT_SECONDS)
@@ -203,7 +202,7 @@ class ObjectStore:
             return True
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write the object on condition that it does not exist; False if it does."""
+        """Create the object. Return False if it exists already."""
         with translate_errors(self.uri_of(key), "write"):
             for attempt in range(CONFLICT_ATTEMPTS - 1):
                 try:
@@ -215,17 +214,17 @@ class ObjectStore:
             return self._try_create(key, data)
 
     def replace(self, key: str, data: bytes) -> None:
-        """Write the object whole, in place of an earlier one."""
+        """Write the whole object, replacing an earlier one."""
         with translate_errors(self.uri_of(key), "write"):
             self._write(key, data, mode="overwrite")
 
     def remove(self, key: str) -> None:
-        """Delete the object, unless it is absent."""
+        """Delete the object if it exists."""
         with translate_errors(self.uri_of(key), "remove"):
             self._files.rm_file(self._path_of(key), **self._timeout(CALL_TIMEOUT_SECONDS))
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
-        """The objects and folders in a folder, without keys that dots or slashes lead elsewhere."""
+        """Yield the objects and folders in a folder, except keys that lead out of it."""
         path = self._path_of(folder).rstrip("/")
         with translate_errors(self.uri_of(folder), "list"):
             try:
@@ -245,7 +244,7 @@ class ObjectStore:
                 yield ObjectInfo(key, is_folder, size, modification_time(entry))
 
     def remove_folder(self, folder: str) -> None:
-        """Do nothing: a folder is only part of the names of its objects."""
+        """Do nothing: folders exist only as part of object keys."""
 
     def _path_of(self, key: str) -> str:
         require_plain_key(self.uri, key)
@@ -260,7 +259,7 @@ class ObjectStore:
             if error_code(error) in INVALID_RANGE:
                 return b""
             raise
-        return cast("bytes", content)[:end]  # many web servers know no ranges
+        return cast("bytes", content)[:end]  # many web servers ignore ranges
 
     def _try_create(self, key: str, data: bytes) -> bool:
         try:
@@ -281,21 +280,20 @@ class ObjectStore:
         self._files.pipe_file(self._path_of(key), data, mode=mode, **options, **timeout)
 
     def _creates_conditionally(self) -> bool:
-        """Return whether the file system has its own way to create.
+        """Return whether the file system can create conditionally.
 
-        fsspec's default looks first and then writes: that is not a condition, and must not pass for
-        one.
+        fsspec's default checks first and then writes, which is not atomic.
         """
         has_default = type(self._files).pipe_file is AbstractFileSystem.pipe_file
         return self._files.async_impl or not has_default
 
     def _timeout(self, seconds: float) -> dict[str, float]:
-        """The argument that limits a call; only asynchronous file systems of fsspec have it."""
+        """Return the time limit of a call. Only asynchronous fsspec file systems take one."""
         return {"timeout": seconds} if self._files.async_impl else {}
 
 
 def _put_options(key: str) -> dict[str, object]:
-    """Options for S3 to store an object of this name."""
-    if key.endswith(".html"):  # without a type, browsers save a page in place of showing it
+    """Return the S3 options for storing an object with this key."""
+    if key.endswith(".html"):  # otherwise, browsers download a page instead of showing it
         return {**S3_SINGLE_PUT_OPTIONS, "ContentType": "text/html; charset=utf-8"}
     return dict(S3_SINGLE_PUT_OPTIONS)

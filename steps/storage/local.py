@@ -1,7 +1,7 @@
-"""A folder of objects on a local disk: a temporary file, fsync, a link that never overwrites.
+"""Folder of objects on a local disk, written by temporary file, fsync and hard link.
 
-Somebody else may have put links, pipes or devices into the folder. Links to files are read, as
-caches of datasets have them; nothing is written, listed or removed behind a link to a folder.
+The folder may contain links, pipes or devices made by others. Links to files are read, since
+dataset caches use them. Nothing is written, listed or removed through a link to a folder.
 """
 
 import errno
@@ -24,7 +24,7 @@ FILE_MODE = 0o644
 
 
 def local_path(name: str) -> Path:
-    """The path behind a local name or file:// URI, a leading `~` replaced. Raises BadInput."""
+    """Return the path of a local name or file:// URI, with `~` expanded. Raises BadInput."""
     path = Path(name.removeprefix("file://"))
     try:
         return path.expanduser()
@@ -36,38 +36,38 @@ def local_path(name: str) -> Path:
 
 
 def is_remote_uri(name: str) -> bool:
-    """Return whether the name is a URI of anything but this machine's disks."""
+    """Return whether the name is a URI of anything but a local disk."""
     return "://" in name and not name.startswith("file://")
 
 
 class LocalStore:
-    """A folder of objects on this machine. Folders are created with their first object."""
+    """Folder of objects on this machine. Folders are created with their first object."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder, which need not exist yet."""
+        """Take the folder, which need not exist."""
         self._folder = folder
         self.uri = str(folder)
 
     def uri_of(self, key: str) -> str:
-        """The object's path."""
-        return f"{self.uri}/{key}"  # needed for every object, and pathlib is slow
+        """Return the object's path."""
+        return f"{self.uri}/{key}"  # called for every object, and pathlib is slow
 
     def read(self, key: str) -> bytes:
-        """The whole object. Raises Missing."""
+        """Read the whole object. Raises Missing."""
         with self.open(key) as file:
             return file.read()
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
-        """The object for reading in pieces. Raises Missing."""
+        """Open the object for reading in blocks. Raises Missing."""
         path = self._path_of(key)
         with translate_errors(self.uri_of(key), "read"), open_file(path) as file:
             yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
-        """The object's first `most` bytes, or fewer if it has fewer. Raises Missing."""
+        """Read at most the first `most` bytes of the object. Raises Missing."""
         with self.open(key) as file:
-            # Python takes memory for as many bytes as are asked for, whatever there is.
+            # Python allocates as many bytes as requested, even for a small file.
             return file.read(min(most, os.fstat(file.fileno()).st_size))
 
     def exists(self, key: str) -> bool:
@@ -77,10 +77,10 @@ class LocalStore:
                 self._path_of(key).stat()
             except (FileNotFoundError, NotADirectoryError):
                 return False
-            return True  # Path.exists is False, too, for what cannot be asked about
+            return True  # Path.exists is also False for paths that cannot be checked
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write the object on condition that it does not exist; False if it does."""
+        """Create the object. Return False if it exists already."""
         path = self._own_path_of(key)
         with _translate_write_errors(path), _temporary_file(path, data) as temporary:
             try:
@@ -98,7 +98,7 @@ class LocalStore:
             return True
 
     def replace(self, key: str, data: bytes) -> None:
-        """Write the object whole, in place of an earlier one."""
+        """Write the whole object, replacing an earlier one."""
         path = self._own_path_of(key)
         with _translate_write_errors(path), _temporary_file(path, data) as temporary:
             temporary.replace(path)
@@ -110,7 +110,7 @@ class LocalStore:
             self._own_path_of(key).unlink()
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
-        """The objects and folders in a folder, without links: those may lead elsewhere."""
+        """Yield the objects and folders in a folder, without links, which may lead elsewhere."""
         path = self._path_of(folder)
         if self._find_link(folder) is not None:
             return
@@ -129,7 +129,7 @@ class LocalStore:
                     yield ObjectInfo(key, is_folder, status.st_size, status.st_mtime)
 
     def remove_folder(self, folder: str) -> None:
-        """Delete an empty folder; any other stays."""
+        """Delete an empty folder, and leave any other."""
         with suppress(OSError):
             self._path_of(folder).rmdir()
 
@@ -138,7 +138,7 @@ class LocalStore:
         return self._folder / key
 
     def _own_path_of(self, key: str) -> Path:
-        """The path of an object to write or remove. Raises BadInput if a link leads to it."""
+        """Return the path of an object to write or remove. Raises BadInput if it follows a link."""
         path = self._path_of(key)
         folder, _, _ = key.rpartition("/")
         link = self._find_link(folder)
@@ -150,18 +150,18 @@ class LocalStore:
         return path
 
     def _find_link(self, folder: str) -> str | None:
-        """The first link on the way to a folder within this one."""
+        """Return the first link on the path to a folder within this one."""
         path = self.uri
         for name in folder.split("/") if folder else ():
             path = f"{path}/{name}"
-            if os.path.islink(path):  # noqa: PTH114  # for every object, and pathlib is slow
+            if os.path.islink(path):  # noqa: PTH114  # per object, and pathlib is slow
                 return path
         return None
 
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BufferedReader]:
-    """A file for reading, without waiting for the other end of what turns out to be a pipe."""
+    """Open a regular file for reading. Raises BadInput for a pipe, without blocking on it."""
     with open(path, "rb", opener=_open_at_once) as file:  # pathlib has no opener
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise BadInput(f"{path}: is a pipe or a device. Put a file in its place.")
@@ -173,7 +173,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def temporary_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
-    """A folder for working files, deleted at the end of a `with` block. Raises TryAgain."""
+    """Create a folder for working files, deleted at the end of the block. Raises TryAgain."""
     try:
         return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
     except OSError as error:
@@ -184,12 +184,12 @@ def temporary_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` survive a power cut, if its file system can sync it."""
+    """Make the names in `folder` durable, if its file system supports that."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some shared folders cannot
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
             raise
     finally:
         os.close(handle)
@@ -197,7 +197,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _translate_write_errors(path: Path) -> Iterator[None]:
-    """Translate errors of writing a file. What is missing then is its folder, made just before."""
+    """Translate errors of writing a file. A missing path means that its new folder was deleted."""
     try:
         with translate_errors(str(path), "write"):
             yield
@@ -209,7 +209,7 @@ def _translate_write_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
-    """A synced file with `data` beside `path`, deleted at the end of the block."""
+    """Write a synced temporary file with `data` beside `path`, deleted at the end of the block."""
     _make_folder(path.parent)
     handle, name = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
     temporary = Path(name)
@@ -226,7 +226,7 @@ def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each to survive a power cut."""
+    """Create a folder and its parents durably."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)

@@ -1,4 +1,4 @@
-"""Scratch data of one step: SQL tables in a DuckDB of bounded memory, and Arrow files."""
+"""Scratch data of one step: SQL tables in DuckDB with bounded memory, and Arrow files."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,18 +15,18 @@ from imagekiln.steps.errors import BadInput, TryAgain, first_line
 from imagekiln.steps.storage.failures import translate_errors
 
 MEMORY_LIMIT = "192MiB"
-STREAM_BUFFER_SIZE = "64MiB"  # with less, threads of ordered queries wait for each other
+STREAM_BUFFER_SIZE = "64MiB"  # with less, threads of ordered queries block each other
 STREAM_ROWS = 16_384
-MAX_THREADS = 4  # each has blocks of its own; many threads would fill the memory with them
+MAX_THREADS = 4  # each needs its own blocks, and many threads would fill the memory
 RESOURCE_ERRORS = ("Out of Memory Error", "IO Error")
-# For a time of the year 100,000,000, say, or a map that has a key twice.
+# For a time in the year 100,000,000, or a map with a repeated key.
 VALUE_ERRORS = ("Conversion Error", "Invalid Input Error: Arrow map")
 
 
 class Database:
-    """Tables for the time of one step.
+    """SQL tables that exist during one step.
 
-    Raises TryAgain if disk or memory run out, BadInput for a value that DuckDB does not take.
+    Raises TryAgain if disk or memory run out, BadInput for a value that DuckDB cannot store.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class Database:
         memory_limit: str = MEMORY_LIMIT,
         max_threads: int = MAX_THREADS,
     ) -> None:
-        """Open an empty database that spills into `folder`, or has its tables in a file there."""
-        self._idle = Condition()  # a connection whose cursors are busy refuses to be closed
+        """Open an empty database that spills to `folder`, or keeps its tables in a file there."""
+        self._idle = Condition()  # a connection with busy cursors cannot be closed
         self._queries = 0
         with _translate_duckdb_errors():
             self._connection = duckdb.connect(
@@ -50,19 +50,19 @@ class Database:
                     "autoload_known_extensions": False,
                 },
             )
-        # In a notebook without ipywidgets, DuckDB refuses this setting, and has no bar.
+        # In a notebook without ipywidgets, DuckDB refuses this setting, and shows no bar.
         with suppress(duckdb.InvalidInputException):
             self._connection.execute("SET enable_progress_bar = false")
         self.execute(f"SET streaming_buffer_size = '{STREAM_BUFFER_SIZE}'")
 
     def close(self) -> None:
-        """Release memory and disk, once queries of other threads are answered."""
+        """Release memory and disk, once the queries of other threads have ended."""
         with self._idle:
             self._idle.wait_for(lambda: not self._queries)
             self._connection.close()
 
     def register(self, name: str, rows: pa.RecordBatchReader) -> None:
-        """Make a stream readable by SQL, once, under this name."""
+        """Register a stream under this name, for one query."""
         self._connection.register(name, rows)
 
     def execute(self, sql: str) -> None:
@@ -71,17 +71,14 @@ class Database:
             self._connection.execute(sql).fetchall()
 
     def insert(self, sql: str, name: str, rows: pa.Table) -> None:
-        """Run a statement that reads these rows under this name. One thread at a time may."""
+        """Run a statement that reads these rows under this name. Not thread-safe."""
         with _translate_duckdb_errors():
             self._connection.register(name, rows)
             self._connection.execute(sql)
             self._connection.unregister(name)
 
     def fetch_rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query with values for its question marks. Any thread may ask at any time.
-
-        They must fit in memory.
-        """
+        """Return all rows of a query with parameters, which must fit in memory. Thread-safe."""
         with self._idle:
             self._queries += 1
         try:
@@ -93,12 +90,12 @@ class Database:
                 self._idle.notify_all()
 
     def fetch_table(self, sql: str) -> pa.Table:
-        """The rows of a query, which must fit in memory."""
+        """Return all rows of a query, which must fit in memory."""
         with _translate_duckdb_errors():
             return self._connection.sql(sql).to_arrow_table()
 
     def fetch_batches(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a query, of any number."""
+        """Yield the rows of a query, of any size."""
         with _translate_duckdb_errors():
             yield from self._connection.sql(sql).to_arrow_reader(STREAM_ROWS)
 
@@ -107,7 +104,7 @@ class Database:
 def _translate_duckdb_errors() -> Iterator[None]:
     try:
         yield
-    except (duckdb.Error, OSError) as error:  # OSError when the error passed through Arrow
+    except (duckdb.Error, OSError) as error:  # an OSError if Arrow passed the error on
         message = first_line(str(error))
         if message.startswith(RESOURCE_ERRORS):
             raise TryAgain(
@@ -123,7 +120,7 @@ def _translate_duckdb_errors() -> Iterator[None]:
 
 
 def write_arrow_file(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
-    """Write one batch or more. Raises TryAgain if the disk is full."""
+    """Write at least one batch. Raises TryAgain if the disk is full."""
     first = next(batches)
     with (
         translate_errors(str(path)),
@@ -138,7 +135,7 @@ def write_arrow_file(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
 def open_arrow_file(
     path: Path, columns: Sequence[int] = ()
 ) -> Iterator[pa.ipc.RecordBatchFileReader]:
-    """The file for reading batches by number, with the columns at these indices or all of them."""
+    """Open the file for random access to batches, with the columns at these indices or all."""
     options = pa.ipc.IpcReadOptions(included_fields=[*columns])
     with (
         translate_errors(str(path)),
@@ -149,14 +146,14 @@ def open_arrow_file(
 
 
 def read_arrow_batches(path: Path, columns: Sequence[int] = ()) -> Iterator[pa.RecordBatch]:
-    """Every batch, in the order of writing."""
+    """Yield every batch in the order of writing."""
     with open_arrow_file(path, columns) as reader:
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
 
 
 def arrow_stream_reader(path: Path, columns: Sequence[str]) -> pa.RecordBatchReader:
-    """A stream of the columns with these names, in the order of the file."""
+    """Build a stream of the columns with these names, in the order of the file."""
     with open_arrow_file(path) as file:
         indices = sorted(file.schema.get_field_index(name) for name in columns)
         schema = pa.schema([file.schema.field(index) for index in indices])

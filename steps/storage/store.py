@@ -1,4 +1,4 @@
-"""The interface of object stores, and the commit of objects: the first writer wins."""
+"""Interface of object stores, and conditional creation: the first writer wins."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -10,7 +10,7 @@ from imagekiln.steps.errors import BadInput, StorageRefused, cut_name
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object or a folder: its size in bytes, and when it was modified, in seconds since 1970.
+    """An object or a folder, with size in bytes and modification time in seconds since 1970.
 
     `modified` is None if the store does not report it.
     """
@@ -26,36 +26,36 @@ class Store(Protocol):
 
     @property
     def uri(self) -> str:
-        """The folder, as the user may write it in a command."""
+        """The folder, as a user writes it in a command."""
 
     def uri_of(self, key: str) -> str:
-        """The full name of an object, for messages."""
+        """Return the full name of an object, for messages."""
 
     def read(self, key: str) -> bytes:
-        """The whole object. Raises Missing."""
+        """Read the whole object. Raises Missing."""
 
     def open(self, key: str) -> AbstractContextManager[BinaryIO]:
-        """The object for reading in pieces. Raises Missing."""
+        """Open the object for reading in blocks. Raises Missing."""
 
     def read_prefix(self, key: str, most: int) -> bytes:
-        """The object's first `most` bytes, or fewer if it has fewer. Raises Missing."""
+        """Read at most the first `most` bytes of the object. Raises Missing."""
 
     def exists(self, key: str) -> bool:
-        """Return whether the object, which is never empty, exists now."""
+        """Return whether the object exists. Objects are never empty."""
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write the object whole on condition that it does not exist; False if it does."""
+        """Create the whole object atomically. Return False if it exists already."""
 
     def replace(self, key: str, data: bytes) -> None:
-        """Write the object whole, in place of an earlier one."""
+        """Write the whole object, replacing an earlier one."""
 
     def remove(self, key: str) -> None:
         """Delete the object."""
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
-        """The objects and folders in a folder, "" being the store's own; none if it is absent.
+        """Yield the objects and folders in a folder; nothing if it is absent.
 
-        Every name is plain: none leads out of the folder.
+        The folder "" is the store itself. Names are plain: none leads out of the folder.
         """
 
     def remove_folder(self, folder: str) -> None:
@@ -63,12 +63,12 @@ class Store(Protocol):
 
 
 def is_plain_name(name: str) -> bool:
-    """Say if a name stays in its folder. We write no others, but a bucket may contain them."""
+    """Return whether a name stays in its folder, since buckets may contain any name."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
 def require_plain_key(folder: str, key: str) -> None:
-    """Raise BadInput if a key, which may come from an object of a stranger's, leads elsewhere.
+    """Raise BadInput if a key, which may be read from an untrusted object, leads elsewhere.
 
     The key "" names the folder itself.
     """
@@ -77,9 +77,9 @@ def require_plain_key(folder: str, key: str) -> None:
 
 
 def create_once(store: Store, key: str, data: bytes) -> None:
-    """Create an object whose bytes follow from the plan, or find it created already.
+    """Create an object whose bytes follow from the plan, or accept an equal existing one.
 
-    When an answer is lost, a retry meets its own write, so equal bytes are fine. Raises BadInput.
+    After a lost response, a retry finds its own write. Raises BadInput if the bytes differ.
     """
     if not store.create(key, data) and store.read(key) != data:
         raise BadInput(

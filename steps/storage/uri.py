@@ -1,4 +1,4 @@
-"""Names of files: paths, URIs and `bundled:` names, and the small texts behind them."""
+"""Names of files: paths, URIs and `bundled:` names, and small text files."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ MAX_TEXT_BYTES = 2**20
 
 
 def resolve_path(name: str) -> str:
-    """The path behind a `bundled:` name; any other name as it is, but for a leading `~`."""
+    """Return the path of a `bundled:` name. Expand a leading `~` in any other name."""
     if name.startswith(BUNDLED_PREFIX):
         return str(BUNDLED_FOLDER / name.removeprefix(BUNDLED_PREFIX))
     if name.startswith("~"):
@@ -23,7 +23,7 @@ def resolve_path(name: str) -> str:
 
 
 def locate_object(name: str) -> tuple[Store, str]:
-    """The store of the folder around an object at a path or URI, and the object's key in it."""
+    """Open the folder of the object at a path or URI, and return the object's key in it."""
     if is_remote_uri(name):
         folder, _, key = name.rpartition("/")
         return open_store(folder), key
@@ -32,13 +32,13 @@ def locate_object(name: str) -> tuple[Store, str]:
 
 
 def read_text(uri: str) -> str:
-    """The text of a job file at a URI. Raises Missing, BadInput if it is not text, TryAgain."""
+    """Read a job file at a URI. Raises Missing, BadInput if it is not text, TryAgain."""
     store, key = locate_object(uri)
     return decode_text(store.read_prefix(key, MAX_TEXT_BYTES + 1), uri, "a job file")
 
 
 def decode_text(content: bytes, name: str, noun: str) -> str:
-    """The text in these bytes of a file that should be `noun`. Raises BadInput."""
+    """Decode a text file, which is expected to be `noun`. Raises BadInput."""
     if len(content) > MAX_TEXT_BYTES:
         raise BadInput(
             f"{name}: has more than the {MAX_TEXT_BYTES} bytes of any settings. Choose {noun}."

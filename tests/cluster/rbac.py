@@ -33,6 +33,7 @@ from imagekiln.workflows.doctor.check_nodes import (
 )
 from imagekiln.workflows.doctor.check_profile import (
     CONFIG_MAPS,
+    LIMIT_RANGES,
     LOCAL_QUEUES,
     PRIORITY_CLASSES,
     QUOTAS,
@@ -286,6 +287,7 @@ OPERATIONS: dict[str, Operation] = {
     "imagekiln-submitter: get configmaps": _read(CONFIG_MAPS, "imagekiln-defaults"),
     "imagekiln-submitter: get persistentvolumeclaims": _read(VOLUME_CLAIMS, "models"),
     "imagekiln-submitter: get serviceaccounts": _read(SERVICE_ACCOUNTS, POD_ACCOUNT),
+    "imagekiln-submitter: list limitranges": _list(LIMIT_RANGES),
     "imagekiln-submitter: list resourcequotas": _list(QUOTAS),
     "imagekiln-submitter: get resourceclaimtemplates": _read(CLAIM_TEMPLATES, "gpu"),
     "imagekiln-submitter: get localqueues": _read(LOCAL_QUEUES, "images"),

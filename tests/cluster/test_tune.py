@@ -22,7 +22,7 @@ def _manifest(job: str) -> Object:
     manifest = cast("Object", yaml.safe_load(MANIFEST.read_text()))
     container = cast("Object", get_field(manifest, "spec", "template", "spec", "containers", 0))
     container["image"] = load_profile("test").generate.image
-    container["args"] = ["tune", job, "--set", "device=cpu", "--set", "threads=1"]
+    container["args"] = ["tune", job, "--set", "device=cpu"]
     small: Object = {"memory": "2Gi", "nvidia.com/gpu": "1"}
     container["resources"] = {"requests": {"cpu": "500m"} | small, "limits": small}
     return manifest

@@ -10,17 +10,17 @@ print(result.uri, result.summary.ok)
 ```
 
 `plan`, `generate` and `aggregate` are the steps of `run`, as a cluster's pods run them. `runs`
-lists the runs under an output; `verify`, `retry`, `reproduce`, `diff` and `gc` work on runs that
-have ended, `dataset` reads their images, and `export` copies them into larger files.
-`imagekiln.cluster` submits jobs to Argo Workflows, `imagekiln.schedule` repeats them,
-`imagekiln.checks` is for quality checks of your own, `imagekiln.settings` has the groups of a job's
-settings, and `imagekiln.results` names what the functions return.
+lists the runs in an output. `verify`, `retry`, `reproduce`, `diff` and `gc` work on runs that have
+ended. `dataset` reads their images, and `export` copies them into larger files.
+`imagekiln.cluster` submits jobs to Argo Workflows, and `imagekiln.schedule` repeats them.
+`imagekiln.checks` has the types of user-defined quality checks, `imagekiln.settings` the groups of
+a job's settings, and `imagekiln.results` the types that functions return.
 
-Functions that take a job take a `Job`, or the path or URI of its file; functions that take a run
-take the path or URI of its folder. What fails raises a `KilnError`, whose message says what to do.
+A job argument is a `Job`, or the path or URI of its file. A run argument is the path or URI of its
+folder. Functions raise a `KilnError` on failure, whose message says what to do.
 
-Importing this package loads nothing else: each name is loaded when it is first used, and PyTorch
-only where images are generated.
+Importing this package loads nothing else. Each name is loaded on first use, and PyTorch only to
+generate images.
 """
 
 from importlib import import_module
@@ -118,7 +118,7 @@ def _load(name: str) -> object:
     return getattr(import_module(_MODULES.get(name, "imagekiln.local")), name)
 
 
-if not TYPE_CHECKING:  # type checkers know the names from above, and report any other
+if not TYPE_CHECKING:  # type checkers use the imports above
 
     def __getattr__(name: str) -> object:
         if name not in __all__:

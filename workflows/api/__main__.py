@@ -1,6 +1,6 @@
-"""The command line, as the script `imagekiln` and as `python -m imagekiln`.
+"""Entry point of the command line, for the script `imagekiln` and `python -m imagekiln`.
 
-A request to stop while its modules are still imported ends in a sentence too.
+A request to stop during the import of its modules also ends with a message.
 """
 
 import sys
@@ -12,7 +12,7 @@ def main() -> None:
         from imagekiln.workflows.cli.main import main as run_command
 
         run_command()
-    except KeyboardInterrupt:  # of the start: later, the command line has a handler of its own
+    except KeyboardInterrupt:  # only at startup: later, the command line has its own handler
         sys.stderr.write("Stopped. Run the same command again.\n")
         sys.exit(75)
 

@@ -1,7 +1,7 @@
-"""Quality checks of your own: what a check gets, and what it returns.
+"""User-defined quality checks: the arguments and the result of a check.
 
-A job names a check in `checks`. It is called with each image that was generated and with its spec,
-and returns a verdict:
+A job names a check in `checks`. It is called with each generated image and its spec, and returns a
+verdict:
 
 >>> from imagekiln.checks import ImageSpec, Verdict
 >>> def not_too_wordy(image: object, spec: ImageSpec) -> Verdict:

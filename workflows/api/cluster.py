@@ -9,9 +9,9 @@ for status in cluster.watch(status.name, status.namespace):
 print(status.phase, status.run, status.failures)
 ```
 
-Every function takes the API to use as `argo`, which `connect` makes. By default it is Argo's server
-if `ARGO_SERVER` names one, else the Kubernetes API that kubeconfig names. `imagekiln.schedule` runs
-jobs again and again.
+Every function takes the API to use as `argo`, which `connect` returns. By default, it is Argo's
+server if `ARGO_SERVER` is set, else the Kubernetes API of kubeconfig. `imagekiln.schedule` runs
+jobs repeatedly.
 """
 
 from imagekiln.local import JobSource, load_job
@@ -46,19 +46,20 @@ def submit(
     retry: bool = False,
     argo: ArgoApi | None = None,
 ) -> WorkflowStatus:
-    """Submit a job as a workflow; submitted twice, it runs once.
+    """Submit a job as a workflow. Submitting it twice runs it once.
 
-    A workflow that runs or has succeeded is returned as it is; one that failed is resumed by a new
-    one. `date`, such as "2026-11-21", fills `{date}` in the job's prompts and names the run. With
-    `retry`, only the failed, blank and missing images of the job's run are generated again.
+    A workflow that runs or has succeeded is returned unchanged. A failed one is resumed by a new
+    workflow. `date`, such as "2026-11-21", replaces `{date}` in the job's prompts and names the
+    run. With `retry`, only the failed, blank and missing images of the job's run are generated
+    again.
 
-    Raises BadInput if the job or the cluster's template must be corrected, Missing if the
-    cluster lacks what it needs, TryAgain if the API does not answer.
+    Raises BadInput if the job or the cluster's template must be corrected, Missing if the cluster
+    lacks a required object, TryAgain if the API does not respond.
     """
     return client.submit(load_job(job), date, timezone, argo, retry=retry)
 
 
 @explain_failures
 def apply(job: JobSource, *, argo: ArgoApi | None = None) -> str:
-    """Create or update the WorkflowTemplate of the job's profile; return its name."""
+    """Create or update the WorkflowTemplate of the job's profile, and return its name."""
     return client.apply(load_job(job), argo)

@@ -1,6 +1,6 @@
-"""Images of finished runs: exported, published, taken down and read.
+"""Images of finished runs: export, publish, take down and read.
 
-`imagekiln` itself gives these functions.
+`imagekiln` re-exports these functions.
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ def export(
     """Copy the images that are ok of a run, or of a job's output, into fewer, larger files.
 
     `format` is parquet, arrow, webdataset, or files for a folder of pictures. `file_size` is the
-    most that a file has, in bytes or as "1GB", 500MB if None; `files` takes none. `partition_by` is
-    a column whose values become folders, and `columns` are those to export.
-    Each image comes once, and each value of `newest_by`, such as id, from the newest run that has
-    an image for it.
-    Called again, it resumes, adds what is new, and drops what was forgotten or has a newer image.
-    Raises BadInput if an image is damaged, or the destination holds something else; Missing
-    if there is no run; Incomplete if one was never aggregated.
+    maximum size of a file, in bytes or as "1GB", 500MB by default, and cannot be set for `files`.
+    `partition_by` is a column whose values become folders, and `columns` are the columns to export.
+    Each image is exported once. For each value of `newest_by`, such as id, only images of the
+    newest run that has one are exported. Called again, it resumes, adds new images, and drops
+    images that were forgotten or replaced by a newer one. Raises BadInput if an image is damaged,
+    or the destination has other content; Missing if there is no run; Incomplete if one was never
+    aggregated.
     """
     from imagekiln.steps.export.settings import read_settings
     from imagekiln.steps.export.step import export as export_images
@@ -58,9 +58,9 @@ def push(
 ) -> "results.PushResult":
     """Upload a complete export to `hf://datasets/USER/NAME`, and tag it as `version`.
 
-    The token is that in HF_TOKEN. A dataset that does not exist is made, private unless `public`.
-    Called again, it resumes. Raises BadInput if the hub or the export is not as it has to be,
-    TryAgain if the hub is not reached.
+    The token is read from HF_TOKEN. Creates the dataset if it does not exist, private unless
+    `public`. Called again, it resumes. Raises BadInput if the export is not complete or the hub
+    refuses it, TryAgain if the hub is unreachable.
     """
     from imagekiln.steps.export.push import push as push_export
 
@@ -78,14 +78,15 @@ def forget(
     exports: Sequence[PathOrUri] = (),
     remove: bool = False,
 ) -> "results.ForgetResult":
-    """Count images of a run or of a job's output; with `remove`, take them down for good.
+    """Count images of a run or of a job's output; with `remove`, take them down permanently.
 
-    `ids` are those of images or of rows, `prompt_contains` texts in prompts, in whatever case, and
-    `prompt_sha256` hashes of whole prompts. Neither `retry` nor a later job with `skip_existing`
-    makes them again; their rows stay, with their prompts. `exports` of them are brought up to date.
+    `ids` are ids of images or of rows, `prompt_contains` strings that prompts contain, ignoring
+    case, and `prompt_sha256` hashes of whole prompts. Neither `retry` nor a later job with
+    `skip_existing` makes the images again. Their rows stay, with their prompts. `exports` are
+    updated.
 
-    Raises BadInput if a run or an export is not finished, Incomplete if an interrupted
-    command was replacing a run's objects, Missing if there is none.
+    Raises BadInput if a run or an export is not finished, Incomplete if an interrupted command was
+    replacing a run's objects, Missing if there is none.
     """
     from imagekiln.steps.maintain.forget import ForgetSelection
     from imagekiln.steps.maintain.forget import forget as forget_images
@@ -99,20 +100,20 @@ def forget(
 def dataset(
     uri: PathOrUri,
     columns: Sequence[str] | None = None,
-    filter: "pc.Expression | None" = None,  # noqa: A002  # as pyarrow.dataset calls it
+    filter: "pc.Expression | None" = None,  # noqa: A002  # named as in pyarrow.dataset
     newest_by: str | None = None,
 ) -> "results.Dataset":
-    """Open the images that are ok of a run, or of all successful runs under a job's output.
+    """Open the images that are ok of a run, or of all successful runs in a job's output.
 
-    Each image of a run comes once, also where `retry` generated it again; one that two runs hold
-    comes twice, unless `newest_by` is image_id. With another column, such as id, each of its values
-    also comes from the newest run alone that has an image for it. Either reads all manifests first.
-    `columns` are names of columns of
-    the manifest and `image`; without `image`, no image is read. `filter` is an expression such as
-    `pyarrow.compute.field("width") >= 1024`, over all columns of the manifest.
+    Each image of a run is returned once, even if `retry` generated it again. An image in two runs
+    is returned twice, unless `newest_by` is image_id. With another column, such as id, each of its
+    values is also read only from the newest run that has an image for it. Either reads all
+    manifests first. `columns` are names of columns of the manifest, and `image`. Without `image`,
+    no image is read. `filter` is an expression over all columns of the manifest, such as
+    `pyarrow.compute.field("width") >= 1024`.
 
-    Raises Missing if there is no run, Incomplete if one was never aggregated, BadInput if
-    a column is unknown.
+    Raises Missing if there is no run, Incomplete if one was never aggregated, BadInput if a column
+    is unknown.
 
     ```python
     images = imagekiln.dataset("s3://datasets/postcards", columns=["image", "prompt"])
@@ -131,8 +132,8 @@ def dataset(
 def manifests(uri: PathOrUri) -> list[str]:
     """List the Parquet files with a row for each planned image, of a run or of an output's runs.
 
-    They are those that the highest commit of each run names: earlier ones lie beside them. Raises
-    as `dataset` does.
+    Only the files that the highest commit of each run names are listed, not earlier versions in
+    the same folder. Raises as `dataset` does.
 
     ```python
     names = imagekiln.manifests("s3://datasets/postcards")

@@ -1,6 +1,6 @@
-"""Jobs and runs on this machine: the functions that `imagekiln` itself gives.
+"""Jobs and runs on this machine: functions that `imagekiln` re-exports.
 
-Thin: each finds the job, and calls the function that the command line calls too.
+Each function reads the job, and calls the same function as the command line.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +24,10 @@ JobSource = Job | PathOrUri
 def read_job(
     source: PathOrUri, settings: Sequence[str] = (), *, date: str = "", timezone: str = "UTC"
 ) -> Job:
-    """Read and validate a job file, with `key=value` settings on top of its own.
+    """Read and validate a job file, with `key=value` settings that override its own.
 
-    With a `date`, such as "2026-11-21", `{date}` in the job's prompts is that date in `timezone`,
-    and the run is named by it.
+    `date`, such as "2026-11-21", replaces `{date}` in the job's prompts, in `timezone`, and names
+    the run.
 
     Raises BadInput with the place of every mistake, Missing if there is no such file.
 
@@ -44,9 +44,9 @@ def read_job(
 
 @explain_failures
 def job(**settings: object) -> Job:
-    """Make a job of plain values, as they would stand in its file.
+    """Build a job from plain values, as in a job file.
 
-    Raises BadInput with a sentence for every mistake, where `Job` itself raises pydantic's error.
+    Raises BadInput with a message for every mistake, unlike `Job`, which raises pydantic's error.
 
     >>> import imagekiln
     >>> shapes = {"id": "bundled:shapes", "dtype": "float32"}
@@ -60,7 +60,7 @@ def job(**settings: object) -> Job:
 
 
 def load_job(job: JobSource) -> Job:
-    """The job itself, or that of a file."""
+    """Return the job itself, or read it from a file."""
     return job if isinstance(job, Job) else read_job(job)
 
 
@@ -72,7 +72,7 @@ def _dated_job(job: JobSource, date: str, timezone: str) -> Job:
 
 @contextmanager
 def show_progress(show: bool | None, noun: str = "images") -> Iterator["Progress"]:
-    """Progress as the caller asks for it; by default, a bar where a person sees it."""
+    """Show progress if `show` is true; by default, show a bar on an interactive terminal."""
     from imagekiln.steps.runtime.progress import NoProgress, is_watched, open_progress
 
     if show is None:
@@ -94,8 +94,8 @@ def estimate(
 ) -> "results.Estimate":
     """Estimate a job's images, size, GPU-hours and cost without writing anything.
 
-    `price` is that of a GPU-hour, or a table by GPU, in place of the job's own. `date` is as for
-    `run`. Raises what `plan` raises, except if the budget is exceeded, which `over_budget` says.
+    `price` is the price of a GPU-hour, or a table by GPU, and replaces the job's own. `date` is as
+    for `run`. Raises the errors of `plan`, but reports an exceeded budget as `over_budget`.
 
     >>> import imagekiln
     >>> imagekiln.estimate("bundled:demo.yaml").images
@@ -110,11 +110,11 @@ def estimate(
 def rewrite(
     job: JobSource, *, date: str = "", timezone: str = "UTC", progress: bool | None = None
 ) -> "results.RewriteResult":
-    """Rewrite a job's prompts with its language model, as far as they are not rewritten yet.
+    """Rewrite those prompts of a job that its language model has not rewritten yet.
 
-    `preview`, `plan` and `run` do it themselves, and so does a workflow. Run again, it resumes.
-    `date` is as for `run`. Raises BadInput if job, prompts or model must be corrected, TryAgain
-    if the hub, storage or the device failed.
+    `preview`, `plan`, `run` and workflows do this themselves. Called again, it resumes. `date` is
+    as for `run`. Raises BadInput if job, prompts or model must be corrected, TryAgain if the hub,
+    storage or the device failed.
     """
     from imagekiln.steps.rewrite.step import rewrite as rewrite_job
     from imagekiln.steps.runtime.machine import silence_libraries
@@ -133,12 +133,12 @@ def preview(
     timezone: str = "UTC",
     progress: bool | None = None,
 ) -> "results.Preview":
-    """Make a sample of a job's images, and a page of them.
+    """Generate a sample of a job's images, and a page that shows them.
 
-    The sample has every shape, sampler and LoRA, short and long prompts, as far as it is large
-    enough. Its images are the run's own: a later `run` makes the others. `date` is as for `run`.
+    The sample covers every shape, sampler and LoRA, and short and long prompts, if it is large
+    enough. Its images are part of the run: a later `run` makes the others. `date` is as for `run`.
 
-    Raises what `run` raises: Incomplete if the sample is not as the job's limits and gates ask,
+    Raises the errors of `run`: Incomplete if the sample does not meet the job's limits and gates,
     BadInput if the run was planned without a sample.
     """
     from imagekiln.steps.local import preview as preview_job
@@ -160,16 +160,16 @@ def run(
 ) -> "results.RunResult":
     """Run a whole job on this machine: plan, generate every shard, aggregate.
 
-    Run again, it resumes: everything that was committed is kept. It uses `gpus` GPUs, by default
-    all that are visible, with a process for each; where the job's device is the CPU, `gpus` is the
-    number of processes. `date`, such as "2026-11-21", fills `{date}` in the job's prompts, in
-    `timezone`, and names the run.
+    Called again, it resumes and keeps everything that was committed. `gpus` is the number of GPUs,
+    by default all visible ones, with a process for each. If the job's device is the CPU, `gpus` is
+    the number of processes. `date`, such as "2026-11-21", replaces `{date}` in the job's prompts,
+    in `timezone`, and names the run.
 
-    A terminal or a notebook shows a bar. `progress=True` prints a JSON line every few seconds where
-    there is neither, and `progress=False` shows nothing.
+    A terminal or a notebook shows a bar. Elsewhere, `progress=True` prints a JSON line every few
+    seconds. `progress=False` shows nothing.
 
-    Raises BadInput if job, prompts or model must be corrected, Incomplete if more images
-    failed than the job accepts, TryAgain if storage or the device failed.
+    Raises BadInput if job, prompts or model must be corrected, Incomplete if more images failed
+    than the job accepts, TryAgain if storage or the device failed.
     """
     from imagekiln.steps.local import run as run_job
     from imagekiln.steps.runtime.machine import silence_libraries
@@ -183,9 +183,8 @@ def run(
 def plan(job: JobSource, *, date: str = "", timezone: str = "UTC") -> "results.PlanResult":
     """Validate a job's prompts and write the plan of its run: every image, its seed and its shard.
 
-    Where the run has a plan already, and with equal settings, that one is returned. `date` is as
-    for `run`. Raises BadInput if job, prompts or model must be corrected, TryAgain if storage
-    failed.
+    If the run already has a plan with equal settings, that plan is returned. `date` is as for
+    `run`. Raises BadInput if job, prompts or model must be corrected, TryAgain if storage failed.
 
     >>> import imagekiln
     >>> result = imagekiln.plan(imagekiln.read_job("bundled:demo.yaml", ["output=images"]))
@@ -207,9 +206,9 @@ def generate(
     *,
     progress: bool | None = None,
 ) -> "results.ShardStats | None":
-    """Generate the missing images of one shard of a planned run; None if none was missing.
+    """Generate the missing images of one shard of a planned run; return None if none was missing.
 
-    Shards are counted from 0. Raises BadInput if run, shard or model are not as planned,
+    Shards are numbered from 0. Raises BadInput if run, shard or model do not match the plan,
     TryAgain if storage or the device failed.
     """
     from imagekiln.steps.generate.start import generate as generate_shard
@@ -228,9 +227,9 @@ def aggregate(
 ) -> "results.Summary":
     """Account for every planned image: counts, verdict, report and dataset card.
 
-    `failed_share` and `accept`, names of quality gates, say what is acceptable in place of the
-    job's own limits; `price` is that of a device-hour, or a table. Raises Incomplete
-    if images are missing, or more are not ok than is acceptable.
+    `failed_share` and `accept`, names of quality gates, replace the job's own limits. `price` is
+    per device-hour, or a table by device. Raises Incomplete if images are missing, or more are not
+    ok than accepted.
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
 
@@ -239,7 +238,7 @@ def aggregate(
 
 @explain_failures
 def runs(output: PathOrUri) -> "list[results.RunOverview]":
-    """The runs under a job's output, and how each ended.
+    """List the runs in a job's output, and how each ended.
 
     Raises Missing if there is no such folder, BadInput if it is not the output of any job.
     """
@@ -252,9 +251,8 @@ def runs(output: PathOrUri) -> "list[results.RunOverview]":
 def verify(run: PathOrUri) -> "results.VerifyResult":
     """Read a whole run back and check every image against the plan, by its hash.
 
-    Manifest, index of images and the summary's numbers of images are compared with what the parts
-    hold. Not checked: what report, card and the lists of rejected and duplicate rows say,
-    statistics, times, costs and thumbnails.
+    The manifest and the counts of images are compared with the parts. Report, card, the lists of
+    rejected and duplicate rows, statistics, times, costs and thumbnails are not checked.
 
     Raises Incomplete with a list if anything is missing, damaged or different.
     """
@@ -269,8 +267,8 @@ def retry(
 ) -> "results.RetryResult":
     """Generate the failed, blank and missing images of a run again.
 
-    Failures that another try cannot mend are left, unless `include_permanent`.
-    Raises Incomplete if too many fail again, TryAgain if storage or the device failed.
+    Images with permanent failures are skipped, unless `include_permanent`. Raises Incomplete if too
+    many fail again, TryAgain if storage or the device failed.
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
 
@@ -282,7 +280,7 @@ def retry(
 def reproduce(
     run: PathOrUri, image_id: str, to: PathOrUri | None = None
 ) -> "results.ReproduceResult":
-    """Generate one image of a run again, and compare it with the one that the run holds.
+    """Generate one image of a run again, and compare it with the stored image.
 
     It is written to the file `to`, by default IMAGE_ID.png in the current folder. Raises BadInput
     if run or image do not exist.
@@ -294,7 +292,7 @@ def reproduce(
 
 @explain_failures
 def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "results.Diff":
-    """Compare two runs of the same prompts; write a page of image pairs into the folder `to`.
+    """Compare two runs of the same prompts, and write a page of image pairs into the folder `to`.
 
     Raises BadInput if a run does not exist or is not aggregated.
     """
@@ -305,9 +303,9 @@ def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "results.Diff":
 
 @explain_failures
 def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "results.GcResult":
-    """List, or remove, unfinished runs under a job's output.
+    """List, or remove, unfinished runs in a job's output.
 
-    Only where nothing was written for `older_than` days.
+    Only runs to which nothing was written for `older_than` days.
     """
     from imagekiln.steps.maintain.gc import gc as collect_garbage
 
@@ -323,12 +321,13 @@ def tune(
     again: bool = False,
     report: Callable[[str], None] = lambda _: None,
 ) -> "results.TuningResult":
-    """Find the fastest batch size for the job's model on this device; add it to the tuning file.
+    """Find the fastest batch size for the job's model on this device, and add it to a tuning file.
 
-    `sizes` are widths and heights in pixels, by default the job's own. Sizes that the file already
-    has are measured only with `again`. `report` is called with a line for each measurement.
+    `sizes` are widths and heights in pixels, by default the job's own. Sizes that are in the file
+    are measured only with `again`. `report` is called with a line for each measurement.
 
-    Raises BadInput if job, model, size or file must be corrected, TryAgain without the device.
+    Raises BadInput if job, model, size or file must be corrected, TryAgain if the device is
+    unavailable.
     """
     from imagekiln.steps.generate.start import require_libraries
 

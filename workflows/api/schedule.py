@@ -1,6 +1,6 @@
-"""Schedules of jobs on a cluster, and the runs that a schedule missed.
+"""Schedules of jobs on a cluster, and backfills of missed runs.
 
-Functions take `argo` as those of `imagekiln.cluster` do.
+Functions take `argo` as in `imagekiln.cluster`.
 """
 
 import datetime
@@ -25,7 +25,7 @@ __all__ = [  # noqa: RUF022  # in the order of the API reference
 
 @explain_failures
 def create(job: JobSource, cron: str, *, timezone: str = "UTC", argo: ArgoApi | None = None) -> str:
-    """Create or update a schedule of the job, such as "30 1 * * *"; return its name."""
+    """Create or update a schedule of the job, such as "30 1 * * *", and return its name."""
     return schedules.create(load_job(job), (cron,), timezone, argo)
 
 
@@ -38,7 +38,7 @@ def backfill(
     retry: bool = False,
     argo: ArgoApi | None = None,
 ) -> tuple[WorkflowStatus, ...]:
-    """Submit the job for what its schedule would have run from the first day to the last, included.
+    """Submit the job for the scheduled times from the first day to the last, inclusive.
 
     With `retry`, only the failed, blank and missing images of those runs are generated again.
     """

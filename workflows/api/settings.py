@@ -1,4 +1,4 @@
-"""The groups of settings of a job, for jobs that are written in Python.
+"""Groups of a job's settings, for jobs written in Python.
 
 >>> from imagekiln import Job, ModelSettings
 >>> from imagekiln.settings import Jpeg, ShardSettings

@@ -1,5 +1,5 @@
-"""The command line: each command reads its arguments, calls one function and prints the result.
+"""Command line: each command parses its arguments, calls one function and prints the result.
 
-Alone imports click and cloup. Commands import what they call only when they run, so that help is
-instant.
+Only this package imports click and cloup. Commands import the functions that they call at run time,
+so that help is instant.
 """

@@ -87,7 +87,7 @@ def doctor(request: JobArguments, cluster: Cluster) -> None:
     kubernetes: ApiConnection | KilnError
     try:
         kubernetes = ApiConnection(connect.kubernetes_access(cluster.context))
-    except BadInput as error:  # for want of a cluster, what can be checked here
+    except BadInput as error:  # without a cluster, check what this machine can
         kubernetes = error
     checks = diagnosis.diagnose(job, kubernetes, argo)
     if not is_json():
@@ -100,7 +100,7 @@ def doctor(request: JobArguments, cluster: Cluster) -> None:
 
 
 def _print_checks(checks: "Iterable[DoctorCheck]") -> "Iterator[DoctorCheck]":
-    """Print each check as soon as it is made: some take a while."""
+    """Print each check as soon as it is made, since some are slow."""
     from imagekiln.steps.runtime.sanitize import sanitize_line
 
     for check in checks:
@@ -130,7 +130,7 @@ def submit(request: JobArguments, cluster: Cluster, *, retry: bool, watched: boo
     from imagekiln.workflows.client import client
     from imagekiln.workflows.templates.workflow import require_reachable_paths
 
-    # Mistakes in the job come first, whether or not the cluster can be reached.
+    # Report mistakes in the job first, even if the cluster is unreachable.
     job = request.read()
     require_reachable_paths(job)
     client.require_readable_date(job, request.date, request.timezone)
@@ -302,7 +302,7 @@ def create(request: JobArguments, crons: tuple[str, ...], timezone: str, cluster
     from imagekiln.workflows.templates.cron import check_cron
     from imagekiln.workflows.templates.workflow import require_reachable_paths
 
-    # Mistakes in the job come first, whether or not the cluster can be reached.
+    # Report mistakes in the job first, even if the cluster is unreachable.
     job = request.read()
     require_reachable_paths(job)
     for cron in crons:

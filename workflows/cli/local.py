@@ -1,4 +1,4 @@
-"""Commands that need no cluster: a whole job on this machine, and what to know before it runs."""
+"""Commands that need no cluster: run, preview, estimate and tune a job on this machine."""
 
 import json
 import re
@@ -162,7 +162,7 @@ def estimate(request: JobArguments, price: float | None) -> None:
     profile = load_profile(job.cluster.profile)
     estimated = job
     if profile.names_gpus and job.device == "auto":
-        # What a run took on this machine's CPU says nothing of the profile's GPUs.
+        # Times of runs on this machine's CPU do not predict the profile's GPUs.
         estimated = job.model_copy(update={"device": "cuda"})
     result = estimate_job(
         estimated,
@@ -179,7 +179,7 @@ def estimate(request: JobArguments, price: float | None) -> None:
 def _parse_size(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> tuple[tuple[int, int], ...]:
-    """Width and height of each size, such as 1024x768."""
+    """Parse the width and height of each size, such as 1024x768."""
     sizes = []
     for value in values:
         match = re.fullmatch(r"(\d{1,5})[xX](\d{1,5})", value)
@@ -234,7 +234,7 @@ def tune(
     folder, slash, _ = request.job.rpartition("/")
     path = file or job.batch.tuning or f"{folder}{slash}{TUNING_FILE}"
     try:
-        # Imported only now: torch takes seconds.
+        # Imported only here: torch takes seconds.
         from imagekiln.steps.generate.tune import tune as tune_job
 
         result = tune_job(job, path, sizes, again=again, report=print_note)

@@ -1,4 +1,4 @@
-"""The group of all commands: how they are listed, and how a failure becomes an exit code."""
+"""The group of all commands: their order in help, and exit codes of failures."""
 
 import os
 import sys
@@ -76,10 +76,10 @@ EXIT_CODES = (
 
 
 class KilnGroup(cloup.Group):
-    """Commands whose failures are sentences, and whose exit codes say whether to try again."""
+    """Command group that prints failures as messages, with exit codes that tell when to retry."""
 
     def main(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # as click has it
-        """Run the command line. A request to stop has its exit code from here on."""
+        """Run the command line. From here on, a request to stop has its exit code."""
         try:
             with stop_on_signals(at_once=True) as stop:
                 return super().main(*args, obj=stop, **options)
@@ -88,7 +88,7 @@ class KilnGroup(cloup.Group):
             sys.exit(TryAgain.exit_code)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; end with the failure's sentence and exit code."""
+        """Run the command. On failure, print the message and exit with its code."""
         try:
             with empty_log_context():
                 return super().invoke(ctx)

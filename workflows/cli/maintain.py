@@ -1,4 +1,4 @@
-"""Commands for runs after their end: list, verify, retry, reproduce, compare, clean up."""
+"""Commands for ended runs: list, verify, retry, reproduce, compare, clean up."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Arguments and options that several commands share, each declared once.
+"""Arguments and options shared by commands, each declared once.
 
-Options that belong together reach a command as one value: a job and its changes as `JobArguments`,
-a cluster as `Cluster`.
+Options that belong together reach a command as one value, such as a job and its changes as
+`JobArguments`, and a cluster as `Cluster`.
 """
 
 import os
@@ -22,14 +22,14 @@ if TYPE_CHECKING:  # help starts fast
 
 Command = Callable[..., None]
 
-# Not checked here: a URI is no path on this machine. The type lets shells complete file names.
+# Not checked here, since it may be a URI. The type lets shells complete file names.
 PATH_OR_URI = click.Path(readable=False)
 
 
 def examples(*commands: str) -> str:
-    """The end of a command's help: ways to call it, a line each."""
+    """Format the end of a command's help: examples of its use, a line each."""
     lines = [f"  {command}" for command in commands]
-    return "\n".join(["\b", "Examples:", *lines])  # \b: click does not wrap these lines
+    return "\n".join(["\b", "Examples:", *lines])  # \b keeps click from wrapping these lines
 
 
 format_option = cloup.option(
@@ -102,7 +102,7 @@ def _job_argument(*, required: bool = True) -> Callable[[Command], Command]:
 
 
 def _combine(command: Command, name: str, make: Callable[..., object], *parts: str) -> Command:
-    """Call the command with one argument in place of several, which `make` takes."""
+    """Replace several arguments of a command by one value, made by `make`."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # as click calls it
@@ -122,7 +122,7 @@ class JobArguments:
     timezone: str = ""
 
     def read(self) -> "Job":
-        """Read the job as it is. Raises BadInput."""
+        """Read the job without its date. Raises BadInput."""
         from imagekiln.steps.job.reader import read_job
 
         return read_job(self.job, self.settings)
@@ -135,19 +135,19 @@ class JobArguments:
 
 
 def job_options(command: Command) -> Command:
-    """Take a job file and settings that override its own, as `request`."""
+    """Add a job file and settings that override its own, as `request`."""
     run = _combine(command, "request", JobArguments, "job", "settings")
     return _job_argument()(settings_option(run))
 
 
 def dated_job_options(command: Command) -> Command:
-    """Take a job with its settings and a date, as `request`."""
+    """Add a job with its settings and a date, as `request`."""
     run = _combine(command, "request", JobArguments, "job", "settings", "date", "timezone")
     return _job_argument()(settings_option(date_option(timezone_option(run))))
 
 
 def pod_job_options(command: Command) -> Command:
-    """Take a job and its date, as `job`; a pod has it in its environment."""
+    """Add a job and its date, as `job`. A pod reads them from its environment."""
     options = (
         _job_argument(required=False),  # in a pod, with --argo
         settings_option,
@@ -175,7 +175,7 @@ def pod_job_options(command: Command) -> Command:
 
 @dataclass(frozen=True, slots=True)
 class PodJob:
-    """The job of a step; `argo` and `retry` if a pod has it, from its environment."""
+    """Job of a step. In a pod, `argo` and `retry` come from its environment."""
 
     job: "Job"
     argo: bool = False
@@ -200,20 +200,20 @@ def _make_pod_job(
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The connection to a cluster: Argo's server, or a context of kubeconfig."""
+    """Connection to a cluster: Argo's server, or a context of kubeconfig."""
 
     server: str | None
     context: str | None
 
     def connect(self) -> "ArgoApi":
-        """Connect. Raises BadInput."""
+        """Connect to the cluster. Raises BadInput."""
         from imagekiln.workflows.client.connect import connect
 
         return connect(self.server, self.context)
 
 
 def cluster_options(command: Command) -> Command:
-    """Take how to reach the cluster, as `cluster`."""
+    """Add the options that select a cluster, as `cluster`."""
     group = cloup.option_group(
         "Connection",
         cloup.option(
@@ -231,7 +231,7 @@ def cluster_options(command: Command) -> Command:
 
 
 def namespace_options(command: Command) -> Command:
-    """Take which namespace of which cluster."""
+    """Add the options that select a cluster and a namespace."""
     option = cloup.option(
         "-n",
         "--namespace",
@@ -245,7 +245,7 @@ def namespace_options(command: Command) -> Command:
 
 
 def object_options(command: Command) -> Command:
-    """Take the name of a workflow or a schedule, also as NAMESPACE/NAME, as lists print it."""
+    """Add the name of a workflow or a schedule, also as NAMESPACE/NAME, as printed by lists."""
 
     @wraps(command)
     def run(*args: Any, name: str, namespace: str, **kwargs: Any) -> None:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""Commands that make a dataset of finished runs, for others to read, and that take images down."""
+"""Commands that export, push and take down the images of finished runs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Files to start from: a job, and the Kubernetes objects of a namespace."""
+"""Starter files: a job, and the Kubernetes objects of a namespace."""
 
 import json
 import re
@@ -31,14 +31,14 @@ EXAMPLE_COLUMNS = """\
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The columns of prompts: the table's names of those that are ours, and all others."""
+    """Columns of prompts: names of known columns in the table, and all others."""
 
     ours: dict[str, str]
     others: tuple[str, ...]
 
 
 def read_columns(pattern: str) -> TableColumns | None:
-    """The columns that all files of prompts have; None if there are none, or they are remote.
+    """Read the columns that all prompt files have; None if there are none, or they are remote.
 
     Raises BadInput if they cannot be read, TryAgain.
     """
@@ -56,7 +56,7 @@ def read_columns(pattern: str) -> TableColumns | None:
 def write_starter_job(file: Path, prompts: str, model: str, columns: TableColumns | None) -> None:
     """Write a job file with these prompts and this model. Raises BadInput if the file exists.
 
-    `columns` are those of the prompts, if they can be read already.
+    `columns` are the columns of the prompts, if they can be read already.
     """
     values = {
         "name": job_name(prompts),
@@ -78,7 +78,7 @@ def write_starter_job(file: Path, prompts: str, model: str, columns: TableColumn
 
 
 def _columns_yaml(columns: TableColumns) -> str:
-    """The settings `columns` and `carry` as lines of a job file."""
+    """Format the settings `columns` and `carry` as lines of a job file."""
     chosen = {
         ours: theirs
         for ours, theirs in columns.ours.items()
@@ -102,25 +102,24 @@ def _to_flow(value: object) -> str:
 
 
 def job_name(prompts: str) -> str:
-    """A name for a job, after the file of its prompts, such as `postcards` of `Postcards.csv`."""
+    """Derive a job name from the file of its prompts, such as `postcards` from `Postcards.csv`."""
     stem = prompts.rstrip("/").rpartition("/")[2].partition(".")[0]
-    decomposed = unicodedata.normalize("NFKD", stem)  # so that an accent leaves its letter
+    decomposed = unicodedata.normalize("NFKD", stem)  # to keep the letter of an accented character
     ascii_stem = re.sub(r"[\u0300-\u036f]", "", decomposed).lower()
     name = re.sub(r"[^a-z0-9]+", "-", ascii_stem).strip("-")[:MAX_NAME_CHARS]
     return name.strip("-") or DEFAULT_NAME
 
 
-def _quote(text: str) -> str:
-    """Text as YAML in quotes, which JSON's strings are; letters of any language stay legible."""
-    return json.dumps(text, ensure_ascii=not text.isprintable())
+def _quote(value: str) -> str:
+    """Quote a string for YAML, as in JSON, but without escaping letters of other languages."""
+    return json.dumps(value, ensure_ascii=not value.isprintable())
 
 
 def write_manifests(folder: Path, *, monitoring: bool = False) -> None:
     """Copy the namespace's objects into a new folder, for `kubectl apply -k` and overlays.
 
     With `monitoring`, the overlays include metrics, alerts and dashboards, which need the
-    Prometheus Operator. Raises BadInput if there is such a folder, TryAgain if the disk is
-    full.
+    Prometheus Operator. Raises BadInput if the folder exists, TryAgain if the disk is full.
     """
     with translate_errors(str(folder)):
         try:

@@ -1,4 +1,4 @@
-"""A workflow's status as text, and the exit code that it stands for."""
+"""Output of a workflow's status, and the exit code for it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,11 +29,11 @@ REPLACE_LINE = "\x1b[1A\x1b[2K"  # up and clear; click omits it unless on a term
 MAX_FAILURES = 10
 MAX_WAITS = 2  # in a line
 FIT_REMEDY = "`imagekiln doctor JOB` says whether any node can"
-MAX_REASON_CHARS = 300  # of what a pod waits for
+MAX_REASON_CHARS = 300  # of the reason why a pod waits
 
 
 def follow(name: str, namespace: str, argo: ArgoApi, *, quiet: bool = False) -> None:
-    """Print each change of a workflow unless `quiet`, then how it ended. Exit with its code."""
+    """Print each change of a workflow, unless `quiet`, and its result. Exit with its code."""
     previous = ""
     with following(name, namespace):
         for status in client.watch(name, namespace, argo, report=print_note):
@@ -50,7 +50,7 @@ def follow(name: str, namespace: str, argo: ArgoApi, *, quiet: bool = False) -> 
 
 @contextmanager
 def following(name: str, namespace: str) -> Iterator[None]:
-    """End a command that only follows a workflow, once interrupted; the workflow goes on."""
+    """On interruption, end a command that only follows a workflow. The workflow continues."""
     try:
         yield
     except Stopped:
@@ -62,10 +62,7 @@ def following(name: str, namespace: str) -> Iterator[None]:
 
 
 def exit_with_status(status: WorkflowStatus) -> None:
-    """End the command as the workflow ended: 0, 2 if its input was rejected, else 3.
-
-    While the workflow runs, with 75.
-    """
+    """Exit with the workflow's code: 0, 2 if its input was rejected, 75 while it runs, else 3."""
     exit_code = Incomplete.exit_code
     if status.phase == "Succeeded":
         exit_code = 0
@@ -77,7 +74,7 @@ def exit_with_status(status: WorkflowStatus) -> None:
 
 
 def status_text(status: WorkflowStatus) -> str:
-    """A status in full: its line, where the dataset is, what failed, and the cause of it last."""
+    """Format a status in full: summary line, dataset, failures, and their cause last."""
     lines = [status_line(status)]
     if status.run:
         lines.append(f"Dataset: {status.run}")
@@ -94,7 +91,7 @@ def status_text(status: WorkflowStatus) -> str:
 
 
 def _spent_text(status: WorkflowStatus) -> str:
-    """The device-hours of a run, in all and by use, and its cost if that is known."""
+    """Format the device-hours of a run, in total and by use, and the cost if it is known."""
     hours = {use: seconds / 3600 for use, seconds in status.device_seconds.items()}
     uses = ", ".join(f"{use} {format_number(amount)}" for use, amount in hours.items() if amount)
     text = f"{format_number(sum(hours.values()))} device-hours ({uses})"
@@ -110,7 +107,7 @@ def _failure_line(failure: StepFailure) -> str:
 
 
 def status_line(status: WorkflowStatus) -> str:
-    """A status in a line."""
+    """Format a status in one line."""
     parts = [f"{status.namespace}/{status.name}: {status.phase}"]
     if status.stage:
         parts.append(status.stage)
@@ -129,7 +126,7 @@ def status_line(status: WorkflowStatus) -> str:
 
 
 def _progress_parts(status: WorkflowStatus) -> list[str]:
-    """The speed of a workflow, its remaining time, and what its pods wait for."""
+    """Return the speed of a workflow, its remaining time, and the reasons why pods wait."""
     parts = []
     if status.rate is not None and status.stage == "generate":
         parts.append(f"{status.rate:.2f} images/s")
@@ -140,7 +137,7 @@ def _progress_parts(status: WorkflowStatus) -> list[str]:
 
 
 def _wait_text(wait: StepWait, status: WorkflowStatus) -> str:
-    """The cause of a wait; unless other pods run, with the message of Argo or Kubernetes."""
+    """Format the cause of a wait; unless other pods run, with the message of Argo or Kubernetes."""
     pods = f" ({wait.pods} pods)" if wait.pods > 1 else ""
     text = f"{wait.step}{pods} waits: {wait.cause}"
     if not status.pods.running:
@@ -152,12 +149,12 @@ def _wait_text(wait: StepWait, status: WorkflowStatus) -> str:
 
 
 def format_workflows(statuses: Sequence[WorkflowStatus], namespace: str) -> str:
-    """The workflows of a namespace, a line each."""
+    """Format the workflows of a namespace, a line each."""
     return "\n".join(map(status_line, statuses)) or _say_none("workflows", namespace)
 
 
 def format_schedules(schedules: Sequence[ScheduleStatus], namespace: str) -> str:
-    """The schedules of a namespace as a table."""
+    """Format the schedules of a namespace as a table."""
     rows = [
         {
             "schedule": f"{each.namespace}/{each.name}",

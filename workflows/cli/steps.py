@@ -1,6 +1,6 @@
-"""The steps that pods run, one command each; with them, a run can be made by hand too.
+"""Commands of the steps that pods run, which also allow a run by hand.
 
-Helps list only `plan` and `aggregate`, which people run too.
+Help lists only `plan` and `aggregate`, which people use directly.
 """
 
 import os
@@ -74,7 +74,7 @@ def rewrite(job: PodJob, *, fetch: bool) -> None:
 @pod_job_options
 @cloup.option("--retry", is_flag=True, help="Plan the next retry of the job's existing run.")
 @format_option
-# What follows is for the pods of a workflow.
+# The following commands are for the pods of a workflow.
 @cloup.option(
     "--workers",
     type=click.IntRange(1),
@@ -144,7 +144,7 @@ def plan(
 @click.pass_obj
 def generate(stop: "Stop", run: str, shard: int, workers: int, *, judge: bool) -> None:
     """Generate the missing images of one shard of a planned run."""
-    # Before the first step, only what it needs is imported: a device waits meanwhile.
+    # Import only what the first step needs, since a device is waiting.
     from imagekiln.steps.runtime.progress import open_progress
 
     add_log_context("generate", run, shard)
@@ -253,7 +253,7 @@ def fetch(run: str) -> None:
     require_libraries()
     open_run(run)
 
-    # Imported only now: torch takes seconds.
+    # Imported only here: torch takes seconds.
     from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models
 
     print_text(fetch_run_models(run))

@@ -1,4 +1,4 @@
-"""Results as text for people."""
+"""Formatting of results for people."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -17,7 +17,7 @@ from imagekiln.steps.runtime.figures import (
 )
 from imagekiln.steps.runtime.sanitize import format_command, sanitize_line
 
-if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
+if TYPE_CHECKING:  # imported by the commands; a pod that generates needs few
     from _typeshed import DataclassInstance
 
     from imagekiln.steps.aggregate.preview import Preview
@@ -37,19 +37,19 @@ BYTES_PER_GIGABYTE = 1e9
 
 
 def format_fields(result: object) -> str:
-    """A result as a table, with a line for each field that has a value."""
+    """Format a result as a table, with a line for each field that has a value."""
     return format_table(dict(_field_texts(result)))
 
 
 def format_table(lines: Mapping[str, str]) -> str:
-    """A name and a value a line, the values one under the other; without values that are empty."""
+    """Format names and values as aligned lines, without empty values."""
     shown = {name: sanitize_line(value) for name, value in lines.items() if value}
     width = max(map(len, shown)) + 2
     return "\n".join(f"{name + ':':<{width}}{value}" for name, value in shown.items())
 
 
 def format_rows(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows under the names of their columns, without columns that are empty."""
+    """Format rows as a table with column names, without empty columns."""
     names = [name for name in rows[0] if any(row[name] for row in rows)]
     cells = [names, *([sanitize_line(row[name]) for name in names] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -63,7 +63,7 @@ def _field_texts(result: object) -> Iterator[tuple[str, str]]:
 
 
 def _format_value(value: object) -> str:
-    """A value in a line; empty if there is none."""
+    """Format a value in one line; empty if there is none."""
     if value is None:
         return ""
     if is_dataclass(value):
@@ -78,9 +78,10 @@ def _format_value(value: object) -> str:
 
 
 def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = None) -> str:
-    """A plan in a few lines, with its time on so many GPUs, if that is known.
+    """Format a plan in a few lines, with its estimated time on `gpus` GPUs.
 
-    With `cluster_gpus`, which a cluster gives it, the time is that on one GPU and on those.
+    With `cluster_gpus`, the number of GPUs on a cluster, the time is given for one GPU and for that
+    number.
     """
     from imagekiln.steps.job.user_checks import find_untried_entries
 
@@ -95,7 +96,7 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
     if plan.job.batch.tuning and not plan.job.batch.images and not plan.batch_sizes:
         lines.append("No tuning entry fits this model, dtype, speed and GPU: run `imagekiln tune`.")
     if result.time is not None and counts.images:
-        # Here, devices share the parts of a shard.
+        # On this machine, devices share the parts of a shard.
         here = replace(result.time, shards=gpus).describe(gpus)
         lines.append(here if cluster_gpus is None else result.time.describe(cluster_gpus))
     if result.over_budget is not None:
@@ -105,7 +106,7 @@ def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = 
 
 
 def _count_images(result: "PlanResult") -> str:
-    """The images of a plan, what was left out of it, and where it is."""
+    """Format the images of a plan, the rows it leaves out, and its location."""
     plan = result.plan
     counts = plan.counts
     verb = "Reused the plan of" if result.adopted else "Planned"
@@ -125,7 +126,7 @@ def _count_images(result: "PlanResult") -> str:
 
 
 def _describe_revisions(result: "PlanResult") -> list[str]:
-    """The commits of branches and tags, and those that have moved since."""
+    """List the commits of branches and tags, and those that have moved since."""
     frozen = [
         f"Revision {named.name} of {named.id} is commit {named.commit}; frozen in the plan."
         for named in result.plan.revisions
@@ -139,7 +140,7 @@ def _describe_revisions(result: "PlanResult") -> list[str]:
 
 
 def _describe_input(result: "PlanResult | Estimate") -> list[str]:
-    """Reasons of rejections, prompts from templates, guessed and unused columns, and notes."""
+    """List reasons of rejections, prompts from templates, guessed and unused columns, and notes."""
     from imagekiln.steps.plan.draft import describe_causes
 
     lines: list[str] = []
@@ -160,7 +161,7 @@ def _describe_input(result: "PlanResult | Estimate") -> list[str]:
 
 
 def format_estimate(result: "Estimate") -> str:
-    """The size of a job's dataset, and the time and cost of it."""
+    """Format the size of a job's dataset, and its time and cost."""
     omitted = pluralize(result.duplicate_images, "duplicate")
     if result.existing_images:
         omitted += f" and {result.existing_images:,} already in earlier runs"
@@ -192,7 +193,7 @@ def format_estimate(result: "Estimate") -> str:
 
 
 def _time_lines(result: "Estimate") -> dict[str, str]:
-    """The time and its cost, or why they are not known."""
+    """Return the time and its cost, or the reason why they are unknown."""
     from imagekiln.steps.plan.estimate import HOW_TO_MEASURE, device_noun, format_hours
 
     noun = device_noun(result.device)
@@ -223,7 +224,7 @@ def _compare_gpus(h100_hours: float) -> str:
 
 
 def format_tuning(result: "TuningResult") -> str:
-    """The batch for each size, and the file that holds it."""
+    """Format the batch size for each image size, and the file that holds them."""
     rows = [
         {
             "size": f"{entry.width} x {entry.height}",
@@ -239,7 +240,7 @@ def format_tuning(result: "TuningResult") -> str:
 
 
 def format_images(statuses: Mapping[str, int]) -> str:
-    """The stored images, and how many others there are by status."""
+    """Format the stored images, and the number of others by status."""
     images = pluralize(statuses.get("ok", 0), "image")
     others = ", ".join(_list_others(statuses))
     return f"{images} ({others})" if others else images
@@ -250,7 +251,7 @@ def _list_others(statuses: Mapping[str, int]) -> list[str]:
 
 
 def format_shard(result: "ShardStats | None") -> str:
-    """The images of a shard and their speed."""
+    """Format the images of a shard and their speed."""
     if result is None:
         return "Nothing is missing."
     images = pluralize(result.images, "image")
@@ -259,7 +260,7 @@ def format_shard(result: "ShardStats | None") -> str:
 
 
 def format_summary(result: "Summary") -> str:
-    """The numbers of a run's images."""
+    """Format the numbers of a run's images."""
     from imagekiln.steps.aggregate.verdict import describe_rejected
 
     ok = f"{result.ok:,} of {result.ok + result.not_ok:,} images are ok"
@@ -275,7 +276,7 @@ def format_summary(result: "Summary") -> str:
 
 
 def format_run(result: "RunResult") -> str:
-    """A finished run, and where to look."""
+    """Format a finished run, with the locations of its results."""
     lines = [
         format_summary(result.summary),
         f"Dataset: {result.uri}",
@@ -290,7 +291,7 @@ def format_run(result: "RunResult") -> str:
 
 
 def _format_costs(result: "Summary") -> str:
-    """The time and the price of a run; empty if unknown."""
+    """Format the time and the price of a run; empty if unknown."""
     if not result.device_seconds:
         return ""
     parts = [f"{format_duration(result.device_seconds)} of device time"]
@@ -300,7 +301,7 @@ def _format_costs(result: "Summary") -> str:
 
 
 def format_preview(result: "Preview") -> str:
-    """A sample, and where to look."""
+    """Format a sample, with the locations of its results."""
     from imagekiln.steps.aggregate.verdict import describe_ok
 
     planned = pluralize(result.planned_images, "is planned", "are planned")
@@ -312,7 +313,7 @@ def format_preview(result: "Preview") -> str:
 
 
 def format_retry(result: "RetryResult") -> str:
-    """A run after a retry, and which failures a retry does not fix."""
+    """Format a run after a retry, and the failures that a retry does not fix."""
     from imagekiln.steps.aggregate.verdict import describe_permanent_failures
 
     done = "Nothing left to retry"
@@ -327,7 +328,7 @@ def format_retry(result: "RetryResult") -> str:
 
 
 def format_runs(runs: "Sequence[RunOverview]") -> str:
-    """Runs as a table, with the time of planning."""
+    """Format runs as a table, with the time of planning."""
     return format_rows([_run_row(run) for run in runs]) if runs else "No runs."
 
 
@@ -348,7 +349,7 @@ def _run_row(run: "RunOverview") -> dict[str, str]:
 
 
 def format_forgotten(result: "ForgetResult") -> str:
-    """The selected images of each run, and what to do."""
+    """Format the selected images of each run, and the next command."""
     verb = "forgotten" if result.removed else "selected"
     lines = [
         f"{sanitize_line(run.uri)}: {pluralize(run.images, 'planned image')} {verb}"
@@ -369,7 +370,7 @@ def format_forgotten(result: "ForgetResult") -> str:
 
 
 def format_garbage(result: "GcResult") -> str:
-    """Removed or removable runs, and the sum."""
+    """Format removed or removable runs, and their total."""
     lines = ["No unfinished run is older than --older-than (7 days by default)."]
     if result.found:
         verb = "Removed" if result.removed else "To remove with --remove"

@@ -1,9 +1,8 @@
-"""A cluster from Python: connections, submission, status, logs and schedules.
+"""Cluster client: connections, submission, status, logs and schedules.
 
-`connect` picks the API, `client` and `schedules` hold the verbs, `status` and `logs` read what
-became of a workflow. Retries of pods are decided by `templates/pod_retries.py` and a profile's
-`retries`.
+`connect` picks the API, `client` and `schedules` have the verbs, `status` and `logs` read the state
+of a workflow. `templates/pod_retries.py` and a profile's `retries` decide how Argo retries pods.
 
-The only package that talks to a cluster, through the Kubernetes client's connections. Imports
-`templates` and below.
+Only this package talks to a cluster, through the Kubernetes client's connections. Imports
+`templates` and its dependencies.
 """

@@ -1,4 +1,4 @@
-"""The verbs on Argo's objects that the client needs, and the Kubernetes API's own."""
+"""Verbs on Argo's objects that the client needs, and their implementation by the Kubernetes API."""
 
 import re
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from imagekiln.workflows.objects import Json, get_mappings, object_identity
 NAME_PATTERN = re.compile(OBJECT_NAME_PATTERN)
 ARGO_API_PATH = "apis/argoproj.io/v1alpha1"
 FIELD_MANAGER = "imagekiln"
-PAGE_LIMIT = "200"  # objects of one answer: a workflow can have a megabyte
+PAGE_LIMIT = "200"  # objects per response: a workflow can have a megabyte
 EVENT_LIMIT = "50"
 
 
 @dataclass(frozen=True, slots=True)
 class ArgoKind:
-    """A kind of object: its plural in the Kubernetes API, and its path and body key in Argo's."""
+    """Kind of object: its plural in the Kubernetes API, and its path and body key in Argo's."""
 
     plural: str
     path: str
@@ -33,7 +33,7 @@ ARGO_KINDS = {
     # Argo's server has no endpoint for these.
     "WorkflowEventBinding": ArgoKind("workfloweventbindings", "", ""),
 }
-# Without it, the workflows of a deleted schedule are deleted, too.
+# Otherwise, the workflows of a deleted schedule are deleted, too.
 DELETION_QUERIES = {"CronWorkflow": {"propagationPolicy": "Orphan"}}
 
 
@@ -46,16 +46,16 @@ class ArgoApi(Protocol):
         """Create an object. Raises AlreadyExists if its name is in use."""
 
     def apply(self, manifest: Json) -> Json:
-        """Create an object, or update the one of its name. A paused schedule stays paused."""
+        """Create an object, or update the one with its name. A paused schedule stays paused."""
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
-        """Return an object by its name."""
+        """Return an object by name."""
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """Return the objects that a label selector matches."""
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object. The workflows of a schedule stay, and go on."""
+        """Delete an object. The workflows of a schedule are kept, and continue."""
 
     def stop(self, namespace: str, name: str, *, at_once: bool = False) -> None:
         """Stop a workflow; with `at_once`, its exit handler does not run."""
@@ -64,17 +64,17 @@ class ArgoApi(Protocol):
         """Suspend or resume a schedule."""
 
     def pod_events(self, namespace: str, pod: str) -> list[Json]:
-        """Return Kubernetes' events of a pod, those that one request gives; none if it has none."""
+        """Return the Kubernetes events of a pod, at most one page."""
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
         """Yield the log lines of a pod of a workflow."""
 
 
 class KubernetesApi:
-    """The verbs of `ArgoApi` through the Kubernetes API, with kubectl's rights."""
+    """Implementation of `ArgoApi` by the Kubernetes API, with kubectl's rights."""
 
     def __init__(self, connection: ApiConnection) -> None:
-        """Use a connection; nothing is sent yet."""
+        """Use a connection, without sending a request."""
         self.connection = connection
         self.url = connection.url
 
@@ -84,7 +84,7 @@ class KubernetesApi:
         return self.connection.request("POST", _path(kind, namespace), body=manifest)
 
     def apply(self, manifest: Json) -> Json:
-        """Server-side apply: fields that others own stay as they are."""
+        """Apply an object on the server side, keeping fields that others own."""
         return self.connection.request(
             "PATCH",
             _path(*object_identity(manifest)),
@@ -94,21 +94,21 @@ class KubernetesApi:
         )
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
-        """Return an object by its name."""
+        """Return an object by name."""
         return self.connection.request("GET", _path(kind, namespace, name))
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
-        """Return the objects that a label selector matches, of all pages."""
+        """Return all objects that a label selector matches."""
         query = {"labelSelector": labels, "limit": PAGE_LIMIT}
         return list(self.connection.list_items(_path(kind, namespace), query))
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object. The workflows of a schedule stay, and go on."""
+        """Delete an object. The workflows of a schedule are kept, and continue."""
         path = _path(kind, namespace, name)
         self.connection.request("DELETE", path, DELETION_QUERIES.get(kind))
 
     def stop(self, namespace: str, name: str, *, at_once: bool = False) -> None:
-        """Stop a workflow, as Argo's server does it: by its `shutdown` field."""
+        """Stop a workflow by its `shutdown` field, as Argo's server does."""
         strategy = "Terminate" if at_once else "Stop"
         self._merge_spec("Workflow", namespace, name, {"shutdown": strategy})
 
@@ -117,14 +117,14 @@ class KubernetesApi:
         self._merge_spec("CronWorkflow", namespace, name, {"suspend": suspended})
 
     def pod_events(self, namespace: str, pod: str) -> list[Json]:
-        """Return Kubernetes' events of a pod, of the first page."""
+        """Return the Kubernetes events of a pod, at most one page."""
         path = f"api/v1/{object_path('namespaces', namespace, 'events')}"
         selector = f"involvedObject.kind=Pod,involvedObject.name={object_path(pod)}"
         query = {"fieldSelector": selector, "limit": EVENT_LIMIT}
         return get_mappings(self.connection.request("GET", path, query), "items")
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:  # noqa: ARG002
-        """Yield the pod's log lines, while the pod exists."""
+        """Yield the pod's log lines. Requires that the pod exists."""
         path = f"api/v1/{object_path('namespaces', namespace, 'pods', pod)}/log"
         query = {"container": "main", "follow": str(follow).lower()}
         max_silence = FOLLOW_TIMEOUT if follow else LOG_TIMEOUT
@@ -137,13 +137,13 @@ class KubernetesApi:
 
 
 def _path(kind: str, namespace: str, *name: str) -> str:
-    """Return the path of a kind of Argo's objects, or of one of them by its name."""
+    """Return the path of a kind of Argo object, or of one object by name."""
     objects = object_path("namespaces", namespace, ARGO_KINDS[kind].plural, *name)
     return f"{ARGO_API_PATH}/{objects}"
 
 
 def object_path(*segments: str) -> str:
-    """Return a URL path of object names. Raises BadInput on a name that would lead elsewhere."""
+    """Return a URL path of object names. Raises BadInput on a name that leads elsewhere."""
     for segment in segments:
         if not NAME_PATTERN.fullmatch(segment):
             raise BadInput(

@@ -1,4 +1,4 @@
-"""Argo's objects through its server: needs no Kubernetes rights, and serves archived logs."""
+"""Argo's objects through its server, which needs no Kubernetes rights and serves archived logs."""
 
 import json
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ NOT_FOUND = 404
 
 
 class ArgoServer:
-    """The verbs of `ArgoApi`, each a request to Argo's server."""
+    """Implementation of `ArgoApi` by requests to Argo's server."""
 
     def __init__(self, connection: ApiConnection) -> None:
-        """Use a connection; nothing is sent yet."""
+        """Use a connection, without sending a request."""
         self.connection = connection
         self.url = connection.url
 
@@ -37,7 +37,10 @@ class ArgoServer:
         return self.connection.request("POST", _path(kind, namespace), body=body)
 
     def apply(self, manifest: Json) -> Json:
-        """Create an object, or replace the one of its name. Raises TryAgain if others change it."""
+        """Create an object, or replace the one with its name.
+
+        Raises TryAgain on a concurrent change.
+        """
         kind, namespace, name = object_identity(manifest)
         try:
             current = self.get(kind, namespace, name)
@@ -47,7 +50,7 @@ class ArgoServer:
         return self.connection.request("PUT", _path(kind, namespace, name), body=body)
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
-        """Return an object by its name."""
+        """Return an object by name."""
         return self.connection.request("GET", _path(kind, namespace, name))
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
@@ -56,7 +59,7 @@ class ArgoServer:
         return get_mappings(self.connection.request("GET", _path(kind, namespace), query), "items")
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object. The workflows of a schedule stay, and go on."""
+        """Delete an object. The workflows of a schedule are kept, and continue."""
         options = DELETION_QUERIES.get(kind, {})
         query = {f"deleteOptions.{key}": value for key, value in options.items()}
         self.connection.request("DELETE", _path(kind, namespace, name), query)
@@ -73,11 +76,11 @@ class ArgoServer:
         self.connection.request("PUT", f"{path}/{verb}", body={})
 
     def pod_events(self, namespace: str, pod: str) -> list[Json]:  # noqa: ARG002
-        """Return nothing: Argo's server has only a stream of events."""
+        """Return an empty list, since Argo's server only streams events."""
         return []
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
-        """Yield the pod's log lines; from the log archive once the pod is gone."""
+        """Yield the pod's log lines, from the log archive once the pod is gone."""
         path = f"{_path('Workflow', namespace, workflow)}/log"
         query = {
             "podName": pod,
@@ -95,9 +98,9 @@ def _path(kind: str, namespace: str, *name: str) -> str:
 
 
 def _replacement(current: Json, manifest: Json) -> Json:
-    """Return a manifest with what Kubernetes would keep of the object that it replaces.
+    """Add to a manifest the fields that Kubernetes would keep of the object it replaces.
 
-    Without the last time of a schedule, Argo would make up for no run that it missed.
+    Without a schedule's last time, Argo would not catch up on a missed run.
     """
     metadata: Json = {
         key: get_texts(current, "metadata", key) | get_texts(manifest, "metadata", key)
@@ -112,7 +115,7 @@ def _replacement(current: Json, manifest: Json) -> Json:
 
 
 def _log_line(record: object) -> str:
-    """Return the text of a record of a log. Raises Missing or BadInput on an error record."""
+    """Return the content of a log record. Raises Missing or BadInput on an error record."""
     error = get_mapping(record, "error")
     if not error:
         return str(get_mapping(record, "result").get("content", ""))

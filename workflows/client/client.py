@@ -1,7 +1,4 @@
-"""A job on a cluster, from Python, in the order of its life.
-
-Register its template, submit it, watch it, resubmit it.
-"""
+"""The life of a job on a cluster: register its template, submit, watch, stop, resubmit."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +39,7 @@ from imagekiln.workflows.templates.workflow import build_workflow, require_reach
 from imagekiln.workflows.templates.workflow_template import build_job_template, template_digest
 
 POLL_SECONDS = 5.0
-MAX_SILENCE_SECONDS = 600.0  # of an API that does not answer any more
+MAX_SILENCE_SECONDS = 600.0  # without a response of the API
 SILENCE = "No answer from the cluster; the workflow continues. Retrying for up to 10 minutes."
 OWN_LABEL = "app.kubernetes.io/part-of=imagekiln"
 TEMPLATE_PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds
@@ -51,7 +48,7 @@ Stopping = Literal["stopping", "terminated", "ended", "succeeded"]
 
 
 def apply(job: Job, argo: ArgoApi | None = None) -> str:
-    """Register the WorkflowTemplate of the job's profile, or update it; give its name."""
+    """Register or update the WorkflowTemplate of the job's profile, and return its name."""
     argo = argo or connect()
     template = _job_template(job)
     argo.apply(template)
@@ -68,19 +65,19 @@ def submit(
 ) -> WorkflowStatus:
     """Start the job, after registering its template if there is none.
 
-    A job that is submitted twice runs once: while a workflow does the same work, a schedule's too,
-    or once it has succeeded, the second call returns its status. If it has failed, the second call
-    resubmits it; while it is being stopped, the second call is refused. With `retry`, a new
-    workflow makes again what ended failed, blank or missing in the job's run, one at a time.
+    A job that is submitted twice runs once. If a workflow does the same work or has done so,
+    including workflows of a schedule, the second call returns its status. If it has failed, the
+    second call resubmits it. If it is being stopped, the second call is refused. With `retry`, a
+    new workflow regenerates the failed, blank and missing images of the job's run, one retry at a
+    time.
 
-    Raises BadInput, also if the registered template is of another profile or version, and
-    TryAgain.
+    Raises BadInput, also if the registered template has another profile or version, and TryAgain.
     """
     require_readable_date(job, date, timezone)
     argo = argo or connect()
     profile = load_profile(job.cluster.profile)
     if isinstance(job.prompts, PromptList):
-        # Imported only now: pyarrow is slow to import, and no other job needs it here.
+        # Imported only here: pyarrow is slow to import, and only inline prompts need it.
         from imagekiln.steps.plan.source_files import store_prompt_list
 
         require_reachable_paths(job)
@@ -106,10 +103,10 @@ def submit(
 
 
 def register_template(job: Job, argo: ArgoApi) -> bool:
-    """Register the WorkflowTemplate of the job's profile, if there is none of its name.
+    """Register the WorkflowTemplate of the job's profile, unless one with its name exists.
 
-    Returns whether it is new. Raises BadInput if one of that name was made from another profile
-    or version.
+    Returns whether it is new. Raises BadInput if the existing one was made from another profile or
+    version.
     """
     template = _job_template(job)
     identity = object_identity(template)
@@ -129,9 +126,9 @@ def register_template(job: Job, argo: ArgoApi) -> bool:
 def await_template(
     start: Callable[[], Started], is_new: bool, pauses: Sequence[float] = TEMPLATE_PAUSES
 ) -> Started:
-    """Return the result of `start`, called again for a while if Argo lacks the new template.
+    """Return the result of `start`, repeating it while Argo lacks the new template.
 
-    Argo's server learns of a template a moment after the cluster has it.
+    Argo's server sees a new template slightly later than the cluster.
     """
     for pause in pauses if is_new else ():
         try:
@@ -142,9 +139,9 @@ def await_template(
 
 
 def get_status(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
-    """The status of a workflow, its child workflows counted in. Raises Missing.
+    """Read the status of a workflow, including its child workflows. Raises Missing.
 
-    If Argo does not say what pods wait for, one request for the events of one of them may.
+    If Argo does not report why pods wait, the events of one pod are requested.
     """
     argo = argo or connect()
     workflow = argo.get("Workflow", namespace, name)
@@ -154,7 +151,7 @@ def get_status(name: str, namespace: str, argo: ArgoApi | None = None) -> Workfl
     if unexplained is None:
         return status
     explained = unexplained
-    with suppress(KilnError):  # without the right to read events, the wait stays unexplained
+    with suppress(KilnError):  # without the right to read events, the reason stays unknown
         events = argo.pod_events(namespace, str(unexplained.pod))
         explained = explain_wait(unexplained, events)
     waits = (explained if wait is unexplained else wait for wait in status.waits)
@@ -171,9 +168,9 @@ def watch(
 ) -> Iterator[WorkflowStatus]:
     """Yield a workflow's status now, and every few seconds until it has ended.
 
-    The last one says how it ended, `next(watch(...))` how it stands. Raises Missing if there is no
-    such workflow, and TryAgain if the API does not answer the first question, or later for ten
-    minutes. `report` is called with a sentence when the API stops answering.
+    The last status is final, and `next(watch(...))` is the current one. Raises Missing if there is
+    no such workflow, and TryAgain if the API does not respond to the first request, or later for
+    ten minutes. `report` is called with a message when the API stops responding.
     """
     argo = argo or connect()
     status = get_status(name, namespace, argo)
@@ -198,7 +195,7 @@ def watch(
 
 
 def workflows(namespace: str, argo: ArgoApi | None = None) -> list[WorkflowStatus]:
-    """Imagekiln's workflows in a namespace, the newest first, without child workflows."""
+    """List Imagekiln's workflows in a namespace, newest first, without child workflows."""
     argo = argo or connect()
     listed = argo.list_objects("Workflow", namespace, f"{OWN_LABEL},!{PARENT_LABEL}")
     statuses = [read_available_status(workflow) for workflow in listed]
@@ -206,7 +203,7 @@ def workflows(namespace: str, argo: ArgoApi | None = None) -> list[WorkflowStatu
 
 
 def resubmit(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
-    """Run a workflow that has ended again, under a new name: finished parts stay as they are."""
+    """Run an ended workflow again, under a new name. Finished parts are kept."""
     argo = argo or connect()
     workflow = argo.get("Workflow", namespace, name)
     require_not_stopping(workflow)
@@ -219,16 +216,16 @@ def resubmit(name: str, namespace: str, argo: ArgoApi | None = None) -> Workflow
 
 
 def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> Stopping:
-    """Stop a workflow and its child workflows: pods finish their part; a resubmission resumes.
+    """Stop a workflow and its child workflows: pods finish their part, and a resubmission resumes.
 
-    What is stopping already, all of it, is terminated: its exit handler, whose pods may find no
-    node, does not run. Returns which of both was done; "ended" or "succeeded" if nothing was to be
-    done.
+    If all of them are stopping already, terminate them without the exit handler, whose pods may
+    find no node. Returns which of these was done, or "ended" or "succeeded" if there was nothing to
+    stop.
     """
     argo = argo or connect()
     workflow = argo.get("Workflow", namespace, name)
-    # The parent first, since it would create more children. Argo's server refuses to stop what
-    # has ended, and does not stop children with their parent.
+    # The parent comes first, since it would create more children. Argo's server refuses to stop
+    # ended workflows, and does not stop children with their parent.
     running = [] if has_ended(workflow) else [workflow]
     running += running_children(name, namespace, argo)
     if not running:
@@ -240,7 +237,7 @@ def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> Stopping:
 
 
 def require_readable_date(job: Job, date: str, timezone: str) -> None:
-    """Raise BadInput if the pods could not read the date, or the job needs one."""
+    """Raise BadInput if the pods could not parse the date, or the job requires one."""
     if date:
         parse_moment(date, parse_time_zone(timezone))
     else:
@@ -252,7 +249,7 @@ def _job_template(job: Job) -> Json:
 
 
 def _start(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
-    """Create the job's workflow; resubmit it where it exists and has failed."""
+    """Create the job's workflow, or resubmit it if it has failed."""
     try:
         return read_status(argo.create(workflow))
     except AlreadyExists:

@@ -1,7 +1,7 @@
-"""HTTP to a cluster's API, with time-outs, retries, and failures as sentences.
+"""HTTP requests to a cluster's API, with timeouts, retries and readable errors.
 
-The Kubernetes client gives the connection pool, with TLS, proxy and login. Its own methods are not
-used: they set no time-out, and reach no Argo server.
+The Kubernetes client provides the connection pool, with TLS, proxy and login. Its methods are not
+used, since they set no timeout and cannot reach an Argo server.
 """
 
 import json
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT = 5
 READ_TIMEOUT = 30
-LOG_TIMEOUT = 300  # until the next piece of a log that is there
-FOLLOW_TIMEOUT = 3600  # a log that is followed may stay silent for so long
+LOG_TIMEOUT = 300  # between two chunks of an existing log
+FOLLOW_TIMEOUT = 3600  # between two chunks of a followed log, which may be silent
 MAX_RETRIES = 4  # of one HTTP request; pods are retried by templates/pod_retries.py
 URL_CREDENTIALS = re.compile(r"//[^/@]*@")  # stripped from URLs in messages
 JSON_TYPE = "application/json"
 RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
-TRANSIENT_STATUSES = (410, *RETRIED_STATUSES)  # 410: of a list in pages that has taken too long
-PLAINTEXT_ERROR = "WRONG_VERSION_NUMBER"  # OpenSSL's name for an answer that is not TLS
-CONFLICT_MESSAGE = "the object has been modified"  # Argo's server may have 500 for it
+TRANSIENT_STATUSES = (410, *RETRIED_STATUSES)  # 410: a paged list has expired
+PLAINTEXT_ERROR = "WRONG_VERSION_NUMBER"  # OpenSSL's name for a response without TLS
+CONFLICT_MESSAGE = "the object has been modified"  # Argo's server may return 500 for it
 ANONYMOUS_USER = '"system:anonymous"'
-# By the start of Kubernetes' message: what to do about an object that does not exist.
+# By the start of Kubernetes' message: the remedy for an object that does not exist.
 MISSING_ADVICE = {
     "the server could not find the requested resource": (
         "Check that Argo is installed: `imagekiln doctor JOB`."
@@ -51,7 +51,7 @@ MISSING_ADVICE = {
 
 
 class AlreadyExists(BadInput):
-    """An object of this name exists."""
+    """An object with this name exists already."""
 
 
 class LoginRefused(BadInput):
@@ -63,14 +63,14 @@ class Forbidden(BadInput):
 
 
 class ApiConnection:
-    """A connection to one API.
+    """Connection to one API.
 
     Requests raise Missing, AlreadyExists, Forbidden, BadInput and TryAgain. `url` is the address
-    as messages have it.
+    for messages.
     """
 
     def __init__(self, configuration: "Configuration") -> None:
-        """Prepare a pool of connections; nothing is sent yet."""
+        """Create a connection pool, without sending a request."""
         self._configuration = configuration
         self._base = configuration.host.rstrip("/")
         self._pool = _open_pool(configuration)
@@ -85,7 +85,7 @@ class ApiConnection:
         *,
         content_type: str = JSON_TYPE,
     ) -> Json:
-        """Return the JSON answer to one request."""
+        """Send a request, and return its JSON response."""
         response = self._send(method, path, query, body, content_type=content_type)
         answer: object = None
         with suppress(ValueError):
@@ -111,9 +111,9 @@ class ApiConnection:
         query: Mapping[str, str] | None = None,
         max_silence: int = LOG_TIMEOUT,
     ) -> Iterator[str]:
-        """Yield the lines of an answer as they arrive, at most `max_silence` seconds apart."""
+        """Yield the lines of a response as they arrive, at most `max_silence` seconds apart."""
         with cast("HTTPResponse", self._send("GET", path, query, silence=max_silence)) as response:
-            response.auto_close = False  # or the last line, without an end, is lost
+            response.auto_close = False  # otherwise, a last line without a line feed is lost
             try:
                 for line in TextIOWrapper(cast("BinaryIO", response), "utf-8", errors="replace"):
                     yield line.removesuffix("\n")
@@ -132,9 +132,9 @@ class ApiConnection:
         content_type: str = JSON_TYPE,
         silence: int = READ_TIMEOUT,
     ) -> BaseHTTPResponse:
-        """Send one request, whose answer is accepted and yet to be read."""
+        """Send a request, and return its successful response before the body is read."""
         try:
-            # kubeconfig renews a login that is about to expire.
+            # kubeconfig may renew a login that is about to expire.
             login = self._configuration.auth_settings().get("BearerToken")
             authorization = {"Authorization": login["value"]} if login else {}
             response = self._pool.request(
@@ -148,7 +148,7 @@ class ApiConnection:
             )
             if not 200 <= response.status < 300:
                 raise _response_error(response, self.url)
-        except ValueError:  # its message may quote a password or the token
+        except ValueError:  # the message may contain the password or the token
             raise BadInput(
                 f"{self.url}: the address, its proxy's or the token is not valid. "
                 "Write https://host:port, or set the token again."
@@ -163,20 +163,20 @@ def _open_pool(configuration: "Configuration") -> PoolManager:
 
     if not configuration.verify_ssl:
         disable_warnings(InsecureRequestWarning)  # the user turned verification off
-    # POST is retried too: objects have names of ours, so a second POST of one is a conflict.
+    # POST is retried too: our object names are unique, so a second POST is a conflict.
     configuration.retries = Retry(
         MAX_RETRIES,
         backoff_factor=0.5,
         status_forcelist=RETRIED_STATUSES,
         allowed_methods=None,
         raise_on_status=False,
-        respect_retry_after_header=False,  # which may demand an hour
+        respect_retry_after_header=False,  # it may demand an hour
     )
     return cast("PoolManager", RESTClientObject(configuration).pool_manager)
 
 
 def _response_error(response: BaseHTTPResponse, url: str) -> KilnError:
-    """Return the error that a response with a failure status stands for."""
+    """Convert a response with an error status to an error."""
     status = response.status
     message = response.reason or "no reason"
     with suppress(ValueError):  # Kubernetes and Argo explain themselves in JSON, proxies in HTML
@@ -200,7 +200,7 @@ def _response_error(response: BaseHTTPResponse, url: str) -> KilnError:
 
 
 def _connection_error(error: Exception, url: str) -> KilnError:
-    """Return the error that a request without a response stands for."""
+    """Convert a failed request without a response to an error."""
     cause = _root_cause(error)
     if not isinstance(getattr(error, "reason", error), SSLError):
         return TryAgain(

@@ -1,4 +1,4 @@
-"""The logs of a workflow's pods, once or followed until the workflow ends."""
+"""Logs of a workflow's pods, once or followed until the workflow ends."""
 
 import time
 from collections.abc import Collection, Iterator
@@ -27,8 +27,8 @@ def logs(
 ) -> Iterator[str]:
     """Yield the log lines of one shard's pods, or of all pods, each line with its pod's step.
 
-    With `follow`, until the workflow has ended: each pod's log to its end, then the next pod's.
-    Raises Missing if no pod has started.
+    With `follow`, each pod's log is read to its end, then the next pod's, until the workflow has
+    ended. Raises Missing if no pod has started.
     """
     argo = argo or connect()
     printed: set[str] = set()
@@ -55,9 +55,9 @@ def logs(
 
 
 def _select_pods(workflow: Json, shard: int | None, printed: Collection[str]) -> list[PodAttempt]:
-    """Select the pods that have started and are not printed, of one shard or all, by their start.
+    """Select started pods that are not printed yet, of one shard or all, ordered by start.
 
-    A pod that Argo could not create has an end without a start.
+    A pod that Argo could not create has an end but no start.
     """
     attempts = [attempt for pod in pod_attempts(workflow) for attempt in pod]
     selected = [
@@ -71,12 +71,12 @@ def _select_pods(workflow: Json, shard: int | None, printed: Collection[str]) ->
 def _pod_lines(
     pod: PodAttempt, workflow: str, namespace: str, argo: ArgoApi, *, follow: bool
 ) -> Iterator[str]:
-    """Yield the lines of one pod's log; none once Kubernetes or Argo's archive has no such log."""
+    """Yield the lines of one pod's log; none if neither Kubernetes nor Argo's archive has it."""
     try:
         for line in argo.logs(namespace, workflow, pod.pod, follow=follow):
             if EXECUTOR_MARKER not in line:
                 yield line
-    except (Forbidden, LoginRefused):  # of this pod, and of all others
+    except (Forbidden, LoginRefused):  # the right is missing for all pods
         raise
     except BadInput as error:
         if not isinstance(error, Missing) or pod.phase not in ENDED_PHASES:

@@ -1,4 +1,4 @@
-"""The pods of a workflow and why they failed, from the nodes that Argo keeps in its status."""
+"""Pods of a workflow and the reasons of their failures, from the nodes in Argo's status."""
 
 import base64
 import gzip
@@ -17,7 +17,7 @@ from imagekiln.workflows.templates.pod_retries import FINAL_EXIT_CODES
 
 Stage = Literal["rewrite", "plan", "fetch", "generate", "aggregate", "export", "report"]
 
-# By template, in the order in which a workflow runs them.
+# By template, in the order of a workflow.
 STAGES: dict[str, Stage] = {
     "fetch-language-model": "rewrite",
     "rewrite": "rewrite",
@@ -33,21 +33,21 @@ STAGES: dict[str, Stage] = {
 STEP_ORDER = list(STAGES)
 ENDED_PHASES = ("Succeeded", "Failed", "Error")
 FAILED_PHASES = ("Failed", "Error")
-UNREAD_TOTAL = "1"  # of a pod whose progress Argo has not read: 0/1, then 1/1
+UNREAD_TOTAL = "1"  # in the progress of a pod that Argo has not read: 0/1, then 1/1
 EXIT_CODE_PATTERN = re.compile(r"exit code (\d+)")
-# What Argo writes before the message that a pod left: `main: Error (exit code 75): `.
+# Argo's prefix of a pod's message, such as `main: Error (exit code 75): `.
 CONTAINER_PREFIX = re.compile(r"^(?:main|wait|init|supervisor): \w+ \(exit code \d+\): ")
-SHUTDOWN_MESSAGE = "workflow shutdown with strategy"  # of pods that a stop ended or kept away
+SHUTDOWN_MESSAGE = "workflow shutdown with strategy"  # on pods that a stop ended or prevented
 STOPPED = "somebody stopped the workflow"
-MAX_NUMBERS = 5  # shards that a cause names
+MAX_NUMBERS = 5  # shards listed in a cause
 
 
 @dataclass(frozen=True, slots=True)
 class PodAttempt:
     """One pod of a step. `shard` is None unless the step is generate.
 
-    `images_done` is its progress, as far as Argo has read it. `next_attempt` is what Argo says of
-    the next attempt, if this one failed and another will come.
+    `images_done` is its progress, as last read by Argo. `next_attempt` is Argo's message about the
+    next attempt, if this one failed and will be retried.
     """
 
     step: str
@@ -63,15 +63,15 @@ class PodAttempt:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether this pod, or the one after it, has not started."""
+        """Return whether this pod or its next attempt has not started."""
         return self.phase == "Pending" or self.next_attempt is not None
 
 
-Attempts = Sequence[PodAttempt]  # at one pod, the latest last
+Attempts = Sequence[PodAttempt]  # attempts at one pod, the latest last
 
 
 def pod_attempts(workflow: Json) -> Iterator[Attempts]:
-    """Yield the attempts at each pod that the workflow needs, the latest one last.
+    """Yield the attempts at each pod that the workflow needs, the latest last.
 
     Raises BadInput if Argo keeps the nodes in its database.
     """
@@ -88,7 +88,7 @@ def pod_attempts(workflow: Json) -> Iterator[Attempts]:
 
 
 def pending_groups(workflow: Json) -> list[PodAttempt]:
-    """Return the DAGs that wait as a whole, such as for a mutex, each as an attempt at its task."""
+    """Return the DAGs that wait as a whole, for example for a mutex, as attempts at their tasks."""
     return [
         replace(_to_attempt(workflow, node), step=str(node.get("displayName", "")))
         for node in _read_nodes(workflow).values()
@@ -97,7 +97,7 @@ def pending_groups(workflow: Json) -> list[PodAttempt]:
 
 
 def step_outputs(pods: Iterable[Attempts], step: str) -> Mapping[str, str]:
-    """Return the output parameters of a step, of its latest attempt that left any."""
+    """Return the output parameters of a step, from its latest attempt with outputs."""
     outputs: Mapping[str, str] = {}
     for attempts in pods:
         for attempt in attempts:
@@ -107,9 +107,9 @@ def step_outputs(pods: Iterable[Attempts], step: str) -> Mapping[str, str]:
 
 
 def parse_figures(text: str) -> dict[str, float]:
-    """Return what `aggregate` counted: images by status, device seconds by use, and `cost`.
+    """Parse the counts of `aggregate`: images by status, device-seconds by use, and `cost`.
 
-    Empty if it did not get that far: then Argo leaves its own variable.
+    Empty if the step did not write them, since Argo then leaves its own variable.
     """
     figures: object = None
     with suppress(ValueError):
@@ -138,11 +138,11 @@ def _read_nodes(workflow: Json) -> dict[str, Json]:
 
 
 def _retry_attempts(workflow: Json, retry_node: Json, pods: list[Json]) -> Attempts:
-    """Return the pods under a Retry node; before the first of them, the Retry node itself."""
+    """Return the pods under a Retry node, or the Retry node itself before the first pod."""
     if not pods:
         return (_to_attempt(workflow, retry_node),)
     *earlier, last = (_to_attempt(workflow, pod) for pod in pods)
-    # Argo decides by this code. The message may have that of another container, such as `init`.
+    # Argo decides by this code. The message may have the code of another container, such as `init`.
     exit_code = str(get_mapping(pods[-1], "outputs").get("exitCode", ""))
     is_retried = last.phase in FAILED_PHASES and exit_code not in FINAL_EXIT_CODES
     if is_retried and retry_node.get("phase") not in ENDED_PHASES:
@@ -155,7 +155,7 @@ def _to_attempt(workflow: Json, node: Json) -> PodAttempt:
     done, _, total = str(node.get("progress", "0/0")).partition("/")
     has_progress = step == "generate" and total != UNREAD_TOTAL
     shard = _parameters(node, "inputs").get("shard")
-    # Argo names a pod by its workflow, its template and the hash that ends its node's id.
+    # Argo builds a pod's name from its workflow, its template and the hash that ends its node's id.
     digest = str(node["id"]).rpartition("-")[2]
     return PodAttempt(
         step=step,
@@ -171,7 +171,7 @@ def _to_attempt(workflow: Json, node: Json) -> PodAttempt:
 
 
 def _parameters(node: Json, side: str) -> dict[str, str]:
-    """Return a node's input or output parameters that have a value."""
+    """Return the input or output parameters of a node that have a value."""
     parameters = get_mappings(node, side, "parameters")
     return {str(each["name"]): str(each["value"]) for each in parameters if "value" in each}
 
@@ -193,12 +193,12 @@ class StepFailure:
 
     @property
     def was_stopped(self) -> bool:
-        """Return whether somebody stopped the workflow, rather than that the step failed."""
+        """Return whether the step ended because somebody stopped the workflow."""
         return SHUTDOWN_MESSAGE in self.message
 
     @property
     def reason(self) -> str:
-        """The message in a line, without what Argo puts before it."""
+        """The message in one line, without the prefix that Argo adds."""
         if self.was_stopped:
             return STOPPED
         lines = CONTAINER_PREFIX.sub("", self.message.strip()).splitlines()
@@ -206,10 +206,10 @@ class StepFailure:
 
 
 def failure_cause(failures: Sequence[StepFailure]) -> str | None:
-    """Return the cause in one line: the commonest reason of the first step that failed.
+    """Return the cause in one line: the most common reason of the first step that failed.
 
-    What fails after it, such as aggregate for want of images, follows from it. A stop ends what
-    was under way, also after another failure.
+    Later failures follow from it, such as aggregate's for missing images. A stop also ends running
+    steps after another failure.
     """
     failures = [failure for failure in failures if not failure.was_stopped] or failures
     if not failures:
@@ -231,10 +231,10 @@ def _of_shards(shards: Sequence[int]) -> str:
 
 
 def is_finish_step(step: str) -> bool:
-    """Return whether a step is one of the exit handler, whose failure changes no workflow."""
+    """Return whether a step is in the exit handler, whose failure does not fail the workflow."""
     return STAGES.get(step) == "report"
 
 
 def step_order(step: str) -> int:
-    """Return the place of a step among those of a workflow; last for one that is not ours."""
+    """Return the position of a step in a workflow; unknown steps come last."""
     return STEP_ORDER.index(step) if step in STAGES else len(STEP_ORDER)

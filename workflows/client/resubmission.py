@@ -1,8 +1,8 @@
-"""A job's work once more, as a workflow of its own name: resubmitted, or as a retry.
+"""Resubmissions and retries: the work of a job again, as a workflow with another name.
 
-A resubmission repeats a failed workflow with the same parameters: finished parts stay, missing
-ones are made. A retry is a new workflow of the job that makes again what ended failed, blank or
-missing. Retries of a single pod are Argo's, by `templates/pod_retries.py`.
+A resubmission repeats a failed workflow with the same parameters: finished parts are kept, and
+missing ones are made. A retry is a new workflow of the job that regenerates its failed, blank and
+missing images. Argo retries single pods by `templates/pod_retries.py`.
 """
 
 import hashlib
@@ -37,10 +37,10 @@ from imagekiln.workflows.templates.workflow import API_VERSION, JOB_LABEL
 RESUBMIT_INFIX = "-again-"
 LONGEST_SUFFIX = f"{RESUBMIT_INFIX}999"
 ARGO_PREFIX = "workflows.argoproj.io/"
-NOT_COMPLETED = f"{ARGO_PREFIX}completed!=true"  # what has ended is large, and much of it
-# A workflow that a CronWorkflow made has its date in this annotation.
+NOT_COMPLETED = f"{ARGO_PREFIX}completed!=true"  # ended workflows are large and numerous
+# A CronWorkflow stores the date of its workflows in this annotation.
 SCHEDULED_TIME_ANNOTATION = f"{ARGO_PREFIX}scheduled-time"
-# The labels in which Argo keeps a workflow's state; Argo's own resubmission omits the same.
+# Labels in which Argo keeps a workflow's state. Argo's own resubmission omits the same.
 STATE_LABELS = {
     f"{ARGO_PREFIX}{name}"
     for name in ("creator", "phase", "completed", "workflow-archiving-status")
@@ -48,9 +48,9 @@ STATE_LABELS = {
 
 
 def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
-    """Run a workflow that has ended again, under the first free name.
+    """Run an ended workflow again, under the first free name.
 
-    If an earlier resubmission runs or has succeeded, give that one instead. Raises BadInput while
+    If an earlier resubmission runs or has succeeded, return that one instead. Raises BadInput while
     a child workflow still runs.
     """
     name, namespace = object_name(workflow), object_namespace(workflow)
@@ -71,18 +71,18 @@ def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
 
 
 def running_children(name: str, namespace: str, argo: ArgoApi) -> list[Json]:
-    """Return the child workflows that have not ended: Argo does not stop them with their parent."""
+    """List the running child workflows, which Argo does not stop with their parent."""
     children = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
     return [child for child in children if not has_ended(child)]
 
 
 def is_stopping(workflow: Json) -> bool:
-    """Return whether somebody has stopped the workflow, which has not ended yet."""
+    """Return whether the workflow was stopped and has not ended yet."""
     return bool(get_mapping(workflow, "spec").get("shutdown")) and not has_ended(workflow)
 
 
 def require_not_stopping(workflow: Json) -> None:
-    """Raise BadInput while a workflow that was stopped has not ended."""
+    """Raise BadInput if a workflow was stopped and has not ended yet."""
     if is_stopping(workflow):
         name = object_name(workflow)
         raise BadInput(
@@ -93,10 +93,10 @@ def require_not_stopping(workflow: Json) -> None:
 
 
 def find_running_twin(workflow: Json, argo: ArgoApi) -> Json | None:
-    """Another workflow that does the same work, and has not ended.
+    """Find a running workflow that does the same work.
 
-    That is the job's own workflow, a resubmission of it, the same date fired by a schedule, or one
-    that another version of Imagekiln named. Raises BadInput if it is being stopped.
+    This may be the job's own workflow, a resubmission of it, a scheduled workflow for the same
+    date, or one named by another version of Imagekiln. Raises BadInput if it is being stopped.
     """
     _, namespace, _ = object_identity(workflow)
     labels = get_texts(workflow, "metadata", "labels")
@@ -110,7 +110,7 @@ def find_running_twin(workflow: Json, argo: ArgoApi) -> Json | None:
 
 
 def start_retry(build_retry: Callable[[int], Json], argo: ArgoApi) -> WorkflowStatus:
-    """Start the job's next retry; give the latest one instead while that one still runs."""
+    """Start the job's next retry, or return the latest one if it still runs."""
     return _create_first_free(build_retry, 1, argo, lambda existing: not existing.ended)
 
 
@@ -120,9 +120,9 @@ def _create_first_free(
     argo: ArgoApi,
     is_acceptable: Callable[[WorkflowStatus], bool],
 ) -> WorkflowStatus:
-    """Create the first workflow whose name is free, or return the first that will do.
+    """Create the first workflow whose name is free, or return the first acceptable one.
 
-    Names are tried by number, so two clients at once end up with the same workflow.
+    Names are tried in order, so two concurrent clients get the same workflow.
     """
     workflow = build(first)
     try:
@@ -137,12 +137,12 @@ def _create_first_free(
 
 
 def _copy_workflow(workflow: Json, name: str) -> Json:
-    """The same work under another name, without the state of the workflow that has ended."""
+    """Copy a workflow under another name, without the state of its end."""
     metadata = object_metadata(workflow)
     labels = get_texts(metadata, "labels")
     spec = dict(get_mapping(workflow, "spec"))
     spec.pop("shutdown", None)
-    # Argo's server answers without apiVersion and kind.
+    # Argo's server omits apiVersion and kind.
     return {
         "apiVersion": API_VERSION,
         "kind": "Workflow",
@@ -158,11 +158,11 @@ def _copy_workflow(workflow: Json, name: str) -> Json:
 
 
 def _schedules(metadata: Json) -> list[Json]:
-    """The schedule that owns a workflow, if one does: Argo knows by it that a run is running.
+    """Return the schedule that owns a workflow, by which Argo knows that a run is running.
 
-    Not a workflow: what belongs to one is deleted with it.
+    Owners that are workflows are omitted, since deleting them deletes what they own.
     """
-    # To let an owner wait for the deletion of what it owns takes a right that few have.
+    # Setting blockOwnerDeletion requires a right that few users have.
     return [
         {key: value for key, value in owner.items() if key != "blockOwnerDeletion"}
         for owner in get_mappings(metadata, "ownerReferences")
@@ -171,7 +171,7 @@ def _schedules(metadata: Json) -> list[Json]:
 
 
 def _shorten_name(name: str) -> str:
-    """A name with room for a resubmission's suffix; a digest keeps names of one prefix apart."""
+    """Shorten a name to leave room for a suffix. A digest keeps it unique."""
     if len(name) + len(LONGEST_SUFFIX) <= MAX_NAME_CHARS:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:10]
@@ -180,13 +180,13 @@ def _shorten_name(name: str) -> str:
 
 
 def _normalized_parameters(workflow: Json) -> dict[str, str]:
-    """A workflow's parameters, with its date in UTC, so that equal work compares equal."""
+    """Return a workflow's parameters, with its date in UTC, so that equal work compares equal."""
     parameters = get_mappings(workflow, "spec", "arguments", "parameters")
     values = {str(item.get("name")): str(item.get("value", "")) for item in parameters}
 
     annotations = get_texts(workflow, "metadata", "annotations")
     date = annotations.get(SCHEDULED_TIME_ANNOTATION) or values.get("logical-date")
     if date:
-        with suppress(BadInput):  # a date that cannot be read fails in the workflow itself
+        with suppress(BadInput):  # an invalid date fails in the workflow itself
             values["logical-date"] = moment_in_utc(date, values.get("timezone", ""))
     return values

@@ -1,4 +1,4 @@
-"""A job on a schedule: create, list, pause, resume and delete it, backfill past days."""
+"""Schedules of a job: create, list, pause, resume, delete and backfill."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,20 +38,20 @@ from imagekiln.workflows.templates.workflow import (
     shares_new_rows,
 )
 
-MAX_FIRE_TIMES = 400  # of one backfill: a year of days
-# On a schedule whose times were changed: since when it has those of now, in UTC.
+MAX_FIRE_TIMES = 400  # in one backfill: a year of days
+# On a schedule whose times were changed: the time of the change, in UTC.
 CHANGED_ANNOTATION = "imagekiln.dev/times-changed"
 
 
 def create(
     job: Job, crons: tuple[str, ...], timezone: str = "UTC", argo: ArgoApi | None = None
 ) -> str:
-    """Run the job on a schedule of lines such as `30 1 * * *`; return the schedule's name.
+    """Create or update a schedule of cron lines such as `30 1 * * *`, and return its name.
 
-    A second call changes the schedule, which stays paused if it is.
+    A second call updates the schedule, which stays paused if it is.
     """
     argo = argo or connect()
-    timezone = parse_time_zone(timezone).key  # Argo takes what surrounds a name for a part of it
+    timezone = parse_time_zone(timezone).key  # Argo counts surrounding spaces as part of the name
     profile = load_profile(job.cluster.profile)
     cron_workflow = build_cron_workflow(job, profile, crons, timezone)
 
@@ -61,10 +61,10 @@ def create(
 
 
 def _apply_schedule(cron_workflow: Json, argo: ArgoApi) -> None:
-    """Create a schedule, or update the one of its name.
+    """Create a schedule, or update the one with its name.
 
-    Its times name its runs, so it says since when it has them: a backfill would give runs from
-    before a change other names.
+    The schedule's times name its runs, so the time of their last change is stored. A backfill would
+    give earlier runs other names.
     """
     with suppress(Missing):
         current = argo.get(*object_identity(cron_workflow))
@@ -80,10 +80,10 @@ def _apply_schedule(cron_workflow: Json, argo: ArgoApi) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStatus:
-    """A schedule: its cron lines, when it last started a workflow, and which of them still run.
+    """A schedule: its cron lines, its last and next start, and its running workflows.
 
-    `last_started` is a time in UTC, None if the schedule has never started a workflow, and so is
-    `next_start`, None if it is suspended.
+    `last_started` is a time in UTC, None if the schedule has never started a workflow. `next_start`
+    is None if it is suspended.
     """
 
     name: str
@@ -97,7 +97,7 @@ class ScheduleStatus:
 
 
 def list_schedules(namespace: str, argo: ArgoApi | None = None) -> list[ScheduleStatus]:
-    """Imagekiln's schedules in a namespace, by name."""
+    """List Imagekiln's schedules in a namespace, by name."""
     argo = argo or connect()
     cron_workflows = argo.list_objects("CronWorkflow", namespace, OWN_LABEL)
     statuses = [_read_schedule_status(namespace, item) for item in cron_workflows]
@@ -121,16 +121,16 @@ def _read_schedule_status(namespace: str, cron_workflow: Json) -> ScheduleStatus
 
 
 def _read_times(cron_workflow: Json) -> tuple[list[str], str]:
-    """The cron lines and the time zone of a schedule."""
+    """Return the cron lines and the time zone of a schedule."""
     crons = [str(cron) for cron in get_list(cron_workflow, "spec", "schedules")]
     timezone = get_mapping(cron_workflow, "spec").get("timezone")
     return crons, str(timezone or "UTC")
 
 
 def find_next_start(crons: Sequence[str], timezone: str) -> str | None:
-    """Return when a schedule starts a workflow next, in UTC as Kubernetes writes it.
+    """Return the next start of a schedule, in UTC as Kubernetes writes it.
 
-    None if that is never, or somebody else wrote what cannot be read.
+    None if there is none, or the schedule cannot be parsed.
     """
     with suppress(BadInput):
         moment = next_fire_time(crons, timezone, datetime.now(UTC))
@@ -139,20 +139,20 @@ def find_next_start(crons: Sequence[str], timezone: str) -> str | None:
 
 
 def delete(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
-    """Delete a schedule. The workflows that it started go on. Raises Missing."""
+    """Delete a schedule. Workflows that it started continue. Raises Missing."""
     argo = argo or connect()
-    argo.get("CronWorkflow", namespace, name)  # deleting what is not there succeeds in silence
+    argo.get("CronWorkflow", namespace, name)  # deleting an absent object succeeds silently
     argo.delete("CronWorkflow", namespace, name)
 
 
 def pause(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
-    """Pause a schedule: it does not fire until it is resumed."""
+    """Pause a schedule until it is resumed."""
     argo = argo or connect()
     argo.set_suspended(namespace, name, suspended=True)
 
 
 def resume(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
-    """Resume a schedule. Argo makes up for the last fire time if that is under six hours ago."""
+    """Resume a schedule. Argo catches up on the last fire time if that is under six hours ago."""
     argo = argo or connect()
     argo.set_suspended(namespace, name, suspended=False)
 
@@ -170,11 +170,12 @@ def backfill(
 ) -> list[BackfilledRun]:
     """Start the job for each fire time of its schedule from the first day to the last.
 
-    Only fire times that have passed. One that the schedule has fired is the same run, so nothing
-    is made twice. With `retry`, what ended failed, blank or missing in these runs is made again.
+    Future fire times are skipped. A fire time that the schedule has run before gives the same run,
+    so no image is made twice. With `retry`, the failed, blank and missing images of these runs are
+    generated again.
 
     Raises Missing if there is no schedule, and BadInput for no fire times or too many, for times
-    from before a change of the schedule, and for runs that would make the same new rows.
+    before the last change of the schedule, and for runs that would make the same new rows.
     """
     if last < first:
         raise BadInput(f"backfill: the last day, {last}, is before the first, {first}. Swap them.")
@@ -205,7 +206,7 @@ def backfill(
 
 
 def _read_schedule(job: Job, argo: ArgoApi) -> Json:
-    """The job's schedule. Raises Missing."""
+    """Read the job's schedule. Raises Missing."""
     name = cron_workflow_name(job)
     try:
         return argo.get("CronWorkflow", job.cluster.namespace, name)
@@ -221,9 +222,9 @@ def _read_schedule(job: Job, argo: ArgoApi) -> Json:
 def _past_fire_times(
     crons: Sequence[str], timezone: str, first: date, last: date
 ) -> list[datetime]:
-    """Return the fire times of all cron lines, in order and each once.
+    """Return the past fire times of all cron lines, in order and without duplicates.
 
-    None that is still to come: planned early, a run would freeze prompts not yet written.
+    Future ones are skipped: a run that is planned early would freeze prompts not yet written.
     """
     now = datetime.now(UTC)
     times = {time for cron in crons for time in fire_times(cron, timezone, first, last)}
@@ -231,7 +232,7 @@ def _past_fire_times(
 
 
 def _require_unchanged(cron_workflow: Json, first: datetime, name: str) -> None:
-    """Raise BadInput for a fire time from before the schedule had its times of now."""
+    """Raise BadInput for a fire time before the last change of the schedule's times."""
     changed_at = get_texts(cron_workflow, "metadata", "annotations").get(CHANGED_ANNOTATION)
     if changed_at and first < datetime.fromisoformat(changed_at):
         raise BadInput(
@@ -243,8 +244,8 @@ def _require_unchanged(cron_workflow: Json, first: datetime, name: str) -> None:
 
 
 def _fired_workflow(job: Job, fire_time: datetime, argo: ArgoApi) -> WorkflowStatus | None:
-    """The workflow that the schedule made at this time, unless it is gone or has failed."""
-    # Argo names it by the schedule and the time in seconds.
+    """Find the workflow that the schedule started at this time, unless it is gone or failed."""
+    # Argo names it after the schedule and the time in seconds.
     name = f"{cron_workflow_name(job)}-{fire_time.timestamp():.0f}"
     with suppress(Missing):
         workflow = argo.get("Workflow", job.cluster.namespace, name)

@@ -1,4 +1,4 @@
-"""The status of a workflow: what a person looks at, and what a program waits for."""
+"""Status of a workflow, for people and for programs that wait for it."""
 
 import re
 from collections import Counter
@@ -29,9 +29,9 @@ from imagekiln.workflows.client.pods import (
 from imagekiln.workflows.objects import Json, get_mapping, object_name, object_namespace
 from imagekiln.workflows.templates.metrics import COST, GPU_USES, IMAGE_STATUSES
 
-SHUTDOWN_STATUS = "Stopped with strategy"  # of a workflow that was stopped or terminated
-PICKUP_TIME = timedelta(seconds=30)  # a controller that runs starts a workflow within seconds
-# By a pattern of Argo's or Kubernetes' message: the cause in words. The first that matches counts.
+SHUTDOWN_STATUS = "Stopped with strategy"  # of workflows that were stopped or terminated
+PICKUP_TIME = timedelta(seconds=30)  # a running controller starts a workflow within seconds
+# Causes by patterns of Argo's or Kubernetes' messages. The first match counts.
 CAUSES = (
     (r"Waiting for .+ lock", "other batches hold the semaphore or mutex"),
     (r"exceeded quota", "the quota is used up"),
@@ -52,16 +52,16 @@ CAUSES = (
     (r"CreateContainerConfigError", "a Secret or ConfigMap is missing"),
     (r"FailedCreatePodSandBox|FailedScheduling", "Kubernetes cannot start it"),
 )
-# Causes that may pass, or never will: Kubernetes' message does not tell them apart.
+# Causes that may be temporary or permanent: Kubernetes' message does not tell them apart.
 UNFIT_CAUSES = ("no GPU is free", "no node has room", "no node fits the profile")
-UNSAID = ("", "ContainerCreating", "PodInitializing")  # messages that explain nothing
+UNSAID = ("", "ContainerCreating", "PodInitializing")  # messages without an explanation
 STARTING = "it is being started"
 RETRY_PAUSE = "the next attempt comes after a pause"
 
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """Numbers of pods of `generate`, of those that Argo has made, by their state."""
+    """Numbers of `generate` pods that Argo has created, by state."""
 
     waiting: int
     running: int
@@ -71,7 +71,10 @@ class PodCounts:
 
 @dataclass(frozen=True, slots=True)
 class StepWait:
-    """Pods of one step that wait for the same. `message` is Argo's or Kubernetes' own, of one."""
+    """Pods of one step that wait for the same reason.
+
+    `message` is Argo's or Kubernetes', for one pod.
+    """
 
     step: str
     pods: int
@@ -82,15 +85,15 @@ class StepWait:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowStatus:
-    """A workflow at one moment.
+    """Status of a workflow at one moment.
 
-    `run` and `images` are None until planning has finished; `rate` (images per second) and
-    `seconds_left` unless pods are generating. `stage` is None before the workflow has started and
-    once it has ended. `waits` says what pods wait for, and `cause` in one line why the workflow
-    failed. `warnings` are failures that changed nothing about its end: those of the exit handler.
-    `device_seconds`, by use, and `cost` are what the run took since it was aggregated before;
-    `statuses` counts its images by status. They are empty and None until it was aggregated, `cost`
-    also without a price.
+    `run` and `images` are None until planning has finished. `rate` (images per second) and
+    `seconds_left` are None unless pods are generating. `stage` is None before the workflow has
+    started and after it has ended. `waits` lists the reasons why pods wait, and `cause` is the
+    reason of the workflow's failure in one line. `warnings` are failures of the exit handler, which
+    do not change the result. `device_seconds`, by use, and `cost` are what the run took since its
+    previous aggregation, and `statuses` counts its images by status. Before aggregation they are
+    empty or None. `cost` is also None without a price.
     """
 
     name: str
@@ -116,12 +119,12 @@ class WorkflowStatus:
 
     @property
     def ended(self) -> bool:
-        """Return whether the workflow has ended, well or badly."""
+        """Return whether the workflow has ended, successfully or not."""
         return self.phase in ENDED_PHASES
 
 
 def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus:
-    """Return the status of a workflow, its child workflows counted in.
+    """Read the status of a workflow, including its child workflows.
 
     Raises BadInput if Argo keeps the nodes in its database.
     """
@@ -164,7 +167,7 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
 
 
 def read_available_status(workflow: Json) -> WorkflowStatus:
-    """Return the status of a workflow, without counts if its nodes are in Argo's database."""
+    """Read the status of a workflow, without counts if its nodes are in Argo's database."""
     try:
         return read_status(workflow)
     except BadInput:
@@ -173,12 +176,12 @@ def read_available_status(workflow: Json) -> WorkflowStatus:
 
 
 def has_ended(workflow: Json) -> bool:
-    """Return whether a workflow has ended, by its phase alone: its nodes are not needed."""
+    """Return whether a workflow has ended, from its phase and without its nodes."""
     return _phase(workflow) in ENDED_PHASES
 
 
 def has_succeeded(workflow: Json) -> bool:
-    """Return whether a workflow has ended well, by its phase alone."""
+    """Return whether a workflow has succeeded, from its phase."""
     return _phase(workflow) == "Succeeded"
 
 
@@ -189,7 +192,7 @@ def _phase(workflow: Json) -> str:
 def _shards(pods: Iterable[Attempts]) -> list[Attempts]:
     """Return the attempts at each shard.
 
-    A child workflow has a pod for the canary's shard too, which finds its images made.
+    A child workflow also has a pod for the canary's shard, which finds its images made.
     """
     shards: dict[int | None, Attempts] = {}
     for attempts in pods:
@@ -199,11 +202,11 @@ def _shards(pods: Iterable[Attempts]) -> list[Attempts]:
 
 
 def _count_images(shards: Iterable[Attempts], images: int, pods: int) -> int:
-    """Return how many of the images are made, by the progress that Argo has read.
+    """Count the generated images, by the progress that Argo has read.
 
-    A pod that is done, and of which it has read none, counts for its share.
+    A finished pod without any progress counts for its share.
     """
-    if not pods:  # the run had finished before this workflow planned it
+    if not pods:  # the run was finished before this workflow planned it
         return images
     made = 0.0
     for attempts in shards:
@@ -214,7 +217,7 @@ def _count_images(shards: Iterable[Attempts], images: int, pods: int) -> int:
 
 
 def _image_rate(shards: Iterable[Attempts], made: int, running: int) -> float | None:
-    """Return images per second of the pods that run, as fast as all pods were so far."""
+    """Return the images per second of running pods, at the mean rate of all pods so far."""
     now = datetime.now(UTC)
     seconds = 0.0
     for attempts in shards:
@@ -237,7 +240,7 @@ def _count_pods(shards: Iterable[Attempts]) -> PodCounts:
 
 
 def _stage(pods: Sequence[Attempts], phase: str, *, planned: bool) -> Stage | None:
-    """Return the furthest stage that has begun; between two pods, the one that comes next."""
+    """Return the furthest stage that has begun; between two pods, the next stage."""
     if phase in ENDED_PHASES or (phase == "Pending" and not pods):
         return None
     begun = {attempts[-1].step for attempts in pods} & STAGES.keys()
@@ -246,7 +249,7 @@ def _stage(pods: Sequence[Attempts], phase: str, *, planned: bool) -> Stage | No
 
 
 def _failures(pods: Iterable[Attempts]) -> tuple[StepFailure, ...]:
-    """Return the steps that failed for good."""
+    """Return the steps that failed after all retries."""
     return tuple(
         StepFailure(last.step, last.shard, len(earlier) + 1, last.message)
         for *earlier, last in pods
@@ -265,7 +268,7 @@ def _cause(failures: Sequence[StepFailure], workflow: Json) -> str | None:
 
 
 def _waits(workflows: Sequence[Json], pods: Iterable[Attempts]) -> tuple[StepWait, ...]:
-    """Return what the workflow as a whole waits for, then its pods, the commonest wait first."""
+    """Return the waits of the workflow as a whole, then of its pods, the most common first."""
     attempts = [attempts[-1] for attempts in pods]
     for workflow in workflows:
         attempts += pending_groups(workflow)
@@ -280,7 +283,7 @@ def _waits(workflows: Sequence[Json], pods: Iterable[Attempts]) -> tuple[StepWai
 
 
 def _to_wait(attempt: PodAttempt) -> StepWait:
-    """Return what a pod waits for, as a group that has no pod yet."""
+    """Return the reason why a pod waits, with a pod count of 0."""
     if attempt.next_attempt is None:
         cause = find_cause(attempt.message)
         return StepWait(attempt.step, 0, cause, attempt.message, attempt.pod)
@@ -289,7 +292,7 @@ def _to_wait(attempt: PodAttempt) -> StepWait:
 
 
 def _workflow_wait(workflow: Json) -> list[StepWait]:
-    """Return what a workflow as a whole waits for, before any of its pods."""
+    """Return the reason why a workflow as a whole waits, before any of its pods."""
     state = get_mapping(workflow, "status")
     message = str(state.get("message") or "")
     created = get_mapping(workflow, "metadata").get("creationTimestamp")
@@ -309,7 +312,7 @@ def _is_old(created: str) -> bool:
 
 
 def find_cause(message: str) -> str:
-    """Return a message of Argo or Kubernetes in words; the message itself if none match."""
+    """Translate a message of Argo or Kubernetes to a cause; return the message if none matches."""
     if message in UNSAID:
         return STARTING
     causes = (cause for pattern, cause in CAUSES if re.search(pattern, message))
@@ -317,14 +320,14 @@ def find_cause(message: str) -> str:
 
 
 def explain_wait(wait: StepWait, events: Sequence[Json]) -> StepWait:
-    """Return a wait with the latest event of its pod in place of no message."""
+    """Add the latest event of a pod to a wait without a message."""
     if not events:
         return wait
     latest = max(events, key=_event_time)
     message = f"{latest.get('reason', '')}: {latest.get('message', '')}"
     cause = find_cause(message)
     if cause == message and latest.get("type") != "Warning":
-        cause = STARTING  # one of the steps of a normal start
+        cause = STARTING  # a step of a normal start
     return replace(wait, cause=cause, message=message)
 
 

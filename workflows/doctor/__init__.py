@@ -1,4 +1,4 @@
-"""`imagekiln doctor`: what a job needs of a cluster, checked one prerequisite at a time.
+"""Checks of `imagekiln doctor`: the prerequisites of a job on a cluster, one at a time.
 
 `docs/cluster.md` ("Check the cluster") lists every check. To add one:
 
@@ -11,7 +11,8 @@
 3. Test it against the stand-in cluster of `tests/kube.py`. Add its name to EVERY_CHECK in
    `tests/workflows/doctor/test_diagnosis.py` if every job with the profile `gpu` gets it.
 4. Allow a kind that no other check reads in `cluster/overlays/whole-cluster/doctor.yaml` or, if it
-   is namespaced, in the Role imagekiln-submitter of `cluster/base/access.yaml`.
+   is namespaced, in the Role imagekiln-submitter of `cluster/base/access.yaml`. Name what needs the
+   right in OPERATIONS of `tests/cluster/rbac.py`.
 5. Add it to the table in `docs/cluster.md`, which `tests/package/test_docs.py` compares.
 
 Imports `client` and below.

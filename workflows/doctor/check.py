@@ -1,4 +1,4 @@
-"""The result of a check, what checks read, and the decorator that makes a function a check."""
+"""Result of a check, the input of checks, and the decorator for check functions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from imagekiln.workflows.profiles.profile import Profile
 P = ParamSpec("P")
 Found = TypeVar("Found", bound="DoctorCheck | None")
 CheckVerdict = Literal["ok", "wrong", "unknown"]
-Weights = int | KilnError | None  # of the models, in bytes; the error of reading them
+Weights = int | KilnError | None  # total size of the models in bytes, or the error of reading them
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """The result of a check, as doctor prints it. `remedy` is None if there is nothing to do."""
+    """Result of a check, as doctor prints it. `remedy` is None if there is nothing to do."""
 
     name: str
     verdict: CheckVerdict
@@ -29,7 +29,7 @@ class DoctorCheck:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """A job with its profile, and the cluster that is checked for what they need.
+    """A job with its profile, and the cluster to check.
 
     `server` is Argo's server, if the job would be submitted to one.
     """
@@ -42,24 +42,24 @@ class Needs:
 
 
 def ok(says: str) -> DoctorCheck:
-    """The prerequisite is met."""
+    """Report that the prerequisite is met."""
     return DoctorCheck("", "ok", says)
 
 
 def wrong(says: str, remedy: str) -> DoctorCheck:
-    """The job cannot run like this."""
+    """Report that the job cannot run like this."""
     return DoctorCheck("", "wrong", says, remedy)
 
 
 def unknown(says: str, remedy: str) -> DoctorCheck:
-    """Neither this machine nor this user can tell."""
+    """Report that neither this machine nor this user can tell."""
     return DoctorCheck("", "unknown", says, remedy)
 
 
 def doctor_check(name: str) -> Callable[[Callable[P, Found]], Callable[P, Found]]:
-    """Name the result of a check function, which is None if there is nothing to check.
+    """Name the result of a check function, which returns None if there is nothing to check.
 
-    What the user may not read is unknown, never wrong.
+    If the user may not read an object, the result is unknown, not wrong.
     """
 
     def decorate(find: Callable[P, Found]) -> Callable[P, Found]:
@@ -77,6 +77,6 @@ def doctor_check(name: str) -> Callable[[Callable[P, Found]], Callable[P, Found]
 
 
 def split_remedy(error: KilnError) -> tuple[str, str]:
-    """Split an error into what is wrong and what to do about it; the latter may be empty."""
+    """Split an error into the problem and the remedy, which may be empty."""
     says, separator, remedy = str(error).rpartition(". ")
     return (f"{says}.", remedy) if separator else (str(error), "")

@@ -1,4 +1,4 @@
-"""The namespace, and what the user and the pods may do in it."""
+"""Checks of the namespace, and of the rights of the user and the pods in it."""
 
 from imagekiln.steps.models.hub import is_hub_id
 from imagekiln.workflows.doctor.check import (
@@ -20,7 +20,7 @@ SUBMITTER_RIGHTS = (
     *(AccessRight(verb, "workflowtemplates", ARGO_GROUP) for verb in ("get", "create", "patch")),
     *(AccessRight(verb, "cronworkflows", ARGO_GROUP) for verb in ("create", "get", "patch")),
     AccessRight("get", "pods/log"),
-    AccessRight("list", "events"),  # what pods wait for
+    AccessRight("list", "events"),  # the reasons why pods wait
 )
 RESULT_RIGHTS = tuple(
     AccessRight(verb, "workflowtaskresults", ARGO_GROUP) for verb in ("create", "patch")
@@ -33,7 +33,7 @@ ACCOUNT_RIGHTS = {
     POD_ACCOUNT: RESULT_RIGHTS,
     "imagekiln-further": RESULT_RIGHTS + CHILD_WORKFLOW_RIGHTS,
 }
-# Annotations by which clouds give the pods of a ServiceAccount rights without a key.
+# Annotations by which clouds give rights to a ServiceAccount's pods without a key.
 IDENTITY_ANNOTATIONS = (
     "eks.amazonaws.com/role-arn",
     "iam.gke.io/gcp-service-account",
@@ -53,7 +53,7 @@ APPLY_MANIFESTS = (
 
 @doctor_check("namespace")
 def check_namespace_exists(needs: Needs) -> DoctorCheck:
-    """The namespace exists, and its Pod Security admits the profile's pods."""
+    """Check that the namespace exists, and that its Pod Security admits the profile's pods."""
     name = needs.view.namespace
     namespace = needs.view.get(NAMESPACES, name)
     if namespace is None:
@@ -74,9 +74,9 @@ def check_namespace_exists(needs: Needs) -> DoctorCheck:
 
 @doctor_check("your-rights")
 def check_user_rights(needs: Needs) -> DoctorCheck:
-    """The user may submit, watch, stop, schedule and read logs.
+    """Check that the user may submit, watch, stop, schedule and read logs.
 
-    With an Argo server, the rights of its token count, which cannot be asked from here.
+    With an Argo server, the rights of its token decide, which cannot be read from here.
     """
     view = needs.view
     missing = [str(right) for right in SUBMITTER_RIGHTS if not view.is_allowed(right)]
@@ -96,7 +96,7 @@ def check_user_rights(needs: Needs) -> DoctorCheck:
 
 @doctor_check("service-accounts")
 def check_service_accounts(needs: Needs) -> DoctorCheck:
-    """The ServiceAccounts of the pods exist."""
+    """Check that the ServiceAccounts of the pods exist."""
     view = needs.view
     missing = [account for account in ACCOUNT_RIGHTS if view.get(SERVICE_ACCOUNTS, account) is None]
     if missing:
@@ -107,7 +107,7 @@ def check_service_accounts(needs: Needs) -> DoctorCheck:
 
 @doctor_check("pod-rights")
 def check_pod_rights(needs: Needs) -> DoctorCheck:
-    """Pods may report results to Argo's controller; those of large runs may create workflows."""
+    """Check that pods may report results to Argo, and in large runs create workflows."""
     view = needs.view
     for account, rights in ACCOUNT_RIGHTS.items():
         missing = [str(right) for right in rights if not view.is_allowed(right, account)]
@@ -122,7 +122,7 @@ def check_pod_rights(needs: Needs) -> DoctorCheck:
 
 @doctor_check("store-credentials")
 def check_store_credentials(needs: Needs) -> DoctorCheck:
-    """Pods have a key to the object store, or a cloud identity. No value of a key is read."""
+    """Check that pods have a key to the object store or a cloud identity. Reads no key's value."""
     view = needs.view
     annotations = get_texts(view.get(SERVICE_ACCOUNTS, POD_ACCOUNT), "metadata", "annotations")
     identity = next((key for key in IDENTITY_ANNOTATIONS if annotations.get(key)), None)
@@ -140,7 +140,7 @@ def check_store_credentials(needs: Needs) -> DoctorCheck:
 
 
 def _find_s3_keys(view: ClusterView) -> DoctorCheck:
-    """Look for the Secret that pods read their S3 keys from."""
+    """Look for the Secret from which pods read their S3 keys."""
     name = next(iter(STORAGE_SECRETS.values()))[0]
     keys = [key for _, key in STORAGE_SECRETS.values()]
     if not view.is_allowed(READ_SECRETS):
@@ -158,7 +158,7 @@ def _find_s3_keys(view: ClusterView) -> DoctorCheck:
     if secret is None:
         defaults = get_texts(view.get(CONFIG_MAPS, DEFAULTS_CONFIG_MAP), "data")
         says = f"Secret {name} does not exist in namespace {view.namespace}."
-        if defaults.get("AWS_ENDPOINT_URL"):  # then no role of AWS gives a right to the store
+        if defaults.get("AWS_ENDPOINT_URL"):  # in this case, AWS roles give no right to the store
             return wrong(says, remedy)
         return unknown(
             says, f"{remedy} With EKS Pod Identity or a node's IAM role, nothing is to be done."
@@ -171,7 +171,7 @@ def _find_s3_keys(view: ClusterView) -> DoctorCheck:
 
 @doctor_check("hub-token")
 def check_hub_token(needs: Needs) -> DoctorCheck | None:
-    """Pods have a token of the hub, as this machine has."""
+    """Check that pods have a token of the hub if this machine has one."""
     from huggingface_hub import get_token
 
     if not is_hub_id(needs.job.model.id) or not get_token():

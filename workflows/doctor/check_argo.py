@@ -1,4 +1,4 @@
-"""Kubernetes and Argo: whether they answer, are installed, run, and are new enough."""
+"""Checks of Kubernetes and Argo: reachable, installed, running, and new enough."""
 
 import re
 from contextlib import suppress
@@ -25,8 +25,8 @@ from imagekiln.workflows.objects import (
 )
 
 MIN_ARGO_VERSION = (3, 6)
-DEPLOYMENTS = ResourceKind("apis/apps/v1", "deployments")  # of all namespaces
-# The controller's Deployment by Argo's own manifests, and by its Helm chart.
+DEPLOYMENTS = ResourceKind("apis/apps/v1", "deployments")  # in all namespaces
+# The controller's Deployment in Argo's manifests, and in its Helm chart.
 CONTROLLERS = ("workflow-controller", "argo-workflows-workflow-controller")
 # Arguments of the controller.
 NAMESPACED_FLAG = "--namespaced"
@@ -39,13 +39,13 @@ INSTALL_ARGO = (
 
 @doctor_check("kubernetes")
 def check_kubernetes(needs: Needs) -> DoctorCheck:
-    """The Kubernetes API answers. Raises TryAgain if it does not."""
+    """Check that the Kubernetes API responds. Raises TryAgain if it does not."""
     return ok(f"Kubernetes {needs.view.version()} answers at {needs.view.url}.")
 
 
 @doctor_check("argo-crds")
 def check_crds(needs: Needs) -> DoctorCheck:
-    """The API serves Argo's kinds."""
+    """Check that the API serves Argo's kinds."""
     kinds = {kind.plural for kind in ARGO_KINDS.values()}
     missing = sorted(kinds - needs.view.resource_names(ARGO_API_PATH))
     if missing:
@@ -55,7 +55,7 @@ def check_crds(needs: Needs) -> DoctorCheck:
 
 @doctor_check("argo-controller")
 def check_controller(needs: Needs) -> DoctorCheck:
-    """A controller runs that watches the namespace, by its Deployment."""
+    """Check that a controller that watches the namespace is running, by its Deployment."""
     watching = _watching_controllers(needs.view)
     if not watching:
         return unknown(
@@ -73,7 +73,7 @@ def check_controller(needs: Needs) -> DoctorCheck:
 
 @doctor_check("argo-server")
 def check_server(server: ApiConnection) -> DoctorCheck:
-    """The Argo server that the job would be submitted to answers, and accepts the login."""
+    """Check that the Argo server for submission responds, and accepts the login."""
     try:
         server.request("GET", "api/v1/version")
     except KilnError as error:
@@ -85,10 +85,10 @@ def check_server(server: ApiConnection) -> DoctorCheck:
 
 @doctor_check("argo-version")
 def check_argo_version(needs: Needs) -> DoctorCheck:
-    """Argo is new enough for the templates, by its controller's image or its server."""
+    """Check that Argo is new enough for the templates, by its controller's image or its server."""
     versions = [_image_tag(controller) for controller in _watching_controllers(needs.view)]
     if needs.server is not None:
-        with suppress(KilnError):  # which argo-server reports
+        with suppress(KilnError):  # as reported by argo-server
             versions.append(str(needs.server.request("GET", "api/v1/version").get("version")))
     for version in versions:
         if match := re.match(r"v?(\d+)\.(\d+)", version):
@@ -117,7 +117,7 @@ def _watching_controllers(view: ClusterView) -> list[Json]:
 
 
 def _watches_namespace(controller: Json, namespace: str) -> bool:
-    """Return whether a controller, by its arguments, runs the workflows of a namespace."""
+    """Return whether a controller runs the workflows of a namespace, by its arguments."""
     arguments = [str(item) for each in _containers(controller) for item in get_list(each, "args")]
     words = " ".join(arguments).replace("=", " ").split()
     if NAMESPACED_FLAG not in words:

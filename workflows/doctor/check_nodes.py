@@ -1,6 +1,6 @@
-"""Nodes with the profile's labels and GPUs, and their driver and memory.
+"""Checks of nodes: the profile's labels and GPUs, their driver and memory.
 
-Taints and free room are left to the scheduler, whose message `watch` prints.
+Taints and free capacity are left to the scheduler, whose message `watch` prints.
 """
 
 from imagekiln.steps.errors import BadInput
@@ -20,7 +20,7 @@ from imagekiln.workflows.objects import Json, get_mapping, get_mappings, get_tex
 from imagekiln.workflows.profiles.profile import GPU_LABEL, NodeLabel, PodSettings
 
 NODES = ResourceKind("api/v1", "nodes")
-# Autoscalers read these; the nodes for a profile that has one may not exist yet.
+# Autoscalers read these labels. The nodes for a profile with an autoscaler may not exist yet.
 AUTOSCALER_ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict",
     "karpenter.sh/do-not-disrupt",
@@ -42,13 +42,13 @@ CLAIM_TEMPLATES = ResourceKind("apis/resource.k8s.io/v1", "resourceclaimtemplate
 DEVICE_CLASSES = ResourceKind("apis/resource.k8s.io/v1", "deviceclasses")
 RESOURCE_SLICES = ResourceKind("apis/resource.k8s.io/v1", "resourceslices")
 INSTALL_DRA_DRIVER = "Install the DRA driver of your GPUs; Kubernetes must be 1.34 or later."
-SHARED_SUFFIX = ".shared"  # of a resource whose GPUs pods share; the label has the GPU's name
+SHARED_SUFFIX = ".shared"  # for GPUs shared by pods; the GPU's name is in the label
 MIB_PER_GIB = 1024
 
 
 @doctor_check("gpu-nodes")
 def check_gpu_nodes(needs: Needs) -> DoctorCheck:
-    """A node with the profile's labels advertises as many GPUs as a pod asks for."""
+    """Check that a node with the profile's labels advertises as many GPUs as a pod requests."""
     gpu, pod = needs.profile.gpu, needs.profile.generate
     nodes = _gpu_nodes(needs)
     if not _labeled_nodes(needs.view, pod):
@@ -65,7 +65,7 @@ def check_gpu_nodes(needs: Needs) -> DoctorCheck:
 
 @doctor_check("cpu-nodes")
 def check_cpu_nodes(needs: Needs) -> DoctorCheck:
-    """A node has the labels that plan and aggregate ask for."""
+    """Check that a node has the labels that plan and aggregate request."""
     pod = needs.profile.steps
     nodes = _labeled_nodes(needs.view, pod)
     if nodes:
@@ -76,7 +76,7 @@ def check_cpu_nodes(needs: Needs) -> DoctorCheck:
 
 @doctor_check("gpu-claim")
 def check_gpu_claim(needs: Needs) -> DoctorCheck | None:
-    """The claim template and its device classes exist, and a driver publishes devices."""
+    """Check that the claim template and its device classes exist, and devices are published."""
     name = needs.profile.gpu.claim
     if name is None:
         return None
@@ -105,7 +105,7 @@ def check_gpu_claim(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("driver")
 def check_driver(needs: Needs) -> DoctorCheck | None:
-    """The GPUs' driver runs the CUDA of our image; another image may need another one."""
+    """Check that the GPU driver supports the CUDA of our image. Other images may differ."""
     if needs.profile.gpu.device != "cuda":
         return None
     versions = [(_driver_version(node), object_name(node)) for node in _gpu_nodes(needs)]
@@ -134,8 +134,8 @@ def check_driver(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("gpu-memory")
 def check_gpu_memory(needs: Needs) -> DoctorCheck:
-    """The weights of the job's models fit in the memory of every GPU that a pod may get."""
-    # Of GPU feature discovery, for a GPU or slice of the node.
+    """Check that the weights of the job's models fit in the memory of every possible GPU."""
+    # From GPU feature discovery, for a GPU or slice of the node.
     label = f"{needs.profile.gpu.resource.removesuffix(SHARED_SUFFIX)}.memory"
     labels = [(_labels(node).get(label, ""), object_name(node)) for node in _gpu_nodes(needs)]
     sizes = [(int(mib) / MIB_PER_GIB, name) for mib, name in labels if mib.isdecimal()]
@@ -158,14 +158,14 @@ def _labeled_nodes(view: ClusterView, pod: PodSettings) -> list[Json]:
 
 
 def _gpu_nodes(needs: Needs) -> list[Json]:
-    """Return the nodes for generate: by a claim, only the driver knows which have devices."""
+    """Return the nodes for generate. With a claim, only the driver knows which have devices."""
     gpu = needs.profile.gpu
     nodes = _labeled_nodes(needs.view, needs.profile.generate)
     return [node for node in nodes if gpu.claim or _gpu_count(node, gpu.resource) >= gpu.count]
 
 
 def _label_selector(pod: PodSettings) -> str:
-    """Return the labels that a pod asks of its node, as the Kubernetes API selects by them."""
+    """Return the node labels that a pod requests, as a label selector of the Kubernetes API."""
     own = [f"{key}={value}" for key, value in pod.node_selector.items()]
     return ",".join([*own, *map(_label_term, pod.labels)])
 
@@ -176,12 +176,12 @@ def _label_term(label: NodeLabel) -> str:
             return f"{label.key} {label.operator.lower()} ({','.join(label.values)})"
         case "DoesNotExist":
             return f"!{label.key}"
-        case _:  # selectors of lists compare no numbers
+        case _:  # list selectors cannot compare numbers
             return label.key
 
 
 def _no_node(reason: str, remedy: str, pod: PodSettings) -> DoctorCheck:
-    """Report no node as wrong, or as unknown if an autoscaler may add one."""
+    """Report a missing node as wrong, or as unknown if an autoscaler may add one."""
     if AUTOSCALER_ANNOTATIONS.isdisjoint(pod.annotations):
         return wrong(reason, remedy)
     return unknown(
@@ -199,6 +199,6 @@ def _gpu_count(node: Json, resource: str) -> int:
 
 
 def _driver_version(node: Json) -> int:
-    """Return the major version of a node's driver; 0 if it is not known."""
+    """Return the major version of a node's driver; 0 if it is unknown."""
     majors = [_labels(node).get(label, "").partition(".")[0] for label in DRIVER_LABELS]
     return next((int(major) for major in majors if major.isdecimal()), 0)

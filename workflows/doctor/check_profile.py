@@ -1,4 +1,4 @@
-"""Objects that a profile and a job name: template, quota, classes, claims, queue, semaphore."""
+"""Checks of objects that a profile and a job name: template, quota, limits, classes, claims."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -38,26 +38,28 @@ from imagekiln.workflows.templates.workflow_template import (
 WORKFLOW_TEMPLATES = ResourceKind(ARGO_API_PATH, "workflowtemplates", namespaced=True)
 CONFIG_MAPS = ResourceKind("api/v1", "configmaps", namespaced=True)
 QUOTAS = ResourceKind("api/v1", "resourcequotas", namespaced=True)
+LIMIT_RANGES = ResourceKind("api/v1", "limitranges", namespaced=True)
 VOLUME_CLAIMS = ResourceKind("api/v1", "persistentvolumeclaims", namespaced=True)
 LOCAL_QUEUES = ResourceKind("apis/kueue.x-k8s.io/v1beta2", "localqueues", namespaced=True)
 RUNTIME_CLASSES = ResourceKind("apis/node.k8s.io/v1", "runtimeclasses")
 PRIORITY_CLASSES = ResourceKind("apis/scheduling.k8s.io/v1", "priorityclasses")
 SEMAPHORE_CONFIG_MAP = "imagekiln-gpus"
-IMAGE_VOLUMES_SINCE = (1, 33)  # behind the feature gate ImageVolume
+IMAGE_VOLUMES_SINCE = (1, 33)  # with the feature gate ImageVolume
 IMAGE_VOLUMES_BY_DEFAULT = (1, 35)
 SHARED_ACCESS_MODES = {"ReadWriteMany", "ReadOnlyMany"}
-# The scopes of a quota that pods with a deadline and requests are in.
+# The scopes of a quota that include pods with a deadline and requests.
 POD_SCOPES = {"Terminating", "NotBestEffort"}
-# A quota means the requests of these if it does not say more.
+# In a quota, these plain names stand for requests.
 COMPUTE_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 MIB = 2**20
+GIB = 2**30
 REPOSITORIES_CONFIG_MAP = "artifact-repositories"
 DEFAULT_REPOSITORY_ANNOTATION = "workflows.argoproj.io/default-artifact-repository"
 
 
 @doctor_check("template")
 def check_template(needs: Needs) -> DoctorCheck:
-    """The job's WorkflowTemplate, if registered, is that of this version and profile."""
+    """Check that the job's WorkflowTemplate, if registered, has this version and profile."""
     name = job_template_name(needs.job, needs.profile)
     registered = needs.view.get(WORKFLOW_TEMPLATES, name)
     if registered is None:
@@ -73,7 +75,7 @@ def check_template(needs: Needs) -> DoctorCheck:
 
 @doctor_check("quota")
 def check_resource_quota(needs: Needs) -> DoctorCheck:
-    """The quotas have room for each pod. Room for fewer than `parallelism` at once is enough."""
+    """Check that the quotas have room for each pod, though not always for `parallelism` at once."""
     view, parallelism = needs.view, needs.job.cluster.parallelism
     quotas = [quota for quota in view.list_objects(QUOTAS) if _counts_pods(quota)]
     rooms = [room for quota in quotas for room in _rooms(quota, needs.profile)]
@@ -96,7 +98,7 @@ def check_resource_quota(needs: Needs) -> DoctorCheck:
 
 
 def _rooms(quota: Json, profile: Profile) -> Iterator[tuple[str, str, int, str]]:
-    """Yield the step, the resource, how many pods of that step it admits, and the quota's name."""
+    """Yield the step, the resource, the number of its pods that fit, and the quota's name."""
     hard = get_quantities(quota, "spec", "hard")
     for step, usage in usage_by_step(profile).items():
         for resource in hard.keys() & usage.keys():
@@ -104,13 +106,13 @@ def _rooms(quota: Json, profile: Profile) -> Iterator[tuple[str, str, int, str]]
 
 
 def _counts_pods(quota: Json) -> bool:
-    """Return whether a quota certainly counts our pods: those of a priority class may not."""
+    """Return whether a quota surely counts our pods. Quotas of a priority class may not."""
     is_of_pods = POD_SCOPES.issuperset(map(str, get_list(quota, "spec", "scopes")))
     return is_of_pods and not get_mapping(quota, "spec", "scopeSelector")
 
 
 def usage_by_step(profile: Profile) -> dict[str, dict[str, Decimal]]:
-    """Return what a pod of generate, and one of the CPU steps, counts for by quotas' names."""
+    """Return the quota usage of a pod of generate, and of a pod of the CPU steps, by resource."""
     return {
         "plan": _pod_usage(profile.steps, None),
         "generate": _pod_usage(profile.generate, profile.gpu),
@@ -118,19 +120,28 @@ def usage_by_step(profile: Profile) -> dict[str, dict[str, Decimal]]:
 
 
 def _pod_usage(pod: PodSettings, gpu: Gpu | None) -> dict[str, Decimal]:
-    """Return the resources of a pod with both containers; a GPU by claim is not among them."""
-    limits = {"memory": Decimal(round(pod.memory * 1024) * MIB)}
-    if pod.disk is not None:
-        limits["ephemeral-storage"] = Decimal(round((pod.disk + POD_OVERHEAD_GIB) * 1024) * MIB)
-    if gpu is not None and not gpu.claim:
-        limits[gpu.resource] = Decimal(gpu.count)
-    cpu = {"cpu": Decimal(round(pod.cpu * 1000)) / 1000}
-    requests = _add(limits | cpu, get_quantities(ARGO_RESOURCES, "requests"))
-    limits = _add(limits, get_quantities(ARGO_RESOURCES, "limits"))
+    """Return the resources of a pod with both containers, without a GPU by claim."""
+    main = _main_requests(pod, gpu)
+    requests = _add(main, get_quantities(ARGO_RESOURCES, "requests"))
+    del main["cpu"]  # which has no limit
+    limits = _add(main, get_quantities(ARGO_RESOURCES, "limits"))
     usage = {"pods": Decimal(1), "count/pods": Decimal(1)}
     usage |= {name: requests[name] for name in COMPUTE_RESOURCES if name in requests}
     usage |= {f"requests.{name}": amount for name, amount in requests.items()}
     return usage | {f"limits.{name}": amount for name, amount in limits.items()}
+
+
+def _main_requests(pod: PodSettings, gpu: Gpu | None) -> dict[str, Decimal]:
+    """Return what our container requests, and except for the CPU also has as its limit."""
+    requests = {
+        "cpu": Decimal(round(pod.cpu * 1000)) / 1000,
+        "memory": Decimal(round(pod.memory * 1024) * MIB),
+    }
+    if pod.disk is not None:
+        requests["ephemeral-storage"] = Decimal(round((pod.disk + POD_OVERHEAD_GIB) * 1024) * MIB)
+    if gpu is not None and not gpu.claim:
+        requests[gpu.resource] = Decimal(gpu.count)
+    return requests
 
 
 def _add(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, Decimal]:
@@ -145,9 +156,54 @@ def get_quantities(value: object, *keys: str) -> dict[str, Decimal]:
     return {key: cast("Decimal", parse_quantity(item)) for key, item in mapping.items()}
 
 
+@doctor_check("limit-range")
+def check_limit_ranges(needs: Needs) -> DoctorCheck:
+    """Check that every LimitRange allows a container what GPU pods request.
+
+    The API server refuses a pod that requests more. The memory that a pod grows to after OOMKilled
+    is not compared.
+    """
+    requests = _main_requests(needs.profile.generate, needs.profile.gpu)
+    exceeded = [
+        (object_name(limit_range), resource, text)
+        for limit_range in needs.view.list_objects(LIMIT_RANGES)
+        for resource, text, maximum in _container_maxima(limit_range)
+        if resource in requests and requests[resource] > maximum
+    ]
+    if not exceeded:
+        return ok("No LimitRange refuses the GPU pods.")
+    says = [
+        f"LimitRange {name} allows a container at most {text} of {resource}, and a GPU pod "
+        f"requests {_format_amount(resource, requests[resource])}: Kubernetes refuses it."
+        for name, resource, text in exceeded
+    ]
+    names = sorted({name for name, _, _ in exceeded})
+    return wrong(
+        " ".join(says),
+        f"Raise max: `kubectl edit limitrange {' '.join(names)} -n {needs.view.namespace}`. "
+        "Or ask for less in a profile of your own.",
+    )
+
+
+def _container_maxima(limit_range: Json) -> Iterator[tuple[str, str, Decimal]]:
+    """Yield each resource and the most that a container may have, as a quantity and as a number."""
+    for item in get_mappings(limit_range, "spec", "limits"):
+        if item.get("type") == "Container":
+            texts = get_texts(item, "max")
+            for resource, maximum in get_quantities(item, "max").items():
+                yield resource, texts[resource], maximum
+
+
+def _format_amount(resource: str, amount: Decimal) -> str:
+    """Format cores or devices as a number, and bytes in the unit of profiles."""
+    if resource in ("memory", "ephemeral-storage"):
+        return f"{float(amount / GIB):g}Gi"
+    return f"{float(amount):g}"
+
+
 @doctor_check("runtime-class")
 def check_runtime_classes(needs: Needs) -> DoctorCheck | None:
-    """The RuntimeClasses that pods name exist."""
+    """Check that the RuntimeClasses named by pods exist."""
     names = {pod.runtime_class for pod in (needs.profile.generate, needs.profile.steps)}
     return _find_classes(
         needs.view,
@@ -160,7 +216,7 @@ def check_runtime_classes(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("priority-class")
 def check_priority_classes(needs: Needs) -> DoctorCheck | None:
-    """The PriorityClasses that pods name exist: without one, Kubernetes rejects them."""
+    """Check that the PriorityClasses of pods exist. Without them, Kubernetes rejects the pods."""
     own = needs.job.cluster.priority_class
     names = {pod.priority_class or own for pod in (needs.profile.generate, needs.profile.steps)}
     return _find_classes(
@@ -186,7 +242,7 @@ def _find_classes(
 
 @doctor_check("model-cache")
 def check_model_claim(needs: Needs) -> DoctorCheck | None:
-    """The claim that holds model files is bound, and many nodes can mount it."""
+    """Check that the claim for model files is bound, and that many nodes can mount it."""
     view, cache = needs.view, needs.profile.cache
     if cache is None or cache.claim is None:
         return None
@@ -206,7 +262,7 @@ def check_model_claim(needs: Needs) -> DoctorCheck | None:
     phase = get_mapping(claim, "status").get("phase")
     if phase == "Bound":
         return ok(f"{name} is bound.")
-    # Only the claim's events say whether its storage class waits for the first pod.
+    # Only the claim's events tell if its storage class waits for the first pod.
     return unknown(
         f"{name} is {phase}.",
         "Pending, it may wait for its first pod; Lost, create it again. See its events: "
@@ -216,7 +272,7 @@ def check_model_claim(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("model-image")
 def check_image_volume(needs: Needs) -> DoctorCheck | None:
-    """Kubernetes can mount an OCI image, in which the profile keeps model files."""
+    """Check that Kubernetes can mount an OCI image, if the profile keeps model files in one."""
     if needs.profile.cache is None or needs.profile.cache.image is None:
         return None
     version = needs.view.version()
@@ -238,9 +294,9 @@ def check_image_volume(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("semaphore")
 def check_semaphore(needs: Needs) -> DoctorCheck | None:
-    """The semaphore has a limit: how many pods generate at once, over all batches.
+    """Check that the semaphore has a limit: the number of generating pods over all batches.
 
-    One of another namespace is not read.
+    A semaphore of another namespace is not read.
     """
     key, namespace = needs.profile.sharing.semaphore, needs.view.namespace
     if key is None or needs.profile.sharing.namespace not in (None, namespace):
@@ -259,7 +315,7 @@ def check_semaphore(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("queue")
 def check_queue(needs: Needs) -> DoctorCheck | None:
-    """Kueue has the queue that GPU pods name, and admits pods from it."""
+    """Check that Kueue has the queue of the GPU pods, and admits pods from it."""
     if needs.profile.queue is None:
         return None
     name, namespace = needs.profile.queue.name, needs.view.namespace
@@ -282,7 +338,7 @@ def check_queue(needs: Needs) -> DoctorCheck | None:
 
 @doctor_check("artifact-repository")
 def check_artifact_repository(needs: Needs) -> DoctorCheck | None:
-    """Argo has an S3 repository for reports and archived logs."""
+    """Check that Argo has an S3 repository for reports and archived logs."""
     if not needs.profile.report_artifact and not needs.profile.archive_logs:
         return None
     config_map = needs.view.get(CONFIG_MAPS, REPOSITORIES_CONFIG_MAP)

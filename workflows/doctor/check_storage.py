@@ -1,4 +1,4 @@
-"""The job's storage and model, as far as this machine can tell with its own credentials."""
+"""Checks of the job's storage and model, made with the credentials of this machine."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,7 +33,7 @@ from imagekiln.workflows.templates.workflow import require_reachable_paths
 
 PROBE = b"imagekiln doctor writes this, and removes it\n"
 LOGIN_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
-# Doctor reads no value of a Secret, so it cannot try the key that pods have.
+# Doctor reads no value of a Secret, so it cannot try the pods' key.
 WHOSE_CREDENTIALS = "with this machine's credentials"
 LOCAL_ADVICE = (
     "Pods may reach it, even if this machine does not. To check from here, set AWS_ACCESS_KEY_ID, "
@@ -42,7 +42,7 @@ LOCAL_ADVICE = (
 
 
 def read_weights(job: Job) -> Weights:
-    """Return the bytes of the models' weights; None if unknown, or the error of reading them."""
+    """Read the size of the models' weights in bytes; None if unknown, or the reading error."""
     try:
         return resolve_model(job).weights_bytes
     except KilnError as error:
@@ -50,9 +50,9 @@ def read_weights(job: Job) -> Weights:
 
 
 def explain_store(check: Callable[[Job], Found]) -> Callable[[Job], Found]:
-    """Let a check that a store's error ends say so: what rejects this machine is wrong.
+    """Turn a storage error of a check into its result. A store that rejects this machine is wrong.
 
-    A store out of reach says nothing about pods.
+    An unreachable store is unknown, since pods may still reach it.
     """
 
     @wraps(check)
@@ -74,7 +74,7 @@ def _store_finding(error: KilnError) -> DoctorCheck:
 
 @doctor_check("model")
 def check_model(job: Job, weights: Weights) -> DoctorCheck:
-    """The job's models can be found, and fit each other."""
+    """Check that the job's models exist, and fit each other."""
     if not isinstance(weights, KilnError):
         return ok(f"{job.model.id} can be read.")
     says, remedy = split_remedy(weights)
@@ -87,7 +87,7 @@ def check_model(job: Job, weights: Weights) -> DoctorCheck:
 @doctor_check("paths")
 @explain_store
 def check_paths(job: Job) -> DoctorCheck:
-    """Pods can reach every path that the job names."""
+    """Check that pods can reach every path that the job names."""
     require_reachable_paths(job)
     return ok("The job names no path on this machine.")
 
@@ -95,7 +95,7 @@ def check_paths(job: Job) -> DoctorCheck:
 @doctor_check("output")
 @explain_store
 def check_output(job: Job) -> DoctorCheck:
-    """The store takes an object, refuses to overwrite it, and lets it be removed."""
+    """Check that the output accepts an object, refuses to overwrite it, and allows its removal."""
     if not is_remote_uri(job.output):
         return unknown(
             f"{job.output} is a path on this machine.", "Write a URI, such as s3://bucket/folder."
@@ -109,7 +109,7 @@ def check_output(job: Job) -> DoctorCheck:
 @doctor_check("export")
 @explain_store
 def check_export(job: Job) -> DoctorCheck | None:
-    """The destinations of the job's `export` take an object, and let it be removed."""
+    """Check that the destinations of the job's `export` accept an object, and allow its removal."""
     uris = [destination.to for destination in job.export if is_remote_uri(destination.to)]
     leftovers = [probe_store(open_store(uri), careful=False) for uri in uris]
     if not uris:
@@ -120,7 +120,7 @@ def check_export(job: Job) -> DoctorCheck | None:
 @doctor_check("prompts")
 @explain_store
 def check_prompts(job: Job) -> DoctorCheck:
-    """There are prompts, and the first file that each of the job's patterns matches can be read."""
+    """Check that the first prompt file of each of the job's patterns exists and can be read."""
     if any(map(DATE_PLACEHOLDER.search, job.prompt_patterns)):
         return unknown(
             "Which prompts there are depends on the date.",
@@ -149,7 +149,7 @@ def _read_first_file(pattern: str) -> None:
 @doctor_check("tuning")
 @explain_store
 def check_tuning(job: Job) -> DoctorCheck | None:
-    """The file that the job takes its batch sizes from can be read."""
+    """Check that the job's tuning file can be read."""
     name = job.batch.tuning
     if name is None:
         return None
@@ -160,8 +160,8 @@ def check_tuning(job: Job) -> DoctorCheck | None:
 def probe_store(store: Store, *, careful: bool) -> str:
     """Create a small object, with `careful` try to overwrite it, and remove it.
 
-    Returns a sentence that names the object where it could not be removed, else nothing. A bucket
-    that does not exist is looked for first: some stores would create it.
+    Returns a sentence that names the object if it could not be removed, else an empty string. A
+    missing bucket is detected before, since some stores would create it.
     """
     key = f".imagekiln-doctor-{uuid4().hex}"
     _require_bucket(store, key)
@@ -171,14 +171,14 @@ def probe_store(store: Store, *, careful: bool) -> str:
         if careful:
             require_conditional_writes(store, key, PROBE)
     finally:
-        with suppress(KilnError):  # a store may forbid deletion: no step of a job needs it
+        with suppress(KilnError):  # deletion may be forbidden, and no step needs it
             store.remove(key)
             leftover = ""
     return leftover
 
 
 def _require_bucket(store: Store, key: str) -> None:
-    """Raise if the store knows no such bucket. A key that may only write proves nothing."""
+    """Raise an error if the bucket does not exist. A write-only key cannot tell."""
     try:
         store.exists(key)
     except StorageRefused as error:

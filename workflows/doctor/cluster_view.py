@@ -1,4 +1,4 @@
-"""A cluster as doctor sees it: read-only, each list requested once."""
+"""Read-only view of a cluster, in which each list is requested once."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -18,10 +18,10 @@ DISCOVERY_ADVICE = "Ask a cluster administrator for the ClusterRole system:disco
 
 
 class Unreadable(BadInput):
-    """The user has no right to read something. `remedy` says which right to ask for."""
+    """Raised if the user has no right to read something. `remedy` names the right to request."""
 
     def __init__(self, says: str, remedy: str) -> None:
-        """Take both as sentences."""
+        """Take the problem and the remedy, as sentences."""
         super().__init__(f"{says} {remedy}")
         self.says = says
         self.remedy = remedy
@@ -29,9 +29,9 @@ class Unreadable(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A kind of object: the path of its API, its plural, and whether it is namespaced.
+    """Kind of object: its API path, its plural, and whether it is namespaced.
 
-    One that is read in all namespaces is not.
+    A namespaced kind that is read in all namespaces counts as not namespaced.
     """
 
     api: str
@@ -48,15 +48,15 @@ class AccessRight:
     group: str = ""
 
     def __str__(self) -> str:
-        """The verb and the resource, as in `get pods/log`."""
+        """Return the verb and the resource, as in `get pods/log`."""
         return f"{self.verb} {self.resource}"
 
 
 class ClusterView:
-    """A cluster, seen from one of its namespaces. Every method raises Unreadable and TryAgain."""
+    """View of a cluster from one of its namespaces. Every method raises Unreadable and TryAgain."""
 
     def __init__(self, connection: ApiConnection, namespace: str) -> None:
-        """Use a connection; nothing is sent yet."""
+        """Use a connection, without sending a request."""
         self._connection = connection
         self._lists: dict[tuple[ResourceKind, str], list[Json]] = {}
         self.url = connection.url
@@ -84,7 +84,7 @@ class ClusterView:
         return {str(resource.get("name")) for resource in resources}
 
     def get(self, kind: ResourceKind, name: str) -> Json | None:
-        """Return an object by its name; None if it does not exist."""
+        """Return an object by name; None if it does not exist."""
         try:
             return self._connection.request("GET", f"{self._path(kind)}/{quote(name, safe='')}")
         except Missing:
@@ -107,7 +107,7 @@ class ClusterView:
         return self._lists[kind, selector]
 
     def is_allowed(self, right: AccessRight, account: str | None = None) -> bool:
-        """Return whether the user, or a ServiceAccount of the namespace, has a right there."""
+        """Return whether the user, or a ServiceAccount of the namespace, has this right there."""
         resource, _, subresource = right.resource.partition("/")
         spec: Json = {
             "resourceAttributes": {
@@ -136,7 +136,7 @@ class ClusterView:
         return f"{kind.api}/{place}{kind.plural}"
 
     def _get_public(self, path: str) -> Json:
-        """Read what Kubernetes shows to every authenticated user by default."""
+        """Read an object that is public to authenticated users by default."""
         try:
             return self._connection.request("GET", path)
         except Forbidden as error:
@@ -148,7 +148,7 @@ class ClusterView:
 
 
 def _account_spec(namespace: str, account: str) -> Json:
-    """Return a ServiceAccount as an access review names it, with the groups that it is in."""
+    """Return a ServiceAccount with its groups, as an access review names it."""
     return {
         "user": f"system:serviceaccount:{namespace}:{account}",
         "groups": [

@@ -1,6 +1,6 @@
-"""The list of doctor's checks, in the order in which they run.
+"""List of doctor's checks, in the order in which they run.
 
-A new check is yielded here; `imagekiln.workflows.doctor` says how to write one.
+New checks are listed in CLUSTER_CHECKS. `imagekiln.workflows.doctor` explains how to write one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,6 +33,7 @@ CLUSTER_CHECKS = (
     check_access.check_hub_token,
     check_profile.check_template,
     check_profile.check_resource_quota,
+    check_profile.check_limit_ranges,
     check_profile.check_priority_classes,
     check_profile.check_semaphore,
     check_profile.check_queue,
@@ -57,7 +58,7 @@ LOCAL_CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All checks of one job, as doctor prints them."""
+    """Results of all checks of one job."""
 
     namespace: str
     profile: str
@@ -65,7 +66,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """False if any check is wrong; unknown ones count as healthy."""
+        """False if any check is wrong. Unknown results count as healthy."""
         verdicts = {check.verdict for check in self.checks}
         return "wrong" not in verdicts
 
@@ -73,12 +74,12 @@ class Diagnosis:
 def diagnose(
     job: Job, kubernetes: ApiConnection | KilnError, server: ApiConnection | None = None
 ) -> Iterator[DoctorCheck]:
-    """Make every check that the job needs, one by one.
+    """Run every check that the job needs, and yield the results.
 
-    Nothing is changed on the cluster; an object is written to the job's output and to each of its
-    exports, and removed. If the Kubernetes API refuses this user or does not answer, or there is
-    an error in its place, the checks that need none are still made. Then the last one says why, or
-    TryAgain is raised if another attempt may find a cluster.
+    The cluster is not changed. An object is written to the job's output and to each of its exports,
+    and removed. If the Kubernetes API refuses this user, does not respond, or is given as an error,
+    the checks that do not need it still run. The last result then gives the reason, or TryAgain is
+    raised if another attempt may find a cluster.
     """
     profile = load_profile(job.cluster.profile)
     weights = check_storage.read_weights(job)
@@ -102,5 +103,5 @@ def diagnose(
 
 
 def collect_diagnosis(job: Job, checks: Iterable[DoctorCheck]) -> Diagnosis:
-    """Return the checks as one result."""
+    """Collect the checks of a job as one result."""
     return Diagnosis(job.cluster.namespace, job.cluster.profile, tuple(checks))

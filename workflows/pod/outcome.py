@@ -1,4 +1,4 @@
-"""The end of a workflow: a pod's termination message, and the exit handler's report."""
+"""Outcome of a workflow: the termination message of a pod, and the report of the exit handler."""
 
 import base64
 import json
@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.runtime.sanitize import redact_secrets, truncate_text
 
-if TYPE_CHECKING:  # every command that fails reads this module
+if TYPE_CHECKING:  # every failing command imports this module
     from imagekiln.workflows.client.pods import StepFailure
     from imagekiln.workflows.pod.outputs import EndedWorkflow
 
-TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods only
+TERMINATION_LOG = Path("/dev/termination-log")  # mounted by Kubernetes, in pods only
 MAX_MESSAGE_BYTES = 2000
-MAX_FAILURES = 10  # lines of a message that somebody reads on a phone
+MAX_FAILURES = 10  # lines in a message that may be read on a phone
 MAX_FAILURES_CHARS = 2000
 # `shard(3:13)(0)` is the first attempt at `shard(3:13)`, which makes shard 13.
 ATTEMPT_PATTERN = re.compile(r"^(.+?(?:\(\d+:(\d+)\))?)\((\d+)\)$")
-# How Go quotes what JSON does not escape, or escapes in another way.
+# Go's escapes that JSON does not have, or has in another form.
 GO_ESCAPE = re.compile(r'\\(?:x([0-9a-f]{2})|U([0-9a-f]{8})|(["\\]))')
-# Variables whose values no message shows.
+# Variables with values that no message may show.
 SECRET_VARIABLES = (
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -39,9 +39,9 @@ Nodes = Sequence[Mapping[str, object]]
 
 
 def read_failed_nodes(failures: str) -> tuple[Nodes, bool]:
-    """Read Argo's list of failed nodes, JSON that Go has quoted, and whether it is cut off.
+    """Parse Argo's list of failed nodes, JSON quoted by Go, and return whether it is truncated.
 
-    Of one that is cut off, those that are whole.
+    From a truncated list, complete nodes are returned.
     """
     text = failures.strip()
     if text.startswith('"'):
@@ -66,14 +66,14 @@ def _unquote(escape: re.Match[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOutcome:
-    """Tell how a workflow ended.
+    """Outcome of a workflow.
 
-    `run` is None if it ended before planning finished, and so is `images`, how many were
-    planned; `ok` is None if aggregation counted nothing. Then `images` are without those that
-    lost or were taken down. Of a retry, both count all images of its run, and `others` those that
-    are not ok, by status. `failures` has a line for each failed step, and `cause` is
-    the one that the others follow from. `links` are the URLs of the workflow's page and its report,
-    if they are known.
+    `run` and `images`, the number of planned images, are None if it ended before planning finished.
+    `ok` is None if aggregation counted nothing. Otherwise, `images` excludes outscored candidates
+    and images that were taken down. For a retry, both count all images of its run. `others` counts
+    the images that are not ok, by status. `failures` has a line for each failed step, and `cause`
+    is the failure that caused the others. `links` are the URLs of the workflow's page and its
+    report, if they are known.
     """
 
     workflow: str
@@ -88,37 +88,37 @@ class WorkflowOutcome:
 
     @property
     def succeeded(self) -> bool:
-        """Return whether the workflow ended as it should."""
+        """Return whether the workflow succeeded."""
         return self.status == "Succeeded"
 
 
 def write_termination_message(message: str) -> None:
-    """Leave the reason of a failure where Kubernetes shows it; outside of a pod, do nothing."""
+    """Write the reason of a failure where Kubernetes shows it. Outside of a pod, do nothing."""
     if TERMINATION_LOG.is_file():
-        with suppress(OSError):  # the log has the message too
+        with suppress(OSError):  # the message is also in the log
             TERMINATION_LOG.write_bytes(message.encode()[:MAX_MESSAGE_BYTES])
 
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:
-    """The credentials that a pod has in its environment."""
+    """Return the credentials in a pod's environment."""
     return [environment[name].strip() for name in SECRET_VARIABLES if name in environment]
 
 
 def ended_run(environment: Mapping[str, str]) -> str | None:
-    """Return the run of the ended workflow, also of a retry, without secrets, if it is planned."""
+    """Return the workflow's run, also for a retry, without secrets; None if it is not planned."""
     from imagekiln.steps.runs.run import split_address
     from imagekiln.workflows.pod.outputs import set_value
 
     run = set_value(environment.get("IMAGEKILN_RUN", ""))
     if not run:
         return None
-    with suppress(KilnError):  # a retry's address says enough if the store is down
+    with suppress(KilnError):  # if the store is down, the retry's address is enough
         run, _ = split_address(run)
     return redact_secrets(run, secret_values(environment))
 
 
 def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> WorkflowOutcome:
-    """Return how a workflow ended, with texts of the environment, without secrets."""
+    """Read the outcome of a workflow, with values of the environment, without secrets."""
     from imagekiln.workflows.client.pods import parse_figures
     from imagekiln.workflows.pod.outputs import set_value
     from imagekiln.workflows.templates.metrics import IMAGE_STATUSES
@@ -146,7 +146,7 @@ def read_outcome(ended: "EndedWorkflow", environment: Mapping[str, str]) -> Work
 
 
 def _read_links(environment: Mapping[str, str], workflow: str, node: str) -> dict[str, str]:
-    """The links of a workflow, NAMESPACE/NAME, whose report is at this node if it has one."""
+    """Return the links of a workflow, NAMESPACE/NAME, and of the report at this node, if any."""
     argo = environment.get("IMAGEKILN_ARGO_URL", "").strip().rstrip("/")
     links: dict[str, str] = {}
     if argo:
@@ -158,16 +158,16 @@ def _read_links(environment: Mapping[str, str], workflow: str, node: str) -> dic
     return links
 
 
-def _fnv1a(text: str) -> int:
-    """The hash by which Argo names a node: FNV-1a of 32 bits."""
+def _fnv1a(string: str) -> int:
+    """Return the 32-bit FNV-1a hash, by which Argo names a node."""
     value = 0x811C9DC5
-    for byte in text.encode():
+    for byte in string.encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
     return value
 
 
 def _failure_lines(nodes: Nodes, *, is_cut: bool) -> list[str]:
-    """Return Argo's list of failed steps as lines."""
+    """Format Argo's list of failed steps as lines."""
     lines = [
         f"{node.get('displayName', '?')}: {node.get('message') or 'no message'}"
         for node in nodes[:MAX_FAILURES]
@@ -178,7 +178,7 @@ def _failure_lines(nodes: Nodes, *, is_cut: bool) -> list[str]:
 
 
 def describe_outcome(outcome: WorkflowOutcome) -> str:
-    """The outcome as text for the log or a chat."""
+    """Format the outcome for the log or a chat."""
     text = f"{outcome.workflow}: {outcome.status}."
     if outcome.ok and outcome.images:
         text += f" {outcome.ok} of {outcome.images} images are ok"
@@ -197,12 +197,12 @@ def describe_outcome(outcome: WorkflowOutcome) -> str:
 
 
 def find_cause(nodes: Nodes, *, is_cut: bool = False) -> str | None:
-    """Return the cause in one line; None if no step of ours failed for good.
+    """Return the cause in one line; None if none of our steps failed after all retries.
 
-    A node that was retried is in the list beside its attempts, whose messages give the reasons.
-    An attempt alone was made up for by a later one. A list that is cut off says neither which
-    attempts are alone nor how many shards failed: there, the cause is that of the step that failed
-    most often.
+    A node that was retried is in the list beside its attempts, whose messages give the reasons. An
+    attempt without its node was followed by a successful one. A truncated list shows neither such
+    attempts nor the number of failed shards. In this case, the cause is from the step with the most
+    failures.
     """
     from imagekiln.workflows.client.pods import STAGES, failure_cause, is_finish_step
 
@@ -231,7 +231,7 @@ def _to_failure(node: Mapping[str, object], step: str, name: re.Match[str]) -> "
     from imagekiln.workflows.client.pods import StepFailure
 
     _, shard, attempt = name.groups()
-    # A pod that rewrites prompts has a number too, and no shard.
+    # Pods that rewrite prompts have numbers, but no shards.
     is_of_shard = step == "generate" and shard is not None
     return StepFailure(
         step=step,

@@ -1,7 +1,7 @@
-"""The files that a step leaves for Argo: its output parameters, the report, and metrics.
+"""Files that a step writes for Argo: its output parameters, the report, and metrics.
 
-`aggregate` leaves what it counted as one parameter, `figures`. The exit handler's pod makes a value
-of every metric from it (`workflows/templates/metrics.py`), also if it is missing.
+`aggregate` writes its counts as one parameter, `figures`. From it, the exit handler's pod computes
+a value for every metric (`workflows/templates/metrics.py`), even if it is missing.
 """
 
 import json
@@ -35,7 +35,7 @@ from imagekiln.workflows.templates.workflow import JOB_LABEL
 
 COPYING_THREADS = 8
 MAX_LABEL_CHARS = 63
-# Argo replaces what stands in double braces, and Kubernetes $(...) in a container's arguments.
+# Argo replaces double braces, and Kubernetes replaces $(...) in a container's arguments.
 VARIABLE_MARKERS = ("{{", "}}", "$(")
 MISSING = "missing"
 DECIMALS = 3
@@ -44,8 +44,8 @@ DECIMALS = 3
 def write_plan_outputs(folder: Path, planned: PlanResult, job: Job, workers: int = 1) -> None:
     """Write plan's output parameters, one file each: the run, pod counts and scheduling.
 
-    A pod makes one shard per worker. A run that has finished needs no pods. A canary is the first
-    pod, and not one of `pods_here`. Raises BadInput if Argo could not pass on the run's URI.
+    A pod generates one shard per worker. A finished run needs no pods. A canary is the first pod
+    and is not included in `pods_here`. Raises BadInput if Argo could not pass on the run's URI.
     """
     _require_safe_uri(planned.uri)
     is_retry = planned.plan.retry > 0
@@ -66,15 +66,15 @@ def write_plan_outputs(folder: Path, planned: PlanResult, job: Job, workers: int
         "job_name": planned.plan.job.name,
         "run_id": _label_value(planned.plan.run_id),
         "images": str(planned.plan.counts.images),
-        "exports": str(len(job.export)),  # not the plan's: they may change after it
+        "exports": str(len(job.export)),  # from the job: the plan's may be outdated
     }
     write_parameters(folder, parameters)
 
 
 def leave_report(folder: Path, run: str | None) -> str:
-    """Copy the report of a run to `folder`/report for Argo; return a sentence on what was done.
+    """Copy the report of a run to `folder`/report for Argo, and return a sentence about it.
 
-    Raises TryAgain if the dataset's store does not answer.
+    Raises TryAgain if the dataset's store does not respond.
     """
     if run is None:
         return "Nothing was planned, so there is no report."
@@ -110,9 +110,9 @@ def write_parameters(folder: Path, parameters: Mapping[str, str]) -> None:
             (folder / name).write_text(text, encoding="utf-8")
 
 
-def _label_value(text: str) -> str:
-    """The text as a label of a pod, which is shorter, and ends with a letter or digit."""
-    return text[:MAX_LABEL_CHARS].rstrip("._-")
+def _label_value(value: str) -> str:
+    """Convert a string to a pod label, which is shorter, and ends with a letter or digit."""
+    return value[:MAX_LABEL_CHARS].rstrip("._-")
 
 
 def _require_safe_uri(uri: str) -> None:
@@ -126,7 +126,7 @@ def _require_safe_uri(uri: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EndedWorkflow:
-    """Facts of a workflow that has ended, as text of the exit handler's template.
+    """Facts of an ended workflow, as strings from the exit handler's template.
 
     `workflow` is NAMESPACE/NAME. An output that no step has set is Argo's own variable.
     """
@@ -142,9 +142,9 @@ class EndedWorkflow:
 
 
 def read_spending(run: str) -> dict[str, float] | None:
-    """GPU seconds by use, and the cost of all, as the run's last aggregation had them.
+    """Read GPU seconds by use, and the total cost, from the run's last aggregation.
 
-    Zeros before the first one; None if that is unknown.
+    Zeros before the first one; None if unknown.
     """
     with suppress(KilnError):
         summary = _find_summary(run)
@@ -157,10 +157,10 @@ def write_figures(
 ) -> None:
     """Write what one aggregation adds to the metrics of its job; nothing without a summary.
 
-    Images are those of the run, if this aggregation counted them. GPU time and cost are counters,
-    and a summary has those of all attempts so far: they grow by what it has more than `before`.
+    Images are counted if this aggregation counted them. GPU time and cost are counters, and a
+    summary has the totals of all attempts. They therefore grow by the difference to `before`.
     """
-    with suppress(KilnError):  # how the aggregation ended matters more
+    with suppress(KilnError):  # the result of the aggregation matters more
         summary = _find_summary(run)
         if summary is None:
             return
@@ -175,7 +175,7 @@ def write_figures(
 
 
 def _find_summary(run: str) -> Summary | None:
-    """The summary of a run, or of the run that a retry is of; None if there is none."""
+    """Find the summary of a run, or of the run that a retry belongs to; None if there is none."""
     with suppress(Missing):
         root, _ = split_address(run)
         return load_summary(open_store(root))
@@ -189,9 +189,9 @@ def _spending_of(summary: Summary) -> dict[str, float]:
 
 
 def run_metric_values(ended: EndedWorkflow, now: float) -> dict[str, str]:
-    """Return the value of every metric of a run that has ended, by output parameter.
+    """Return the value of every metric of an ended run, by output parameter.
 
-    A run that was not aggregated has no image that is known to be there: all are missing.
+    In a run that was not aggregated, all images count as missing.
     """
     created_at = float(set_value(ended.created_at) or now)
     values = {
@@ -206,7 +206,7 @@ def run_metric_values(ended: EndedWorkflow, now: float) -> dict[str, str]:
 
 
 def _job_name(ended: EndedWorkflow) -> str:
-    """Return the job's name, by its plan, else by the label of the workflow."""
+    """Return the job's name from its plan, or else from the label of the workflow."""
     name = set_value(ended.job)
     if name and name != UNKNOWN_JOB:
         return name
@@ -214,6 +214,6 @@ def _job_name(ended: EndedWorkflow) -> str:
     return get_texts(labels).get(JOB_LABEL) or UNKNOWN_JOB
 
 
-def set_value(text: str) -> str:
-    """Return the value of an output; empty if no step has set it: then Argo leaves its variable."""
-    return "" if text.startswith("{{") else text
+def set_value(output: str) -> str:
+    """Return the value of an output; empty if it is unset and still has Argo's variable."""
+    return "" if output.startswith("{{") else output

@@ -1,6 +1,7 @@
-"""The job that a command was asked to run: by name or as text, with changes on top.
+"""The job that a command was requested to run: by name or as YAML, with changes.
 
-In a pod, the workflow's parameters say so; the template puts them into the environment as base64.
+In a pod, the job comes from the workflow's parameters, which the template puts into the environment
+as base64.
 """
 
 import base64
@@ -17,9 +18,9 @@ from imagekiln.steps.job.reader import read_job, validate_job
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job file's name, or the job's text with a name for messages, and what changes it.
+    """A job file's name, or the job as YAML with a name for messages, and changes to it.
 
-    An empty text means that the setting is absent.
+    An empty string means that the setting is absent.
     """
 
     source: str
@@ -32,7 +33,7 @@ class JobRequest:
 
 
 def request_from_environment(environment: Mapping[str, str]) -> JobRequest:
-    """The request that a workflow's parameters make. Raises BadInput."""
+    """Read the request from a workflow's parameters. Raises BadInput."""
     text = _decode_variable(environment, "IMAGEKILN_JOB")
     uri = _decode_variable(environment, "IMAGEKILN_JOB_URI").strip()
     has_text = bool(text.strip())
@@ -50,7 +51,7 @@ def request_from_environment(environment: Mapping[str, str]) -> JobRequest:
         text=text if has_text else None,
         settings=_parse_settings(_decode_variable(environment, "IMAGEKILN_SETTINGS")),
         run_id=_decode_variable(environment, "IMAGEKILN_RUN_ID").strip(),
-        # Argo fills this one in itself, so it is not encoded.
+        # Argo sets this one itself, so it is not encoded.
         date=environment.get("IMAGEKILN_LOGICAL_DATE", "").strip(),
         timezone=_decode_variable(environment, "IMAGEKILN_TIMEZONE").strip(),
         retry=retry == "true",
@@ -58,7 +59,7 @@ def request_from_environment(environment: Mapping[str, str]) -> JobRequest:
 
 
 def resolve_job(request: JobRequest, device: str | None = None) -> Job:
-    """The requested job, for its date and for the device that the pods have.
+    """Read the requested job, for its date and for the device of the pods.
 
     Raises BadInput, Missing and TryAgain.
     """
@@ -87,7 +88,7 @@ def _with_setting(job: Job, name: str, value: str, source: str) -> Job:
 
 
 def _parse_settings(text: str) -> tuple[str, ...]:
-    """Return KEY=VALUE settings: one per line, or a JSON list, as events have them."""
+    """Parse KEY=VALUE settings: one per line, or a JSON list, as in events."""
     lines = text.splitlines()
     if text.lstrip().startswith("["):
         try:

@@ -1,6 +1,6 @@
-"""The webhook of the exit handler: a JSON body, made from a template, posted when a workflow ends.
+"""Webhook of the exit handler: a JSON body from a template, posted when a workflow ends.
 
-The default body is what Slack, Mattermost and Google Chat take. cluster/base/secrets.example.yaml
+The default body is accepted by Slack, Mattermost and Google Chat. cluster/base/secrets.example.yaml
 has bodies for Microsoft Teams, PagerDuty and e-mail.
 """
 
@@ -17,7 +17,7 @@ from imagekiln.workflows.pod.outcome import WorkflowOutcome, describe_outcome
 
 DEFAULT_BODY = '{"text": "{text}"}'
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
-TIMEOUT = 20  # seconds without an answer, in each attempt
+TIMEOUT = 20  # seconds without a response, per attempt
 BUSY_STATUSES = (429, 500, 502, 503, 504)
 ATTEMPTS = Retry(
     3,
@@ -25,7 +25,7 @@ ATTEMPTS = Retry(
     status_forcelist=BUSY_STATUSES,
     allowed_methods=("POST",),
     raise_on_status=False,
-    respect_retry_after_header=False,  # it may ask for an hour
+    respect_retry_after_header=False,  # it may demand an hour
 )
 ADVICE = "Correct Secret imagekiln-webhook."
 
@@ -33,9 +33,9 @@ ADVICE = "Correct Secret imagekiln-webhook."
 def post_outcome(outcome: WorkflowOutcome, environment: Mapping[str, str]) -> None:
     """Post the outcome to the webhook of Secret imagekiln-webhook, if there is one.
 
-    Posts several times if the webhook is busy. Raises BadInput if the webhook rejects it or is not
-    described as it has to be, TryAgain if it does not answer. No message shows the URL: whoever
-    knows a webhook's URL may post to it.
+    Retries if the webhook is busy. Raises BadInput if the webhook rejects the outcome or the Secret
+    is invalid, TryAgain if there is no response. Messages never show the URL, which is enough to
+    post to a webhook.
     """
     url, when, body, authorization = (
         environment.get(f"IMAGEKILN_WEBHOOK{suffix}", "").strip()
@@ -55,7 +55,7 @@ def post_outcome(outcome: WorkflowOutcome, environment: Mapping[str, str]) -> No
 
 
 def _post(url: str, content: object, headers: Mapping[str, str]) -> int:
-    """Post JSON; return the status of the answer."""
+    """Post JSON, and return the status of the response."""
     try:
         with requests.Session() as session:
             for scheme in ("https://", "http://"):
@@ -63,7 +63,7 @@ def _post(url: str, content: object, headers: Mapping[str, str]) -> int:
             return session.post(
                 url, json=content, headers=headers, timeout=TIMEOUT, allow_redirects=False
             ).status_code
-    except ValueError:  # from requests, or from urllib3 below it
+    except ValueError:  # raised by requests, or by urllib3 below it
         raise BadInput(f"the webhook's URL is not valid, or its proxy's is not. {ADVICE}") from None
     except requests.RequestException as error:
         cause = type(error).__name__
@@ -71,7 +71,7 @@ def _post(url: str, content: object, headers: Mapping[str, str]) -> int:
 
 
 def fill_body(template: str, outcome: WorkflowOutcome) -> object:
-    """Return the body: JSON in whose texts {text}, {workflow}, {status} and so on are replaced.
+    """Return the body: JSON with {text}, {workflow}, {status} and so on replaced in its strings.
 
     Raises BadInput if the template is not JSON.
     """
@@ -90,7 +90,7 @@ def fill_body(template: str, outcome: WorkflowOutcome) -> object:
         "workflow_url": outcome.links.get("Workflow", ""),
         "report_url": outcome.links.get("Report", ""),
     }
-    # Escaped, so that no message can end the string that it is put into.
+    # Escaped, so that no message can end the string around it.
     escaped = {name: json.dumps(value)[1:-1] for name, value in values.items()}
     filled = PLACEHOLDER.sub(lambda match: escaped.get(match[1], match[0]), template)
     try:

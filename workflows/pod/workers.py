@@ -1,4 +1,4 @@
-"""Several GPUs in one pod: a process for each, which share the shards of the pod."""
+"""Several GPUs in one pod: a process for each GPU, sharing the shards of the pod."""
 
 import os
 
@@ -13,10 +13,10 @@ from imagekiln.steps.runtime.signals import Stop
 
 
 def generate_shards(run: str, pod_index: int, workers: int, progress: Progress, stop: Stop) -> None:
-    """Make the shards of one pod with a process for each of its GPUs.
+    """Generate the shards of one pod with a process for each of its GPUs.
 
-    Pod 0 makes the first `workers` shards of the run, pod 1 the next, and so on. Raises BadInput
-    if there are none or they cannot be made, TryAgain if storage or a device failed.
+    Pod 0 generates the first `workers` shards of the run, pod 1 the next, and so on. Raises
+    BadInput if there are none or they cannot be generated, TryAgain if storage or a device failed.
     """
     require_libraries()
     opened = open_run(run)
@@ -30,7 +30,7 @@ def generate_shards(run: str, pod_index: int, workers: int, progress: Progress, 
             f"{run}: has {shard_count} shards, so pod {pod_index} of {workers} workers has none. "
             "Count pods from 0."
         )
-    # As many as the pod asked for: what is visible is not asked, since each worker finds out.
+    # The number that the pod requested. Each worker finds out if its GPU is visible.
     names = visible_gpus(os.environ, workers)
     names += [str(index) for index in range(len(names), workers)]
     with serve_metrics(progress, plan, str(pod_index), in_workers=True) as variables:

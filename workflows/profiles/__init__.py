@@ -1,4 +1,4 @@
-"""GPU profiles: what a pod asks of the cluster for a GPU.
+"""GPU profiles: the requests of a pod for a GPU on different clusters.
 
 Imports `steps.job` and the errors.
 """

@@ -1,4 +1,4 @@
-"""GPU profiles as data: how GPU clusters differ. The bundled ones lie beside this module."""
+"""Loader of GPU profiles, which describe GPU clusters. The bundled ones are in this folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,27 +14,27 @@ from imagekiln.steps.job.settings_file import (
 from imagekiln.workflows.profiles.profile import Profile, ProfileFile
 
 PROFILE_FOLDER = Path(__file__).parent
-BASE_PROFILE = "gpu"  # what a profile is like that names no other
+BASE_PROFILE = "gpu"  # the default of `like`
 MAX_INHERITANCE = 5  # profiles in a chain of `like`
 
-# Settings, and the file and line of each.
+# Settings, with the file and line of each.
 LocatedValues = tuple[dict[str, object], dict[SettingPath, str]]
 
 
 def bundled_profiles() -> tuple[str, ...]:
-    """The names of the bundled profiles, sorted."""
+    """List the names of the bundled profiles, sorted."""
     return tuple(sorted(path.stem for path in PROFILE_FOLDER.glob("*.yaml")))
 
 
 def load_profile(name: str) -> Profile:
-    """The bundled profile of that name, or the one in the user's file. Raises Missing, BadInput."""
+    """Load the bundled profile with this name, or a user's file. Raises Missing, BadInput."""
     values, locations = _read_values(name, MAX_INHERITANCE)
     named = {"name": Path(name).stem} | values
     return validate_settings(ProfileFile, named, name, locations)
 
 
 def _read_values(name: str, depth: int) -> LocatedValues:
-    """The profile's settings on top of those of the profile that it is like."""
+    """Read the profile's settings, merged over the settings of the profile named by `like`."""
     path = _profile_path(name)
     text = read_local_text(str(path), "a YAML file")
     values, locations = parse_settings(text, name, "at least `description:`")
@@ -67,7 +67,7 @@ def _profile_path(name: str) -> Path:
 
 
 def _suggestion(name: str, bundled: tuple[str, ...]) -> str:
-    """The same name in the bundled spelling, else all: a similar one is another GPU."""
+    """Suggest the bundled spelling of a name, or else all: a similar name is another GPU."""
     spelling = name.strip().lower().replace("_", "-").replace(" ", "-")
     if spelling in bundled:
         return f'write "{spelling}"'
@@ -75,7 +75,7 @@ def _suggestion(name: str, bundled: tuple[str, ...]) -> str:
 
 
 def _merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Groups are merged; everything else of `above` replaces what is below."""
+    """Merge groups of settings. Any other setting in `above` replaces the one in `below`."""
     merged = dict(below)
     for key, value in above.items():
         group = merged.get(key)

@@ -1,4 +1,4 @@
-"""The settings of a profile. What it omits is as in gpu.yaml: one whole NVIDIA GPU for each pod."""
+"""Settings of a profile. The defaults are those of gpu.yaml: one whole NVIDIA GPU per pod."""
 
 from typing import Annotated, Literal
 
@@ -7,12 +7,12 @@ from pydantic import Field, model_validator
 from imagekiln.steps.job.fields import ImageReference, ObjectName, Settings
 
 Amount = Annotated[float, Field(gt=0)]
-MIG_RESOURCE = "/mig-"  # in the name of the resource, where NVIDIA's plugin offers MIG slices
-GPU_LABEL = "nvidia.com/gpu.product"  # of nodes, by GPU feature discovery
+MIG_RESOURCE = "/mig-"  # in the resource name of MIG slices, if NVIDIA's plugin offers them
+GPU_LABEL = "nvidia.com/gpu.product"  # on nodes, set by GPU feature discovery
 
 
 class NodeLabel(Settings):
-    """A requirement on a label of the node."""
+    """Requirement on a node label."""
 
     key: str
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = "In"
@@ -27,7 +27,7 @@ class NodeLabel(Settings):
 
 
 class Toleration(Settings):
-    """A taint that the pod tolerates."""
+    """Toleration of a node taint."""
 
     key: str
     operator: Literal["Exists", "Equal"] = "Exists"
@@ -67,7 +67,7 @@ class PodSettings(Settings):
 
 
 class Gpu(Settings):
-    """The request of a pod for a GPU: by an extended resource and a count, or by a claim."""
+    """GPU request of a pod: an extended resource with a count, or a claim."""
 
     resource: str = "nvidia.com/gpu"
     count: int = Field(
@@ -88,7 +88,7 @@ class Gpu(Settings):
 
     @model_validator(mode="after")
     def _check_single_share(self) -> "Gpu":
-        # CUDA counts whole GPUs, and takes slices by their UUIDs alone.
+        # CUDA counts only whole GPUs, and selects slices by their UUIDs.
         if self.count > 1 and MIG_RESOURCE in self.resource:
             raise ValueError(
                 "asks for several slices in one pod, whose workers would find one; set count: 1"
@@ -97,7 +97,7 @@ class Gpu(Settings):
 
 
 class ModelCache(Settings):
-    """Storage of model files: in a claim that all nodes mount, on a node, in an image."""
+    """Storage of model files: a claim that all nodes mount, a folder on the node, or an image."""
 
     claim: ObjectName | None = None
     host_path: str | None = Field(
@@ -146,7 +146,7 @@ class GpuSharing(Settings):
 
 
 class KueueQueue(Settings):
-    """The queue from which Kueue admits GPU pods, one by one. CPU pods start without it."""
+    """Kueue queue that admits GPU pods one by one. CPU pods do not use it."""
 
     name: ObjectName = Field(description="A LocalQueue of the namespace.")
     priority_class: ObjectName | None = Field(
@@ -157,7 +157,7 @@ class KueueQueue(Settings):
 
 
 class Profile(Settings):
-    """A kind of GPU pod, and the CPU pods of the same workflow."""
+    """Settings of GPU pods, and of the CPU pods of the same workflow."""
 
     name: str = Field(
         pattern=r"^[a-z0-9]([-a-z0-9]{0,36}[a-z0-9])?$",
@@ -199,7 +199,7 @@ class Profile(Settings):
 
     @property
     def gpu_name(self) -> str | None:
-        """The GPU that its nodes have, by their label; None if several or none are named."""
+        """The GPU named by the node label; None if several or none are named."""
         for label in self.generate.labels:
             if label.key == GPU_LABEL and len(label.values) == 1:
                 return label.values[0]
@@ -207,7 +207,7 @@ class Profile(Settings):
 
     @property
     def names_gpus(self) -> bool:
-        """Return whether its nodes are chosen by their GPU, of one model or of several."""
+        """Return whether nodes are selected by GPU, of one model or several."""
         pods = self.generate
         if GPU_LABEL in pods.node_selector:
             return True
@@ -216,7 +216,7 @@ class Profile(Settings):
 
 
 class ProfileFile(Profile):
-    """A profile as a file has it."""
+    """Contents of a profile file."""
 
     like: str | None = Field(
         default=None, description="The profile that has all settings which are not in this one."

@@ -1,6 +1,6 @@
-"""The Argo objects of a job.
+"""Argo objects of a job.
 
-Which failures Argo retries: `pod_retries`.
+`pod_retries` explains which failures Argo retries.
 
-Alone imports hera. Imports `profiles` and `objects`.
+Only this package imports hera. Imports `profiles` and `objects`.
 """

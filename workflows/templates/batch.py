@@ -1,4 +1,4 @@
-"""A batch as one task of somebody else's workflow, between steps of their own."""
+"""Batch as one task of a user's own workflow."""
 
 from collections.abc import Sequence
 
@@ -13,18 +13,18 @@ from imagekiln.workflows.templates.workflow_template import template_name
 
 BATCH_TEMPLATE = TemplateRef(name="imagekiln-batch", template="batch")  # cluster/base/batch.yaml
 
-Text = str | Parameter  # a parameter is most often an output of an earlier task
+Text = str | Parameter  # a parameter is usually the output of an earlier task
 
 
 class BatchTask(Task):
-    """The task of a batch.
+    """Task of a batch.
 
-    It outputs `run`, the dataset's URI, `images`, how many were planned, and `ok`, how many of them
-    are as they should be.
+    Its outputs are `run`, the dataset's URI, `images`, the number of planned images, and `ok`, the
+    number of images that are ok.
     """
 
     def get_parameter(self, name: str) -> Parameter:
-        """An output, as an argument of a later task."""
+        """Return an output as an argument for a later task."""
         return Parameter(name=name, value=f"{{{{tasks.{self.name}.outputs.parameters.{name}}}}}")
 
 
@@ -40,13 +40,13 @@ def batch_task(
     rewrites: bool = False,
     cluster: ClusterSettings | None = None,
 ) -> BatchTask:
-    """A task that runs a job, and succeeds when its dataset is complete.
+    """Build a task that runs a job, and succeeds when its dataset is complete.
 
-    `job` is the job itself, or the URI of its file, which an earlier task may yet write; then
-    `cluster` stands for the job's own, and `rewrites` says whether the job has `rewrite`. The
-    workflow around it runs in that namespace, where the template of that profile is registered.
-    `name` tells the batches of one workflow apart; the other parameters are those of `submit`.
-    Raises BadInput if no pod could run the job.
+    `job` is the job itself, or the URI of its file, which an earlier task may write. With a URI,
+    `cluster` replaces the job's cluster settings, and `rewrites` tells if the job has `rewrite`.
+    The workflow must run in the namespace of the cluster settings, and the profile's template must
+    be registered there. `name` distinguishes the batches of one workflow. The other parameters are
+    as for `submit`. Raises BadInput if no pod could run the job.
     """
     if isinstance(job, Job):
         require_reachable_paths(job)

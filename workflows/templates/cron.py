@@ -1,6 +1,6 @@
-"""Fire times of schedules, and the check that Argo reads them.
+"""Fire times of schedules, and the check that Argo can parse them.
 
-Argo accepts any text as a schedule, and never fires one that it cannot read.
+Argo accepts any string as a schedule, and never fires one that it cannot parse.
 """
 
 import re
@@ -23,7 +23,7 @@ CRON = re.compile(r"\s+".join(FIELDS), re.IGNORECASE)
 
 
 def check_cron(cron: str) -> None:
-    """Raise BadInput if Argo would not read the schedule."""
+    """Raise BadInput if Argo could not parse the schedule."""
     try:
         CronSim(cron, datetime.now(UTC))
     except CronSimError as error:
@@ -33,9 +33,9 @@ def check_cron(cron: str) -> None:
 
 
 def fire_times(cron: str, timezone: str, first: date, last: date) -> Iterator[datetime]:
-    """Yield when a schedule fires, in UTC.
+    """Yield the fire times of a schedule, in UTC.
 
-    From the first day to the last, both included, in the schedule's time zone.
+    The first and last day are inclusive, in the schedule's time zone.
     """
     zone = parse_time_zone(timezone)
     check_cron(cron)
@@ -48,7 +48,7 @@ def fire_times(cron: str, timezone: str, first: date, last: date) -> Iterator[da
 
 
 def next_fire_time(crons: Iterable[str], timezone: str, after: datetime) -> datetime | None:
-    """Return when a schedule of these lines fires next, in UTC; None if never."""
+    """Return the next fire time of these cron lines, in UTC; None if there is none."""
     start = after.astimezone(parse_time_zone(timezone))
     times: list[datetime] = []
     for cron in crons:
@@ -58,10 +58,11 @@ def next_fire_time(crons: Iterable[str], timezone: str, after: datetime) -> date
 
 
 def _simulate(cron: str, start: datetime) -> CronSim:
-    """The fire times after `start`.
+    """Simulate the fire times after `start`.
 
-    A schedule that restricts days of the month and of the week fires on either. For Argo,
-    every other day is such a restriction; for Debian's cron, which is simulated, it has a star.
+    A schedule that restricts both days of the month and days of the week fires on either. Argo
+    counts a step, such as `*/2`, as a restriction. Debian's cron, which CronSim follows, does
+    not if the field starts with a star.
     """
     simulation = CronSim(cron, start)
     _, _, month_days, _, week_days = cron.split()

@@ -1,6 +1,6 @@
-"""The DAGs of a workflow: shards in groups, and in child workflows beyond what one holds.
+"""DAGs of a workflow: shards in groups, and in child workflows if one cannot hold all.
 
-Only integers fan out, and shards output nothing: a workflow of 2,000 shards fits in its object
+Only integers fan out, and shards have no outputs, so a workflow of 2,000 shards fits in its object
 without a database.
 """
 
@@ -26,13 +26,13 @@ from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
 PARENT_LABEL = "imagekiln.dev/part-of"  # on a child workflow: the name of its parent
 CHILD_TEMPLATE = "further-one"
 NOOP_TEMPLATE = "nothing"
-# What the plan step outputs of the job for each child workflow.
+# Outputs of the plan step from the job, for each child workflow.
 SCHEDULING_PARAMETERS = ("parallelism", "priority_class")
-MAX_NAME_CHARS = 59  # of a parent's name in that of a child: Argo takes 63
-MAX_PODS = 2000  # in one workflow, which then fits in its object without a database
-GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
+MAX_NAME_CHARS = 59  # of a parent's name in a child's name: Argo allows 63
+MAX_PODS = 2000  # in one workflow, so that it fits in its object without a database
+GROUP_SHARDS = 50  # shards under one node of Argo's page
 ITEM = "{{item}}"
-# Whether the first shard's images decide about the others.
+# Whether the images of the first shard decide if the others run.
 JUDGE_INPUT = Parameter(name="judge", value="false")
 IS_NO_RETRY = "{{=workflow.parameters.retry != 'true'}}"
 ENDED = (
@@ -53,14 +53,14 @@ def main_dag(
     aggregate_step: Container,
     export_step: Container,
 ) -> DAG:
-    """Plan, generate here and in child workflows, aggregate, export.
+    """Build the main DAG: plan, generate here and in child workflows, aggregate, export.
 
         (rewrite) -> plan -> (fetch) -> canary -> generate, generate-further -> aggregate -> export
 
-    `rewrite` is a step before planning, if prompts are rewritten first: a workflow that retries a
-    run has its plan, and rewrites nothing. `fetch` is there if one pod fills a cache of models for
-    all. `canary` and `export` are skipped unless the job asks for them. If the canary's images are
-    not as the job asks, the workflow ends with its sentence.
+    `rewrite` runs before planning, if the job rewrites prompts. A workflow that retries a run
+    already has a plan, and does not rewrite. `fetch` exists if one pod fills a model cache for all.
+    `canary` and `export` are skipped unless the job requests them. If the canary's images do not
+    meet the job's limits, the workflow ends with a message.
     """
     before_plan = [
         Task(name=str(step.name), template=step, when=IS_NO_RETRY) for step in steps_before_plan
@@ -75,7 +75,7 @@ def main_dag(
         plan >> fetch
         before.append(fetch)
 
-    # The first pod, or none: so the others begin with the one after it.
+    # The first pod, or none. The others start with the pod after it.
     canary_pods = plan.get_parameter("canary")
     canary = Task(
         name="canary",
@@ -93,7 +93,7 @@ def main_dag(
     before[-1] >> canary
     for task in generate:
         canary.next(task, on=TaskResult.succeeded | TaskResult.skipped)
-    # Whatever became of the shards: aggregate finds what is missing, and fails if anything is.
+    # Runs after any result of the shards, since aggregate finds and reports missing images.
     plan.next(aggregate, on=TaskResult.succeeded)
     canary.next(aggregate, on=TaskResult.succeeded | TaskResult.skipped | TaskResult.omitted)
     for task in generate:
@@ -110,7 +110,7 @@ def main_dag(
 
 
 def _fan_out(plan: Task, shards: DAG, children: DAG) -> tuple[Task, Task]:
-    """Return the tasks of all shards but a canary's: in this workflow, or in child workflows."""
+    """Return the tasks of all shards except a canary: in this workflow, or in child workflows."""
     run = plan.get_parameter("run")
     first = plan.get_parameter("canary")
     here = Task(
@@ -130,18 +130,18 @@ def _fan_out(plan: Task, shards: DAG, children: DAG) -> tuple[Task, Task]:
 
 
 def finish_dag(steps: Sequence[Container]) -> DAG:
-    """The exit handler, whose steps run one after another.
+    """Build the exit handler, whose steps run in sequence.
 
-    Argo takes a workflow for failed whose exit handler failed. So whatever becomes of the steps,
-    this DAG succeeds. Side by side, they would be more pods than a parallelism of one admits, and
-    Argo's controller (4.1.2) exits if a task of the exit handler has to wait for that.
+    Argo fails a workflow if its exit handler failed, so this DAG always succeeds. Parallel steps
+    could exceed a parallelism of one, and Argo's controller (4.1.2) exits if a task of the exit
+    handler has to wait for that.
     """
     any_failure = m.ContinueOn(failed=True, error=True)
     tasks: list[Task | m.DAGTask] = []
     before: list[str] | None = None
     for step in steps:
         name = str(step.name)
-        # `depends`, which Hera's >> writes, does not go with `continueOn`.
+        # `depends`, which Hera's >> writes, cannot be combined with `continueOn`.
         task = Task(name=name, template=step, dependencies=before, continue_on=any_failure)
         tasks.append(task)
         before = [name]
@@ -149,7 +149,7 @@ def finish_dag(steps: Sequence[Container]) -> DAG:
 
 
 def shards_dag(group: DAG, sharing: GpuSharing) -> DAG:
-    """`count` shards from `first` on, in groups. Also the entry point of child workflows."""
+    """Build the DAG of `count` shards from `first` on, in groups. Also used by child workflows."""
     groups = f"sprig.div(sprig.add(inputs.parameters.count, {GROUP_SHARDS - 1}), {GROUP_SHARDS})"
     task = Task(
         name="group",
@@ -171,7 +171,7 @@ def shards_dag(group: DAG, sharing: GpuSharing) -> DAG:
 
 
 def group_dag(generate: Container) -> DAG:
-    """The group's own shards, computed here: Argo resolves inputs and items at different times."""
+    """Build the DAG of a group, which computes its shards: Argo resolves inputs before items."""
     before = f"sprig.mul(inputs.parameters.number, {GROUP_SHARDS})"
     start = f"sprig.add(inputs.parameters.first, {before})"
     count = f"sprig.min({GROUP_SHARDS}, sprig.sub(inputs.parameters.count, {before}))"
@@ -190,7 +190,7 @@ def group_dag(generate: Container) -> DAG:
 
 
 def children_dag(child: Resource) -> DAG:
-    """Child workflows, one after the other: each has as many pods at once as the job asks for."""
+    """Build the DAG of child workflows in sequence, each with the job's parallelism."""
     task = Task(
         name="workflow",
         template=child,
@@ -213,9 +213,9 @@ def children_dag(child: Resource) -> DAG:
 def gpu_synchronization(
     sharing: GpuSharing, *, mutex: bool = False, semaphore: bool = False
 ) -> m.Synchronization | None:
-    """The locks of a profile: the mutex on DAGs of GPU pods, the semaphore on each pod.
+    """Return the locks of a profile: a mutex on DAGs of GPU pods, a semaphore on each pod.
 
-    A lock of the workflow would keep its own children waiting.
+    A lock on the workflow would block its own children.
     """
     mutexes, semaphores = None, None
     if mutex and sharing.mutex is not None:
@@ -233,14 +233,14 @@ def _outputs(task: Task, *names: str) -> Sequence[Parameter]:
 
 
 def _sequence(count: str, start: str | None = None) -> m.Sequence:
-    # Hera has no class of its own for a sequence.
+    # Hera has no class for a sequence.
     first = None if start is None else m.IntOrString(start)
     return m.Sequence(start=first, count=m.IntOrString(count))
 
 
 @dataclass(frozen=True, slots=True)
 class PodSplit:
-    """The pods of a run: those of its own workflow, or else the child workflows that hold them."""
+    """The pods of a run: in its own workflow, or in child workflows."""
 
     pods: int
     pods_here: int
@@ -255,25 +255,25 @@ def split_pods(shards: int, workers: int = 1) -> PodSplit:
 
 
 def noop_template() -> Suspend:
-    """The exit handler of child workflows, which does nothing.
+    """Build an exit handler for child workflows, which does nothing.
 
-    The parent's reports, and names a run that only the plan step knows.
+    The parent's exit handler reports instead, for a run that only the plan step knows.
     """
     return Suspend(name=NOOP_TEMPLATE, duration="0")
 
 
 def child_workflow_template(profile: Profile, template: str) -> Resource:
-    """A workflow of this same `template` that generates up to `MAX_PODS` of the shards."""
+    """Build a child workflow with the same `template` for up to `MAX_PODS` of the shards."""
     return Resource(
         name=CHILD_TEMPLATE,
         inputs=declare_inputs("run", "number", "pods", *SCHEDULING_PARAMETERS, *LABELS),
-        action="apply",  # a pod that is retried finds the workflow that it made
+        action="apply",  # a retried pod finds the workflow that it created
         set_owner_reference=True,
         success_condition="status.phase == Succeeded",
         failure_condition="status.phase in (Failed, Error)",
         manifest=to_yaml(_workflow(template)),
         service_account_name="imagekiln-further",
-        # It waits as long as a workflow may run.
+        # The pod waits as long as a workflow may run.
         active_deadline_seconds=round(profile.days * 86400),
         node_selector=profile.steps.node_selector or None,
         tolerations=pod_tolerations(profile.steps),
@@ -284,7 +284,7 @@ def child_workflow_template(profile: Profile, template: str) -> Resource:
 
 
 def _workflow(template: str) -> dict[str, object]:
-    """The manifest. Argo fills it in as text: users' texts by toJson, which escapes and quotes."""
+    """Build the manifest. Argo fills in strings; toJson escapes and quotes users' strings."""
     first = f"sprig.mul(inputs.parameters.number, {MAX_PODS})"
     parameters = {
         "run": Unquoted("{{=toJson(inputs.parameters.run)}}"),
@@ -293,7 +293,7 @@ def _workflow(template: str) -> dict[str, object]:
         **{name: f"{{{{inputs.parameters.{name}}}}}" for name in LABELS},
         "gpu-image": Unquoted("{{=toJson(workflow.parameters['gpu-image'])}}"),
     }
-    # That of a schedule's run ends in what tells it from others: the time.
+    # The name of a scheduled run ends with its time, which makes it unique.
     parent = f'{{{{=sprig.trimAll("-.", sprig.trunc(-{MAX_NAME_CHARS}, workflow.name))}}}}'
     return {
         "apiVersion": "argoproj.io/v1alpha1",

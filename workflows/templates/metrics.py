@@ -1,25 +1,25 @@
-"""The metrics of a run and of its pods, which Argo's controller serves after the pods are gone.
+"""Metrics of a run and of its pods, which Argo's controller serves after the pods are gone.
 
-Those of a run are computed by the exit handler's pod (`workflows/pod/outputs.py`), which leaves
-every value as an output parameter, a number even if the run failed: Argo would mark a workflow
-whose metric has no value. What they mean is in docs/monitoring.md, which a test compares with
-these.
+The exit handler's pod computes the metrics of a run (`workflows/pod/outputs.py`). It writes every
+value as an output parameter, and a number even if the run failed, since Argo would mark a workflow
+with a missing value. docs/monitoring.md explains the metrics, and a test compares it with this
+module.
 
-A help text never changes, in no version: Argo's controller refuses a metric that it knows with
-another help until it is started again. A metric that means something else gets another name.
+Never change a help string, even in a new version. Argo's controller refuses a known metric with
+another help until it restarts. If the meaning of a metric changes, rename it.
 """
 
 from hera.workflows import Counter, Gauge, Histogram, Label
 
-SERVED_PREFIX = "argo_workflows_"  # which Argo's exporter puts before every name
+SERVED_PREFIX = "argo_workflows_"  # added by Argo's exporter before every name
 PREFIX = "imagekiln_"
 JOB_OUTPUT = "job"
-UNKNOWN_JOB = "unknown"  # of a workflow that failed before its job was read
+UNKNOWN_JOB = "unknown"  # for a workflow that failed before its job was read
 IMAGE_STATUSES = ("ok", "blank", "filtered", "failed", "outscored", "forgotten", "missing")
 GPU_USES = ("drawing", "loading", "idle", "repeated")
 COST = "cost"
-SPENT_FIGURES = (*GPU_USES, COST)  # GPU seconds by use, and what all of them cost
-# From a shard of ten seconds to a day, which is when a pod is stopped.
+SPENT_FIGURES = (*GPU_USES, COST)  # GPU seconds by use, and their total cost
+# From a shard of ten seconds to a day, the time limit of a pod.
 SHARD_BUCKETS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
 SUCCEEDED = "{{workflow.status}} == Succeeded"
 
@@ -27,14 +27,14 @@ Metric = Counter | Gauge | Histogram
 
 
 def plan_metrics() -> list[Metric]:
-    """Metrics of the plan step, which progress is compared with."""
+    """Build the metrics of the plan step, with which progress is compared."""
     return [
         Gauge(
             name=f"{PREFIX}run_images_planned",
             help="Images that the latest run is to have.",
             labels=[Label(key="job", value=_output("job_name"))],
             realtime=False,
-            # A step that failed has no outputs: Argo would report a metric without a value.
+            # A failed step has no outputs, and Argo would report a metric without a value.
             when="{{status}} == Succeeded",
             value=_output("images"),
         )
@@ -42,7 +42,7 @@ def plan_metrics() -> list[Metric]:
 
 
 def outcome_metrics() -> list[Metric]:
-    """Metrics of the exit handler's pod."""
+    """Build the metrics of the exit handler's pod."""
     status = "{{workflow.status}}"
     return [
         Counter(
@@ -75,12 +75,12 @@ def outcome_metrics() -> list[Metric]:
 
 
 def run_outputs() -> tuple[str, ...]:
-    """The output parameters of that pod, from which their values are taken."""
+    """Return the output parameters of that pod, with the values of its metrics."""
     return (JOB_OUTPUT, "seconds", "ended_at", *IMAGE_STATUSES, *SPENT_FIGURES)
 
 
 def shard_metrics() -> list[Metric]:
-    """Metrics of generate."""
+    """Build the metrics of generate."""
     return [
         Histogram(
             name=f"{PREFIX}shard_seconds",

@@ -1,7 +1,7 @@
-"""The templates of one container: an imagekiln command, where the profile puts it.
+"""Templates of one container: an imagekiln command, placed on nodes by the profile.
 
-What the steps share stands once, in the workflow's template defaults, and what every pod must have
-to be let in, in its patch (`security`).
+Settings shared by all steps are in the workflow's template defaults, and settings that every pod
+needs for admission are in its patch (`security`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,22 +31,23 @@ from imagekiln.workflows.templates.pod_retries import memory_expression, retry_s
 from imagekiln.workflows.templates.security import step_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
 
-# What plan outputs for the labels of the pods that generate, and of their metrics.
+# Outputs of plan for the labels and metrics of the pods that generate.
 LABELS = ("job_name", "run_id")
-TMP = "/tmp"  # noqa: S108  # an emptyDir of the pod's own: the root is read-only
-COMPILED_CODE_FOLDER = "imagekiln"  # among the models
-# The parameters of a workflow by which a run names images of its own.
+TMP = "/tmp"  # noqa: S108  # an emptyDir per pod, since the root is read-only
+COMPILED_CODE_FOLDER = "imagekiln"  # in the folder of models
+# The workflow parameters that replace the images of a run.
 CPU_IMAGE_PARAMETER = "cpu-image"
 GPU_IMAGE_PARAMETER = "gpu-image"
 IMAGE_LINE = "OVERRIDE"  # stands for the line of a patch that Argo fills in
-POD_OVERHEAD_GIB = 1  # of a node's disk, beside /tmp: a pod's log, and the program of Argo's
-# Of a pod that sends a message or copies a report: 180 MiB, and a report of some megabytes.
-# In cores and GiB; `most_memory` after OOMKilled.
-FINISH_RESOURCES = {"cpu": 0.1, "memory": 0.5, "most_memory": 2, "disk": 1}
+POD_OVERHEAD_GIB = 1  # of a node's disk, besides /tmp: the pod's log, and Argo's program
+# A pod that sends a message or copies a report needs 180 MiB, and some for the report. Units are
+# cores and GiB. `most_memory` is the limit after OOMKilled.
+FINISH_RESOURCES = {"cpu": 0.1, "memory": 0.5, "most_memory": 2}
+FINISH_DISK = 1
 DEFAULTS_CONFIG_MAP = "imagekiln-defaults"
-# What each step has in its environment, unless the profile or its cache of models sets it.
+# Environment of each step, unless the profile or its model cache sets the variable.
 COMMON_VARIABLES = {"HOME": TMP, "HF_HOME": f"{TMP}/models", LOG_VARIABLE: "json"}
-# By variable: the Secret, and its key.
+# The Secret and its key, by variable.
 STORAGE_SECRETS = {
     "AWS_ACCESS_KEY_ID": ("s3-credentials", "accesskey"),
     "AWS_SECRET_ACCESS_KEY": ("s3-credentials", "secretkey"),
@@ -65,18 +66,18 @@ SIGNING_SECRETS = {
 
 
 def declare_inputs(*names: str) -> list[Parameter]:
-    """The inputs of a template."""
+    """Declare the inputs of a template."""
     return [Parameter(name=name) for name in names]
 
 
 def forward_inputs(*names: str) -> list[Parameter]:
-    """A template's own inputs, as arguments of one of its tasks."""
+    """Pass a template's inputs as arguments to one of its tasks."""
     return [Parameter(name=name, value=f"{{{{inputs.parameters.{name}}}}}") for name in names]
 
 
 @dataclass(frozen=True, slots=True)
 class StepCommand:
-    """An imagekiln command for a pod, and what goes in and out."""
+    """An imagekiln command for a pod, with its inputs and outputs."""
 
     name: str
     arguments: Sequence[str]
@@ -95,24 +96,24 @@ class StepCommand:
 
 @dataclass(frozen=True, slots=True)
 class ModelVolume:
-    """A folder of model files that outlives the pod, and where the pod has it, first as a whole."""
+    """Folder of model files that outlives the pod, and its mounts, the whole folder first."""
 
     volume: m.Volume
     mounts: Sequence[m.VolumeMount]
 
 
 def template_defaults(profile: Profile) -> m.Template:
-    """Return the defaults of all steps' templates. Argo merges a template's own values over them.
+    """Return the defaults of all steps' templates. A template's own values are merged over them.
 
-    Lists merge by the name of their items. No variable of a template's own may be here: where the
-    same name is in both lists, Argo mixes up the fields of neighbors (docs/decisions.md). DAGs get
-    the defaults too, and have no use for them. Nothing that would change a DAG belongs here, such
-    as a retry strategy.
+    Lists are merged by the name of their items. Variables of a template may not be included, since
+    Argo mixes up the fields of neighbors if both lists have the same name (docs/decisions.md). DAGs
+    get the defaults too, but do not use them. A setting that would change a DAG, such as a retry
+    strategy, does not belong here.
     """
     pod = profile.steps
     replaced = _replaced_variables(profile)
     shared = {name: value for name, value in COMMON_VARIABLES.items() if name not in replaced}
-    # Hera's Container cannot be without an image, and each step names its own.
+    # Hera's Container requires an image, and each step sets its own.
     container = m.Container.model_validate(
         {
             "imagePullPolicy": "IfNotPresent",
@@ -134,8 +135,8 @@ def template_defaults(profile: Profile) -> m.Template:
 def cpu_container(
     step: StepCommand, profile: Profile, models: ModelVolume | None = None
 ) -> Container:
-    """The template of a pod that runs `step` on a CPU node."""
-    # Retried on any node: CPU nodes may be few, and they do not break as GPUs do.
+    """Build the template of a pod that runs `step` on a CPU node."""
+    # Retried on any node: there may be few CPU nodes, and they fail less often than GPUs.
     retries = Retries(limit=profile.retries.limit)
     environment = _environment(step, profile, profile.steps, models)
     container = _container(step, profile.steps, environment, retries, models)
@@ -145,11 +146,13 @@ def cpu_container(
 
 
 def finish_container(step: StepCommand, profile: Profile) -> Container:
-    """The template of a pod of the exit handler: `cpu_container`, with room for a message at most.
+    """Build the template of a pod of the exit handler: `cpu_container` with minimal resources.
 
-    What planning asks of a node may be the very reason why the workflow failed, or was stopped.
+    The workflow may have failed or been stopped because no node meets the requests of planning.
     """
-    small = profile.steps.model_copy(update=FINISH_RESOURCES)
+    # Nodes may not account for their disks: then no pod of the profile has a limit of it.
+    disk = None if profile.steps.disk is None else FINISH_DISK
+    small = profile.steps.model_copy(update={**FINISH_RESOURCES, "disk": disk})
     container = cpu_container(step, profile.model_copy(update={"steps": small}))
     container.resources = m.ResourceRequirements(requests=_cpu_request(small))
     container.pod_spec_patch = _pod_patch(small, CPU_IMAGE_PARAMETER)
@@ -159,7 +162,7 @@ def finish_container(step: StepCommand, profile: Profile) -> Container:
 def gpu_container(
     step: StepCommand, profile: Profile, models: ModelVolume | None = None
 ) -> Container:
-    """The template of a pod that runs `step` on the profile's GPU, apart from the CPU steps."""
+    """Build the template of a pod that runs `step` on the profile's GPU."""
     pod = profile.generate
     step = replace(step, labels=_queue_labels(profile.queue) | step.labels)
     environment = [_node_env(), *_environment(step, profile, pod, models)]
@@ -168,14 +171,14 @@ def gpu_container(
     container.pod_spec_patch = _pod_patch(pod, step.image_parameter, profile.gpu.claim)
     container.affinity = node_affinity(pod)
     if container.affinity is None and node_affinity(profile.steps) is not None:
-        container.affinity = m.Affinity()  # none at all, not the workflow's for CPU nodes
+        container.affinity = m.Affinity()  # empty, to override the workflow's for CPU nodes
     if pod.hours != profile.steps.hours:
         container.active_deadline_seconds = _deadline(pod)
     return container
 
 
 def node_affinity(pod: PodSettings) -> m.Affinity | None:
-    """The labels that a node must have, and those that are preferred."""
+    """Return the required and the preferred node labels as an affinity."""
     if not pod.labels and not pod.preferred:
         return None
     affinity: dict[str, object] = {}
@@ -191,7 +194,7 @@ def node_affinity(pod: PodSettings) -> m.Affinity | None:
 
 
 def pod_tolerations(pod: PodSettings) -> list[m.Toleration] | None:
-    """The taints that the pod tolerates."""
+    """Return the taints that the pod tolerates."""
     return [m.Toleration(**taint.model_dump()) for taint in pod.tolerations] or None
 
 
@@ -220,7 +223,7 @@ def _container(
         node_selector=pod.node_selector or None,
         tolerations=pod_tolerations(pod),
         priority_class_name=pod.priority_class,
-        # Never without one: the patch that sets memory refers to the number of retries.
+        # Required: the patch that sets memory refers to the number of retries.
         retry_strategy=retry_strategy(retries) if step.is_retried else RetryStrategy(limit=0),
         synchronization=step.synchronization,
         metrics=None if step.metrics is None else [*step.metrics],
@@ -229,7 +232,7 @@ def _container(
 
 
 def _queue_labels(queue: KueueQueue | None) -> dict[str, str]:
-    """The labels that Kueue reads. Its webhook adds the scheduling gate and its own label."""
+    """Return the labels that Kueue reads. Its webhook adds the scheduling gate and a label."""
     if queue is None:
         return {}
     labels = {"kueue.x-k8s.io/queue-name": queue.name}
@@ -245,13 +248,13 @@ def _environment(
     common = {name: value for name, value in COMMON_VARIABLES.items() if name in replaced}
     folders = _model_folders(models) if models else {}
     own = {**step.env, ATTEMPT_VARIABLE: "{{retries}}"}
-    # Last: Kubernetes puts a variable into those after it, also where $(NAME) is a user's text.
+    # Last, since Kubernetes expands a variable in later ones, even if $(NAME) is user input.
     secrets = [_secret_env(variable, *place) for variable, place in step.secrets.items()]
     return [*_plain_env(common | folders | pod.env), *_plain_env(own), *secrets]
 
 
 def _replaced_variables(profile: Profile) -> set[str]:
-    """Return the variables that some step has a value of its own for."""
+    """Return the variables for which some step has its own value."""
     replaced = {*profile.steps.env, *profile.generate.env}
     return replaced if profile.cache is None else {*replaced, "HF_HOME"}
 
@@ -267,18 +270,18 @@ def _plain_env(values: Mapping[str, str]) -> list[m.EnvVar]:
 
 
 def _secret_env(variable: str, secret: str, key: str) -> SecretEnv:
-    # Optional: with workload identity, or a model that is open to all, there is none.
+    # Optional, since workload identity or a public model needs no key.
     return SecretEnv(name=variable, secret_name=secret, secret_key=key, optional=True)
 
 
 def _node_env() -> m.EnvVar:
-    """The node's name, for the message of a pod whose GPU failed."""
+    """Return the node's name as a variable, for the message of a pod whose GPU failed."""
     field = m.ObjectFieldSelector(field_path="spec.nodeName")
     return m.EnvVar(name="IMAGEKILN_NODE", value_from=m.EnvVarSource(field_ref=field))
 
 
 def _gpu_resources(profile: Profile) -> m.ResourceRequirements:
-    # Kubernetes requests what it limits. Hera's `gpus` would write both.
+    # Kubernetes derives requests from limits. Hera's `gpus` would write both.
     gpu = profile.gpu
     limits = None if gpu.claim else {gpu.resource: m.Quantity(str(gpu.count))}
     return m.ResourceRequirements(requests=_cpu_request(profile.generate), limits=limits)
@@ -301,9 +304,9 @@ def _volumes(pod: PodSettings, models: ModelVolume | None) -> list[EmptyDirVolum
 
 
 def _pod_patch(pod: PodSettings, image_parameter: str, claim: str | None = None) -> str:
-    """Patch what templates have no field for, and memory: a quantity takes no expression."""
+    """Build a patch of fields that templates lack, and of memory, which takes no expression."""
     maximum = _mib(pod.most_memory) if pod.most_memory else None
-    # Kubernetes requests what it limits.
+    # Kubernetes derives requests from limits.
     limits = {"memory": memory_expression(_mib(pod.memory), maximum)}
     if pod.disk is not None:
         limits["ephemeral-storage"] = f"{_mib(pod.disk + POD_OVERHEAD_GIB)}Mi"
@@ -320,9 +323,9 @@ def _pod_patch(pod: PodSettings, image_parameter: str, claim: str | None = None)
 
 
 def _image_line(parameter: str) -> str:
-    """An expression that is a line of a patch if the run names an image of its own, else nothing.
+    """Return an expression for a patch line that sets the run's own image, if it has one.
 
-    So `image` in a template is a plain name, which kustomize and policies find.
+    The template's `image` is then a plain name, which kustomize and policies can find.
     """
     value = f'workflow.parameters["{parameter}"]'
     return f'{{{{={value} == "" ? "" : "image: " + toJson({value})}}}}'

@@ -1,15 +1,15 @@
 """Retries of failed pods by Argo: exit codes, nodes and memory.
 
-`retry_strategy` is that of every container: plan, generate, aggregate and the others. To change
-what is retried:
+Every container uses `retry_strategy`: plan, generate, aggregate and the others. To change which
+failures are retried:
 
 1. Change `RETRY_EXPRESSION`, or `FINAL_EXIT_CODES`, which `watch` reads too. Two places mention
-   OOMKilled: the expression, and `OOM_EXPRESSION`, which grows memory. What no clause names is
-   retried while `asInt(retries) < 2`.
+   OOMKilled: the expression, and `OOM_EXPRESSION`, which increases memory. Exit codes without a
+   clause are retried while `asInt(retries) < 2`.
 2. Change the comment above it, which gives the reason for each exit code.
 3. A pod of several GPUs ends with 75 if so many of its workers were lost that images are
-   missing: `make_shards` (`steps/generate/workers.py`) raises what gives Argo the code.
-4. If memory is concerned, see `memory_expression` and the profiles' `most_memory`. With a `limit`
+   missing: `make_shards` (`steps/generate/workers.py`) raises the error with this code.
+4. For memory, see `memory_expression` and the profiles' `most_memory`. With a `limit`
    of n retries, memory grows to `memory` times 1 + n / 2 at most: a larger `most_memory` is never
    reached.
 5. Test it in `tests/workflows/templates/test_pod_retries.py`.
@@ -24,35 +24,34 @@ from hera.workflows import models as m
 
 from imagekiln.workflows.profiles.profile import Retries
 
-# In double quotes: in a patch, which is YAML, single quotes are doubled.
+# Double quotes, since single quotes are doubled in the YAML of a patch.
 OOM_EXPRESSION = (
     '(get(get($env, "lastRetry") ?? {}, "message") ?? "OOMKilled") contains "OOMKilled"'
 )
 MAX_EXPONENTIAL_RETRIES = 6  # retries, the last of which waits eight minutes
-# By the step's exit code, as text. 2 and 3: another attempt is useless. 75 asks for one. 137 and
-# 143 are signals: out of memory, or stopped before the step could report it. -1: the pod is gone
-# (its node lost, evicted, deleted) or was never admitted. 128: its container could not be started,
-# as on a node whose GPU driver is not ready. These are retried up to the limit.
-# Any other code is unexplained: 1 is a bug of ours, others a crash, and 0 means that Argo's own
-# container failed. It is retried only while fewer than two retries were made. `retries` counts all
-# of them, whatever their reason: Argo knows no count by exit code. So a crash after two retries
-# for 75 is not retried.
+# By the step's exit code, as a string. 2 and 3: another attempt is useless. 75 requests another
+# attempt. 137 and 143 are signals: out of memory, or stopped before the step could report it. -1:
+# the pod is gone (its node lost, evicted, deleted) or was never admitted. 128: the container could
+# not be started, as on a node whose GPU driver is not ready. These are retried up to the limit. Any
+# other code is unexpected: 1 is a bug of Imagekiln, others a crash, and 0 means that Argo's own
+# container failed. It is retried only after fewer than two retries. `retries` counts all retries,
+# since Argo has no count by exit code, so a crash after two retries for 75 is not retried.
 FINAL_EXIT_CODES = ("2", "3")
 RETRY_EXPRESSION = (
     f"lastRetry.exitCode not in {[*FINAL_EXIT_CODES]} and "
     "(lastRetry.exitCode in ['75', '-1', '128', '137', '143'] "
     "or lastRetry.message contains 'OOMKilled' or asInt(retries) < 2)"
 )
-# Of the pod of a resource template, in which Argo's own program creates a child workflow and waits
-# for it. That program ends with exit code 64 whatever went wrong, and says so in its message. A
-# child that failed is final: another pod would find the same one. Everything else, such as an API
-# server that does not answer or a pod that is gone, says nothing of the child, and is retried.
-# cluster/base/batch.yaml has it too, written by hand; a test compares the two.
+# For the pod of a resource template, in which Argo's program creates a child workflow and waits for
+# it. Its exit code is 64 for any failure, and its message has the reason. A failed child is final,
+# since another pod would find the same one. Any other failure, such as an unreachable API server or
+# a lost pod, says nothing about the child, and is retried. cluster/base/batch.yaml repeats the
+# expression by hand, and a test compares the two.
 CHILD_RETRY_EXPRESSION = "not (lastRetry.message contains 'failure condition')"
 
 
 def retry_strategy(retries: Retries) -> RetryStrategy:
-    """Build the strategy of a container: on a DAG, Argo would run the whole DAG again."""
+    """Build the strategy of a container. On a DAG, Argo would run the whole DAG again."""
     return RetryStrategy(  # with an expression, Argo's policy is Always
         limit=retries.limit,
         expression=RETRY_EXPRESSION,
@@ -67,22 +66,22 @@ def child_retry_strategy(limit: int) -> RetryStrategy:
 
 
 def _other_node() -> m.RetryAffinity:
-    # Argo can only require another node, not prefer one.
+    # Argo can require another node, but not prefer one.
     return m.RetryAffinity(node_anti_affinity=m.RetryNodeAntiAffinity())
 
 
 def _backoff(limit: int) -> m.Backoff:
-    # Argo before 3.7 has no cap: if many retries are allowed, they come at even intervals.
+    # Argo before 3.7 has no cap, so many retries come at even intervals.
     if limit > MAX_EXPONENTIAL_RETRIES:
         return m.Backoff(duration="1m", factor=m.IntOrString(1))
     return m.Backoff(duration="15s", factor=m.IntOrString(2))
 
 
 def memory_expression(base: int, maximum: int | None) -> str:
-    """`base` MiB, and after OOMKilled half of that more for each retry, up to `maximum` MiB.
+    """Build Argo's expression for memory: `base` MiB, plus half per retry after OOMKilled.
 
-    Argo evaluates it. Argo before 3.7 does not tell a pod why the last one failed: there, each
-    retry gets more.
+    It is at most `maximum` MiB. Argo before 3.7 does not tell a pod why the last one failed, so
+    each retry gets more.
     """
     if maximum is None or maximum <= base:
         return f"{base}Mi"

@@ -1,10 +1,10 @@
-"""Settings by which all containers, Argo's too, pass Pod Security "restricted"."""
+"""Settings with which all containers, including Argo's, pass Pod Security "restricted"."""
 
 from collections.abc import Mapping
 
 from hera.workflows import models as m
 
-USER_ID = 1000  # as the images have it; a number, since runAsNonRoot cannot look up names
+USER_ID = 1000  # as in the images; a number, since runAsNonRoot cannot look up names
 CONTAINER_SECURITY = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -12,11 +12,11 @@ CONTAINER_SECURITY = {
     "runAsNonRoot": True,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-# Where a Kubernetes client looks for its token.
+# Folder in which a Kubernetes client looks for its token.
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  # a path
 _TOKEN_MOUNT = {"name": "argo-token", "mountPath": TOKEN_FOLDER, "readOnly": True}
-# What Kubernetes would mount into every container of a pod: a token that expires in an hour, is
-# renewed while the pod lives, and ends with it.
+# Equal to the volume that Kubernetes would mount into every container: a token that expires in an
+# hour, is renewed while the pod lives, and ends with it.
 _TOKEN_VOLUME = {
     "name": "argo-token",
     "projected": {
@@ -38,20 +38,20 @@ _TOKEN_VOLUME = {
         ]
     },
 }
-# How often Argo reads a pod's progress and passes on one that has changed, which is once a minute
-# (JsonLinesProgress): a minute by default, which the last one of an attempt that fails would not
-# outlive.
+# Interval at which Argo reads a pod's progress and reports changes, which come once a minute
+# (JsonLinesProgress). With the default of a minute, the last change of a failing attempt would be
+# lost.
 _PROGRESS_TICKS = [
     {"name": "ARGO_PROGRESS_FILE_TICK_DURATION", "value": "1s"},
     {"name": "ARGO_PROGRESS_PATCH_TICK_DURATION", "value": "1s"},
 ]
-# A namespace's quota counts Argo's own containers too: small, and the same everywhere, rather than
-# whatever a LimitRange defaults to.
+# A namespace's quota also counts Argo's containers. Their resources are small and fixed, instead of
+# a LimitRange's defaults.
 ARGO_RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 
 
 def pod_security_context() -> m.PodSecurityContext:
-    """Return the security of a pod: our user, whatever user an image would run as."""
+    """Return the security context of a pod: our user, instead of the user of an image."""
     return m.PodSecurityContext(
         run_as_non_root=True,
         run_as_user=USER_ID,
@@ -63,11 +63,11 @@ def pod_security_context() -> m.PodSecurityContext:
 
 
 def every_pod_patch() -> dict[str, object]:
-    """A patch for the two containers that every pod has: `init` is Argo's, `main` most often ours.
+    """Build the patch of the two containers in every pod: Argo's `init`, and `main`, usually ours.
 
-    Without it, "restricted" refuses Argo's, and `main` has a token of Kubernetes, which nothing of
-    ours needs. Argo's `executor.serviceAccountName` would do the latter with a token in a Secret,
-    which never expires.
+    Without it, "restricted" refuses Argo's container, and `main` has a Kubernetes token that it
+    does not need. Argo's `executor.serviceAccountName` would prevent the latter, but with a token
+    in a Secret, which never expires.
     """
     return {
         "automountServiceAccountToken": False,
@@ -78,9 +78,9 @@ def every_pod_patch() -> dict[str, object]:
 
 
 def step_pod_patch(main: Mapping[str, object]) -> dict[str, object]:
-    """A further patch for a pod of ours: beside `main` runs Argo's `wait`.
+    """Build an additional patch for a pod with Argo's `wait` container beside `main`.
 
-    Not in the patch of every pod, which would add the container where there is none: most pods of
+    Separate from the patch of every pod, which would add the container to all: most pods of
     resource templates have no `wait`.
     """
     wait = {**_argo_container("wait"), "volumeMounts": [_TOKEN_MOUNT], "env": _PROGRESS_TICKS}
@@ -88,9 +88,10 @@ def step_pod_patch(main: Mapping[str, object]) -> dict[str, object]:
 
 
 def resource_pod_patch() -> dict[str, object]:
-    """A further patch for a pod of a resource template: `init` writes to /tmp; `main` is Argo's.
+    """Build an additional patch for a pod of a resource template, in which `main` is Argo's.
 
-    Each container has the token: all are Argo's, also a `wait` if logs are archived.
+    Its `init` writes to /tmp. Each container has the token, since all are Argo's, including `wait`
+    if logs are archived.
     """
     tmp = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108  # an emptyDir of the pod's own
     return {

@@ -1,8 +1,8 @@
-"""The templates that run our commands. A user's texts reach them as base64 in the environment.
+"""Templates that run imagekiln's commands. User input reaches them as base64 in the environment.
 
-Argo pastes parameters into templates as text, several times over: braces in a job's text would be
-taken for variables. An expression that encodes them is evaluated once and leaves nothing to paste.
-No parameter passes through a shell.
+Argo substitutes parameters in templates as strings, repeatedly, so braces in a job would be taken
+for variables. An expression that encodes them is evaluated once, and its result has no braces. No
+parameter passes through a shell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,17 +38,17 @@ from imagekiln.workflows.templates.pod import (
 OUTPUTS_FOLDER = f"{TMP}/imagekiln"
 MODELS_FOLDER = "/models"
 REPORT_TIMEOUT = "15m"
-# A store takes a report in seconds. Argo would try one that does not answer for five minutes.
+# A store accepts a report in seconds. Argo would retry an unresponsive one for five minutes.
 PUBLISH_TIMEOUT = "2m"
-MAX_FAILURES_CHARS = 20_000  # characters of Argo's list of failures that reach the report
-# Of the pods that generate, beside Argo's own.
+MAX_FAILURES_CHARS = 20_000  # of Argo's list of failures, in the report
+# On the pods that generate, besides Argo's labels.
 POD_LABELS = {
     "imagekiln.dev/job": "{{inputs.parameters.job_name}}",
     "imagekiln.dev/run": "{{inputs.parameters.run_id}}",
     "imagekiln.dev/shard": "{{inputs.parameters.shard}}",
 }
 RUN_INPUT = "{{inputs.parameters.run}}"
-ENDED_RUN = "{{workflow.outputs.parameters.run}}"  # the exit handler's; stays as it is without one
+ENDED_RUN = "{{workflow.outputs.parameters.run}}"  # in the exit handler; unresolved without a run
 PLAN_OUTPUTS = (
     "run",
     "pods",
@@ -60,14 +60,14 @@ PLAN_OUTPUTS = (
     "images",
     "exports",
 )
-# The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
+# Outputs of the whole workflow, for the exit handler, and for workflows with this batch as a task.
 WORKFLOW_OUTPUTS = ("run", "images", "ok")
-# And for the exit handler.
+# Also for the exit handler.
 GLOBAL_OUTPUTS = (*WORKFLOW_OUTPUTS, "job_name", "figures")
-# Where a step ends before it writes them: metrics of a step that failed have values, too.
+# Defaults for a step that fails before it writes them, since its metrics need values.
 DEFAULT_OUTPUTS = {"images": "0", "job_name": UNKNOWN_JOB, "figures": "{}"}
-REPORT_NODE = "onExit.publish-report"  # that has the report: its name after the workflow's
-# By variable: the workflow's parameter, which reaches the pod as base64.
+REPORT_NODE = "onExit.publish-report"  # node with the report: its name after the workflow's
+# Workflow parameters by variable, which reach the pod as base64.
 ENCODED_PARAMETERS = {
     "IMAGEKILN_JOB": "job",
     "IMAGEKILN_JOB_URI": "job-uri",
@@ -79,7 +79,7 @@ ENCODED_PARAMETERS = {
 
 
 def rewrite_step(profile: Profile) -> Container:
-    """Rewrite the prompts, on one GPU of the profile."""
+    """Build the step that rewrites the prompts, on one GPU of the profile."""
     cache = profile.cache
     offline = _is_offline(cache)
     step = StepCommand(
@@ -96,7 +96,7 @@ def rewrite_step(profile: Profile) -> Container:
 
 
 def plan_step(profile: Profile) -> Container:
-    """Read the job, plan the run, and hand out how many pods it takes."""
+    """Build the step that reads the job, plans the run, and outputs the number of pods."""
     arguments = ["plan", "--argo", "--device", profile.gpu.device, *_workers_option(profile)]
     if profile.gpu.memory is not None:
         arguments += ["--gpu-memory", f"{profile.gpu.memory:g}"]
@@ -113,7 +113,7 @@ def plan_step(profile: Profile) -> Container:
 
 
 def fetch_language_model_step(profile: Profile) -> Container:
-    """Fill the model cache before `rewrite`, as `fetch` does before `generate`."""
+    """Build the step that fills the model cache for `rewrite`, as `fetch` does for `generate`."""
     return _fetch_step(
         profile,
         "fetch-language-model",
@@ -123,7 +123,7 @@ def fetch_language_model_step(profile: Profile) -> Container:
 
 
 def fetch_step(profile: Profile) -> Container:
-    """Fill the model cache: the GPU image, which knows a pipeline's files, on a CPU node."""
+    """Build the step that fills the model cache, with the GPU image on a CPU node."""
     return _fetch_step(profile, "fetch", ["fetch", "--", RUN_INPUT], inputs=("run",))
 
 
@@ -147,7 +147,7 @@ def _fetch_step(
 
 
 def generate_step(profile: Profile) -> Container:
-    """Make a shard on the profile's GPU."""
+    """Build the step that generates a shard on the profile's GPU."""
     cache = profile.cache
     offline = _is_offline(cache)
     shard = ["--shard", "{{inputs.parameters.shard}}", "--judge", "{{inputs.parameters.judge}}"]
@@ -171,13 +171,13 @@ def generate_step(profile: Profile) -> Container:
 
 
 def aggregate_step(profile: Profile) -> Container:
-    """Account for every planned image."""
+    """Build the step that accounts for every planned image."""
     step = StepCommand(
         "aggregate",
         ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
         profile.steps.image,
         inputs=("run",),
-        # Argo stops at the first that is missing and has no default: an incomplete run has no `ok`.
+        # Argo stops at the first missing output without a default. An incomplete run has no `ok`.
         outputs=[_output_parameter("figures"), _output_parameter("ok")],
         secrets=STORAGE_SECRETS,
     )
@@ -185,7 +185,7 @@ def aggregate_step(profile: Profile) -> Container:
 
 
 def export_step(profile: Profile) -> Container:
-    """Copy the finished run to each destination of the job's `export`."""
+    """Build the step that copies the finished run to each destination of the job's `export`."""
     step = StepCommand(
         "export",
         ["copy", "--argo", f"--run={RUN_INPUT}"],
@@ -198,12 +198,12 @@ def export_step(profile: Profile) -> Container:
 
 
 def publish_step(profile: Profile) -> Container:
-    """Show the report in Argo's page, once: the dataset has it anyway.
+    """Build the step that shows the report in Argo's page. The dataset contains it in any case.
 
-    Argo fails a pod whose artifact it cannot store. So this is a step of its own, in the exit
-    handler, where a failure decides nothing.
+    Argo fails a pod whose artifact it cannot store. This step is therefore separate, in the exit
+    handler, where a failure has no effect.
     """
-    # Kept as files, under a key that ends in a slash: so Argo's page opens it, pictures and all.
+    # Stored as files, under a key that ends in a slash, so that Argo's page opens it with pictures.
     report = S3Artifact(
         name="report",
         path=f"{OUTPUTS_FOLDER}/report",
@@ -225,9 +225,9 @@ def publish_step(profile: Profile) -> Container:
 
 
 def report_step(profile: Profile) -> Container:
-    """Report how the workflow ended. Where planning failed, the run stays Argo's variable."""
+    """Build the step that reports the end. If planning failed, the run stays Argo's variable."""
     failures = f"sprig.trunc({MAX_FAILURES_CHARS}, workflow.failures)"
-    # Names and numbers only: a URI of a user's and messages are in the environment.
+    # Names and numbers only. The user's URI and messages are in the environment.
     options = {
         "workflow": "{{workflow.namespace}}/{{workflow.name}}",
         "status": "{{workflow.status}}",
@@ -251,24 +251,24 @@ def report_step(profile: Profile) -> Container:
         outputs=[_local_parameter(name) for name in run_outputs()],
         secrets=WEBHOOK_SECRETS,
         metrics=outcome_metrics(),
-        timeout=REPORT_TIMEOUT,  # also of a pod that finds no node
+        timeout=REPORT_TIMEOUT,  # also for a pod that finds no node
     )
     return finish_container(step, profile)
 
 
 def _job_environment() -> dict[str, str]:
-    """The job, as a pod reads it before there is a plan."""
+    """Return the variables from which a pod reads the job before it is planned."""
     environment = {
         variable: f"{{{{=sprig.b64enc(workflow.parameters['{parameter}'])}}}}"
         for variable, parameter in ENCODED_PARAMETERS.items()
     }
-    # Not encoded: a schedule's is itself a variable that Argo resolves later.
+    # Not encoded: in a schedule, the value is a variable that Argo resolves later.
     environment["IMAGEKILN_LOGICAL_DATE"] = "{{workflow.parameters.logical-date}}"
     return environment
 
 
 def _metrics_environment(profile: Profile) -> dict[str, str]:
-    """Return variables of the pod's metrics: their port, and the profile."""
+    """Return the variables of the pod's metrics: their port, and the profile."""
     if profile.metrics_port is None:
         return {}
     return {
@@ -289,13 +289,13 @@ def _local_parameter(name: str, default: str | None = None) -> Parameter:
 
 
 def _workers_option(profile: Profile) -> list[str]:
-    # A shard on each GPU: `--shard` then counts groups of as many shards as the pod has GPUs, in
-    # plan and generate alike.
+    # A shard per GPU: in plan and generate, `--shard` then counts groups of as many shards as the
+    # pod has GPUs.
     return ["--workers", str(profile.gpu.count)] if profile.gpu.count > 1 else []
 
 
 def _is_offline(cache: ModelCache | None) -> bool:
-    """Return whether GPU pods find all model files in the cache, and never ask the hub."""
+    """Return whether GPU pods read all model files from the cache, and never contact the hub."""
     return cache is not None and cache.host_path is None
 
 
@@ -306,7 +306,7 @@ def _offline_environment(cache: ModelCache | None) -> dict[str, str]:
 def _model_volume(cache: ModelCache | None, *, read_only: bool) -> ModelVolume | None:
     if cache is None:
         return None
-    # Hera's volumes know no image, and would make a claim itself read-only, not only its mount.
+    # Hera's volumes do not support images, and would make a claim itself read-only, not its mount.
     source: dict[str, object] = {"image": {"reference": cache.image, "pullPolicy": "IfNotPresent"}}
     if cache.claim:
         source = {"persistentVolumeClaim": {"claimName": cache.claim}}
@@ -316,7 +316,7 @@ def _model_volume(cache: ModelCache | None, *, read_only: bool) -> ModelVolume |
     mount = m.VolumeMount(name="models", mount_path=MODELS_FOLDER, read_only=read_only or None)
     mounts = [mount]
     if cache.claim and read_only:
-        # Compiled code is the one thing that GPU pods write there; model files stay read-only.
+        # GPU pods write only compiled code there; model files stay read-only.
         mounts.append(
             m.VolumeMount(
                 name="models",

@@ -1,4 +1,4 @@
-"""A job as Kubernetes objects that run it: once, on a schedule, or when it is posted."""
+"""Kubernetes objects that run a job: once, on a schedule, or when it is posted."""
 
 import hashlib
 import json
@@ -30,13 +30,13 @@ from imagekiln.workflows.templates.yaml import to_yaml_documents
 API_VERSION = "argoproj.io/v1alpha1"
 JOB_LABEL = "imagekiln.dev/job"  # on a workflow: the name of its job
 COMMON_LABELS = {"app.kubernetes.io/part-of": "imagekiln"}
-# As base64, it is a variable of a pod, and with the rest of the template one of Argo's container:
-# Linux starts no process with a variable of more than 128 KiB.
+# As base64, the job is a variable of a pod, and with the rest of the template one of Argo's
+# container. Linux starts no process with a variable of more than 128 KiB.
 MAX_JOB_BYTES = 80_000
 
 
 def job_parameter(job: Job) -> str:
-    """The job as the text of a parameter: YAML without what Argo would take for a variable.
+    """Serialize the job as a parameter: YAML without anything that Argo takes for a variable.
 
     Raises BadInput if no pod could be started with it.
     """
@@ -48,7 +48,8 @@ def job_parameter(job: Job) -> str:
     values = job.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(values, sort_keys=False, width=2**31)
     if "{{" in text or "}}" in text:
-        # JSON is YAML too. One value a line, its own braces never meet; those in texts are escaped.
+        # JSON is YAML too. With one value per line, its braces never meet. Those in strings are
+        # escaped.
         text = json.dumps(values, indent=1).replace("{{", "{\\u007b").replace("}}", "}\\u007d")
     if len(text.encode()) > MAX_JOB_BYTES:
         raise BadInput(
@@ -60,7 +61,7 @@ def job_parameter(job: Job) -> str:
 
 
 def workflow_arguments(job: Job, **more: str) -> dict[str, str]:
-    """The parameters of a run of the job: only those that differ from the template's."""
+    """Return the parameters of a run of the job that differ from the template's."""
     values = {
         "job": job_parameter(job),
         CPU_IMAGE_PARAMETER: job.cluster.cpu_image or "",
@@ -73,9 +74,10 @@ def workflow_arguments(job: Job, **more: str) -> dict[str, str]:
 def build_workflow(
     job: Job, profile: Profile, date: str = "", timezone: str = "", retry: int = 0
 ) -> dict[str, object]:
-    """The workflow that runs the job. Its name follows from the job: applied twice, it runs once.
+    """Build the workflow that runs the job.
 
-    With `retry`, it is the first, second... retry of the job's run.
+    Its name follows from the job, so applying it twice runs it once. With `retry`, it is the first,
+    second... retry of the job's run.
     """
     require_reachable_paths(job)
     dates = {"logical-date": date, "timezone": timezone} if date else {}
@@ -96,7 +98,7 @@ def build_workflow(
 
 
 def _work_digest(job: Job, dates: dict[str, str]) -> str:
-    """A hash of a job and of the moment that it runs for, however that is written."""
+    """Hash a job and the time that it runs for, independent of their notation."""
     if dates:
         dates = dates | {"logical-date": moment_in_utc(dates["logical-date"], dates["timezone"])}
     text = json.dumps([job.model_dump(mode="json"), dates])
@@ -104,16 +106,16 @@ def _work_digest(job: Job, dates: dict[str, str]) -> str:
 
 
 def cron_workflow_name(job: Job) -> str:
-    """The name of the job's schedule."""
+    """Return the name of the job's schedule."""
     return f"imagekiln-{job.name}"
 
 
 def build_cron_workflow(
     job: Job, profile: Profile, schedules: tuple[str, ...], zone: str
 ) -> dict[str, object]:
-    """The job on a schedule.
+    """Build the CronWorkflow of the job.
 
-    The moment a firing was due names its run: one that comes twice, or late, makes nothing twice.
+    The scheduled time names the run, so a duplicate or late start makes no image twice.
     """
     require_reachable_paths(job)
     for schedule in schedules:
@@ -131,9 +133,9 @@ def build_cron_workflow(
         annotations={TITLE_ANNOTATION: f"{job.name}, scheduled"},
         schedules=list(schedules),
         timezone=zone,
-        # A skipped firing loses nothing: the next one finds what it would have found.
+        # A skipped run loses nothing, since the next one finds the same prompts.
         concurrency_policy="Forbid" if shares_new_rows(job) else "Allow",
-        starting_deadline_seconds=6 * 3600,  # how late a missed firing is caught up with
+        starting_deadline_seconds=6 * 3600,  # maximum delay of a missed run
         successful_jobs_history_limit=7,
         failed_jobs_history_limit=7,
         workflow_template_ref=m.WorkflowTemplateRef(name=job_template_name(job, profile)),
@@ -142,7 +144,7 @@ def build_cron_workflow(
         pod_priority_class_name=job.cluster.priority_class,
     )
     model = cron_workflow.build()
-    # Hera's workflow_metadata is that of the workflow's spec; this is that of the schedule's.
+    # Hera's workflow_metadata belongs to the workflow's spec; this is the schedule's.
     model.spec.workflow_metadata = m.ObjectMeta(labels=_labels(job))
     return as_object(model)
 
@@ -152,7 +154,7 @@ def _labels(job: Job) -> dict[str, str]:
 
 
 def shares_new_rows(job: Job) -> bool:
-    """Return whether two runs of the job at once would both make what is new in one table."""
+    """Return whether concurrent runs of the job would both generate the new rows of one table."""
     return job.skip_existing and not needs_date(job)
 
 
@@ -172,10 +174,10 @@ def require_reachable_paths(job: Job) -> None:
 def render_manifests(
     job: Job, schedules: tuple[str, ...] = (), zone: str = "UTC", *, event: bool = False
 ) -> str:
-    """The template of the job's profile, and what runs the job.
+    """Render the template of the job's profile, and the object that runs the job, as YAML.
 
-    That is a schedule, with `event` a binding that waits for a job, or both. With neither, it is
-    one workflow. Raises BadInput.
+    This object is a CronWorkflow if there are schedules, with `event` a binding for posted jobs, or
+    both. With neither, it is one workflow. Raises BadInput.
     """
     profile = load_profile(job.cluster.profile)
     manifests = [build_job_template(job, profile)]
@@ -193,10 +195,10 @@ def render_manifests(
 def build_event_binding(profile: Profile, namespace: str, template: str = "") -> dict[str, object]:
     """Build the binding that starts a job posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
 
-    The body is JSON: job (an object, since Argo would hand on a text of several lines as one line)
-    or job-uri, and optionally run-id, logical-date, timezone, settings (a list, for the same
-    reason) and retry. Jobs that rewrite their prompts are posted to the name of their own template.
-    With `request`, an id of the sender's, a body that comes twice starts one workflow.
+    The body is JSON: job (an object, since Argo would pass on a string without its line breaks) or
+    job-uri, and optionally run-id, logical-date, timezone, settings (a list, for the same reason)
+    and retry. Jobs that rewrite their prompts are posted to the name of their own template. With
+    `request`, an id of the sender's, a duplicate body starts only one workflow.
     """
     name = template or template_name(profile)
     parameters = [

@@ -1,4 +1,4 @@
-"""The WorkflowTemplate of a profile: registered once, run many times, also from Argo's own form."""
+"""WorkflowTemplate of a profile: registered once, run many times, also from Argo's form."""
 
 import hashlib
 from typing import cast
@@ -40,7 +40,7 @@ WORKFLOW_PARAMETERS = {
     "settings": "Overrides of job settings, one KEY=VALUE per line.",
     "retry": "true: make only the images that are failed, blank or missing in the job's run.",
 }
-# Not among those that an event may set.
+# Not among the parameters that an event may set.
 IMAGE_PARAMETERS = {
     CPU_IMAGE_PARAMETER: "The image of plan and aggregate in this run. Empty: the template's.",
     GPU_IMAGE_PARAMETER: "The image of generate in this run. Empty: the template's.",
@@ -54,22 +54,22 @@ REWRITE_SUFFIX = "-rewrite"
 
 
 def template_name(profile: Profile, *, rewrites: bool = False) -> str:
-    """The name on the cluster of the profile's template, or of the one that rewrites prompts."""
+    """Return the name of the profile's template, or of the one that rewrites prompts."""
     return f"imagekiln-{profile.name}{REWRITE_SUFFIX if rewrites else ''}"
 
 
 def job_template_name(job: Job, profile: Profile) -> str:
-    """The name of the template that a job runs by."""
+    """Return the name of the template that a job runs with."""
     return template_name(profile, rewrites=job.rewrite is not None)
 
 
 def build_job_template(job: Job, profile: Profile) -> dict[str, object]:
-    """The template that a job runs by, in its namespace."""
+    """Build the template that a job runs with, in its namespace."""
     return build_workflow_template(profile, job.cluster.namespace, rewrites=job.rewrite is not None)
 
 
 def template_labels(profile: Profile) -> dict[str, str]:
-    """The labels that our objects are found by."""
+    """Return the labels that identify our objects."""
     return {"app.kubernetes.io/part-of": "imagekiln", "imagekiln.dev/profile": profile.name}
 
 
@@ -79,15 +79,15 @@ def build_workflow_template(
     *,
     rewrites: bool = False,
 ) -> dict[str, object]:
-    """Build the template as a Kubernetes object. Its digest tells profiles and versions apart.
+    """Build the template as a Kubernetes object. Its digest identifies profile and version.
 
-    With `rewrites`, it is the one of jobs whose prompts are rewritten before they are planned.
+    With `rewrites`, it is the template for jobs whose prompts are rewritten before planning.
     """
     template = _workflow_template(profile, namespace, rewrites=rewrites).build()
     spec = cast("m.WorkflowSpec", template.spec)
     for part in spec.templates or []:
         if part.dag is not None:
-            part.fail_fast = None  # Hera writes a DAG's fail_fast twice: on its template too
+            part.fail_fast = None  # Hera also writes a DAG's fail_fast on its template
 
     text = spec.model_dump_json(exclude_none=True)
     digest = {DIGEST_ANNOTATION: hashlib.sha256(text.encode()).hexdigest()[:12]}
@@ -96,13 +96,13 @@ def build_workflow_template(
 
 
 def template_digest(template: Json) -> str:
-    """The digest in the template's annotation; empty if Imagekiln did not render it."""
+    """Return the digest in the template's annotation; empty if Imagekiln did not render it."""
     annotations = get_texts(template, "metadata", "annotations")
     return annotations.get(DIGEST_ANNOTATION, "")
 
 
 def as_object(model: BaseModel) -> dict[str, object]:
-    """A Hera model as the plain values that Kubernetes takes."""
+    """Convert a Hera model to plain values for Kubernetes."""
     return cast(
         "dict[str, object]", model.model_dump(mode="json", by_alias=True, exclude_none=True)
     )
@@ -134,7 +134,7 @@ def _workflow_template(profile: Profile, namespace: str, *, rewrites: bool) -> W
         active_deadline_seconds=round(profile.days * DAY_SECONDS),
         workflow_metadata=m.WorkflowMetadata(labels=template_labels(profile)),
         pod_metadata=m.Metadata(labels={"app.kubernetes.io/part-of": "imagekiln"}),
-        pod_gc=m.PodGC(strategy="OnPodSuccess"),  # failed ones stay, for their logs
+        pod_gc=m.PodGC(strategy="OnPodSuccess"),  # failed pods stay, for their logs
         ttl_strategy=m.TTLStrategy(seconds_after_completion=TTL_DAYS * DAY_SECONDS),
         archive_logs=profile.archive_logs,
         pod_disruption_budget=_disruption_budget(profile),
@@ -145,12 +145,12 @@ def _workflow_template(profile: Profile, namespace: str, *, rewrites: bool) -> W
 def _disruption_budget(profile: Profile) -> m.PodDisruptionBudgetSpec | None:
     if not profile.disruption_budget:
         return None
-    # More than there can be pods: no node is drained while a pod runs on it.
+    # More than the number of pods, so that no node is drained while a pod runs on it.
     return m.PodDisruptionBudgetSpec(min_available=m.IntOrString(9999))
 
 
 def _templates(profile: Profile, name: str, *, rewrites: bool) -> list[m.Template | Templatable]:
-    """The DAGs, the entry point first, and then the steps."""
+    """Build the DAGs, the entry point first, and then the steps."""
     plan = steps.plan_step(profile)
     generate = steps.generate_step(profile)
     aggregate = steps.aggregate_step(profile)

@@ -1,4 +1,4 @@
-"""Kubernetes objects as YAML that people review and kubectl takes as it is."""
+"""Kubernetes objects as YAML that people can review and kubectl accepts."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-MAX_LINE = 130  # characters: a group that fits stands in one line
-UNQUOTED = "unquoted"  # a style that YAML itself does not have
+MAX_LINE = 130  # characters: a group that fits is written on one line
+UNQUOTED = "unquoted"  # not a style of YAML itself
 NUMBER_LIKE = re.compile(r"[-+.]?[0-9][0-9a-fxo_.:+-]*", re.IGNORECASE)
-PLAIN_TEXT = re.compile(r"[\w./(-]([\w ./()+-]|:(?! ))*", re.ASCII)  # what needs no quotes
-# What a reader looks for first, then all other keys in their own order, then what is long.
+PLAIN_TEXT = re.compile(r"[\w./(-]([\w ./()+-]|:(?! ))*", re.ASCII)  # strings that need no quotes
+# Keys that a reader looks for first, then all others in their order, then long ones.
 FIRST_KEYS = (
     "name", "generateName", "namespace", "labels", "entrypoint", "onExit", "template",
     "templateRef", "depends", "withSequence", "inputs", "arguments", "image", "command", "args",
@@ -23,13 +23,13 @@ LAST_KEYS = ("description", "podSpecPatch", "templateDefaults", "templates", "ma
 
 
 class Unquoted(str):
-    """A text that Argo replaces by a number or JSON before it reads the YAML."""
+    """A string that Argo replaces by a number or JSON before parsing the YAML."""
 
     __slots__ = ()
 
 
 class _ManifestDumper(yaml.SafeDumper):
-    """Lists as people indent them, texts of several lines as blocks, short groups in one line."""
+    """YAML dumper with indented lists, multi-line strings as blocks, and short groups on a line."""
 
     def represent(self, data: object) -> None:
         node = self.represent_data(data)
@@ -48,14 +48,14 @@ class _ManifestDumper(yaml.SafeDumper):
         return True
 
 
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    # Readers differ on what is a number: 1e3 is text here and a number to Kubernetes.
-    style = "|" if "\n" in text else '"' if NUMBER_LIKE.fullmatch(text) else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+def _represent_text(dumper: yaml.SafeDumper, string: str) -> yaml.Node:
+    # Readers differ on numbers: 1e3 is a string here and a number to Kubernetes.
+    style = "|" if "\n" in string else '"' if NUMBER_LIKE.fullmatch(string) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", string, style=style)
 
 
-def _represent_unquoted(dumper: yaml.SafeDumper, text: Unquoted) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=UNQUOTED)
+def _represent_unquoted(dumper: yaml.SafeDumper, string: Unquoted) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", string, style=UNQUOTED)
 
 
 _ManifestDumper.add_representer(str, _represent_text)
@@ -63,8 +63,8 @@ _ManifestDumper.add_representer(Unquoted, _represent_unquoted)
 
 
 def to_yaml(value: Mapping[str, object]) -> str:
-    """One object. Names come first, templates last, and what fits stands in one line."""
-    # Never wrapped: a wrapped text can come back as another one.
+    """Format an object as YAML: names first, templates last, and short groups on one line."""
+    # Never wrapped: a wrapped string may be parsed as another one.
     return yaml.dump(
         _in_reading_order(value),
         Dumper=_ManifestDumper,
@@ -75,7 +75,7 @@ def to_yaml(value: Mapping[str, object]) -> str:
 
 
 def to_yaml_documents(objects: Iterable[Mapping[str, object]]) -> str:
-    """Several objects, one document each."""
+    """Format several objects, one YAML document each."""
     return "---\n".join(map(to_yaml, objects))
 
 
@@ -94,7 +94,7 @@ def _reading_rank(key: str) -> int:
 
 
 def _fold(node: yaml.Node, indent: int, column: int) -> None:
-    """Write each group in one line if it fits into the line, of which `column` is used."""
+    """Write each group on one line if it fits into the line, of which `column` is used."""
     if not isinstance(node, yaml.CollectionNode):
         return
     node.flow_style = column + _length(node) <= MAX_LINE
@@ -110,7 +110,7 @@ def _fold(node: yaml.Node, indent: int, column: int) -> None:
 
 
 def _length(node: yaml.Node) -> float:
-    """Return about how long the node is in one line; infinite if it cannot be in one."""
+    """Return the approximate length of the node on one line; infinite if it needs several."""
     if isinstance(node, yaml.ScalarNode):
         if node.style in ("|", UNQUOTED):
             return inf

@@ -1,4 +1,4 @@
-"""The report: one HTML page with its images.
+"""The report of a run: an HTML page with images.
 
 Imports `aggregate`, except its step.
 """

@@ -1,4 +1,4 @@
-"""The report page: HTML without scripts or data URIs, which opens anywhere."""
+"""The report page, in HTML without scripts or data URIs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,9 +51,9 @@ from imagekiln.steps.runtime.sanitize import sanitize_lines, sanitize_page_text
 from imagekiln.steps.storage.store import Store
 
 THUMBNAIL_SIDE = 256  # pixels
-MAX_FULL_IMAGE_BYTES = 128_000_000  # of all together, beside the report
-UNFOLDED_FAILURES = 5  # the others are folded away
-UNFOLDED_SAMPLES = 24  # likewise
+MAX_FULL_IMAGE_BYTES = 128_000_000  # total size of full images beside the report
+UNFOLDED_FAILURES = 5  # others are collapsed
+UNFOLDED_SAMPLES = 24  # others are collapsed
 MAX_FAILURES = 20
 MAX_PARTS = 20
 TEMPLATE_FILTERS = (
@@ -73,7 +73,7 @@ TEMPLATE_FILTERS = (
 
 @dataclass(frozen=True, slots=True)
 class GateSection:
-    """One gate: its criterion and result, with marked images and the reasons for their marks."""
+    """Section of a gate, with its criterion, its result, and marked images with reasons."""
 
     result: GateResult
     criterion: str
@@ -82,7 +82,7 @@ class GateSection:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """The data of the page of the run at `uri`. `verdict` is by default that on the whole run."""
+    """Data of the report on the run at `uri`. Without `verdict`, the whole run is judged."""
 
     uri: str
     plan: Plan
@@ -92,7 +92,7 @@ class ReportData:
 
     @property
     def full_images(self) -> dict[str, str]:
-        """The keys of the images that the report has in full, by id."""
+        """Keys of the images stored in full size beside the report, by image id."""
         suffix = file_suffix(self.plan.job.encoding)
         keys: dict[str, str] = {}
         free_bytes = MAX_FULL_IMAGE_BYTES
@@ -109,9 +109,9 @@ def write_report(
     target: Store | None = None,
     is_current: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Write the page and its images into the run, the page last, as long as it is current.
+    """Write the report's images and then its page, unless it is no longer current.
 
-    The page of a part of the run lies in `target`.
+    `target` is the store of the page, by default the run.
     """
     target = target or store
     _write_images(store, target, data, is_current)
@@ -120,11 +120,11 @@ def write_report(
 
 
 def render_report(data: ReportData) -> str:
-    """The report as HTML. All user text is escaped."""
+    """Render the report as HTML. All user strings are escaped."""
     return _page_template().render(_template_context(data))
 
 
-@cache  # compiling it takes longer than filling it
+@cache  # compiling the template takes longer than rendering
 def _page_template() -> Template:
     environment = Environment(
         loader=PackageLoader("imagekiln.steps.aggregate.report", "."),
@@ -140,7 +140,7 @@ def _page_template() -> Template:
 def _write_images(
     store: Store, target: Store, data: ReportData, is_current: Callable[[], bool]
 ) -> None:
-    """Write the thumbnails of images in `store`, and the full images that they lead to."""
+    """Write thumbnails of images in `store`, and the full images that they link to."""
     full_images = data.full_images
     rows = data.pictures.distinct
 

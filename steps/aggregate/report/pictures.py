@@ -1,7 +1,7 @@
-"""The images of the report: a random sample, a few of each gate, and the grid of a sweep.
+"""Images of the report: a random sample, a few per gate, and the grid of a sweep.
 
-The grid has prompts down and settings across, as far as a page can show them. If several settings
-vary, the last is across, and each prompt has a line for each combination of the others.
+The grid has the first prompts as rows and settings as columns. If several settings vary, the last
+varies by column, and each prompt has a line per combination of the others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.figures import format_count
 from imagekiln.steps.runtime.sanitize import truncate_text
 
-MAX_VALUES = 12  # across, and as many lines of a prompt
+MAX_VALUES = 12  # columns, and also lines per prompt
 MAX_CELLS = 240
 MAX_PROMPTS = 40
 NOT_MADE = "not in this run"
@@ -36,7 +36,7 @@ MAX_TEXT_CHARS = 500
 LONG_TEXTS = ("id", "prompt", "marks_reason")
 MAX_SAMPLES = 96
 MAX_SAMPLES_PER_GATE = 6
-# Ids are hashes, so that the lowest ones are a random sample.
+# Ids are hashes, so the lowest ids are a random sample.
 SELECT_SAMPLES = """
     SELECT rowid FROM images WHERE status = 'ok' AND {condition} ORDER BY image_id LIMIT {most}"""
 IS_MARKED = "rowid IN (SELECT number FROM marks WHERE gate = ?)"
@@ -44,7 +44,7 @@ IS_MARKED = "rowid IN (SELECT number FROM marks WHERE gate = ?)"
 
 @dataclass(frozen=True, slots=True)
 class GridPrompt:
-    """A prompt with its images, line by line; in the place of an image that is not ok, why."""
+    """A prompt of the grid with its images by line, or the status of an image that is not ok."""
 
     prompt: str
     cells: tuple[Row | str, ...]
@@ -52,9 +52,9 @@ class GridPrompt:
 
 @dataclass(frozen=True, slots=True)
 class SweepGrid:
-    """The headings of the columns and of the lines of each prompt, the prompts, and a note on them.
+    """The grid of a sweep: headings of columns and of lines, prompts, and a note.
 
-    If only one setting varies, the one line of each prompt has an empty heading.
+    If only one setting varies, each prompt has a single line with an empty heading.
     """
 
     columns: tuple[str, ...]
@@ -64,54 +64,54 @@ class SweepGrid:
 
     @property
     def images(self) -> list[Row]:
-        """The images that are shown."""
+        """Images in the grid."""
         cells = [cell for prompt in self.prompts for cell in prompt.cells]
         return [cell for cell in cells if not isinstance(cell, str)]
 
 
 @dataclass(frozen=True, slots=True)
 class GridShape:
-    """The settings that vary, and how many lines and columns of a prompt's images are shown."""
+    """The shape of a grid: the settings that vary, and the numbers of lines and columns shown."""
 
     settings: Mapping[str, Sequence[object]]
 
     @property
     def cells(self) -> int:
-        """The images of a prompt."""
+        """Number of images per prompt."""
         return prod(map(len, self.settings.values()))
 
     @property
     def width(self) -> int:
-        """The values of the setting that is across."""
+        """Number of values of the setting that varies by column."""
         *_, across = self.settings.values()
         return len(across)
 
     @property
     def columns(self) -> int:
-        """The values across that are shown."""
+        """Number of columns shown."""
         return min(MAX_VALUES, self.width)
 
     @property
     def lines(self) -> int:
-        """The lines of a prompt that are shown."""
+        """Number of lines shown per prompt."""
         return min(MAX_VALUES, self.cells // self.width)
 
     @property
     def prompts(self) -> int:
-        """The most prompts that are shown."""
+        """Maximum number of prompts shown."""
         return min(MAX_PROMPTS, MAX_CELLS // (self.columns * self.lines))
 
 
 def _grid_shape(job: Job) -> GridShape | None:
-    """The shape of a job's grid; None if nothing varies."""
+    """Return the shape of a job's grid; None if no setting varies."""
     settings = {name: values for name, values in job.swept.items() if len(values) > 1}
     return GridShape(settings) if settings else None
 
 
 def pick_sweep(table: ImageTable, job: Job) -> list[int]:
-    """The numbers of the images of the first prompts of a sweep that have any in the run.
+    """Choose the numbers of images for the grid, from the first prompts with images in the run.
 
-    Of rows with several images, the first is shown; the best one of the first candidates.
+    For rows with several images, the first image is chosen, or the best of its candidates.
     """
     shape = _grid_shape(job)
     if shape is None:
@@ -132,7 +132,7 @@ def pick_sweep(table: ImageTable, job: Job) -> list[int]:
 
 
 def build_grid(job: Job, rows: Sequence[Row], input_rows: int) -> SweepGrid | None:
-    """The grid of these rows of a run on so many input rows; None if there is nothing to show."""
+    """Build the grid of manifest rows, for a run on `input_rows` rows; None if it is empty."""
     shape = _grid_shape(job)
     if shape is None or not rows:
         return None
@@ -168,7 +168,7 @@ def _with_headings(shape: GridShape, prompts: list[GridPrompt], all_prompts: int
 
 @dataclass(frozen=True, slots=True)
 class PictureNumbers:
-    """The numbers of the images to show."""
+    """Numbers of the images in the report."""
 
     sample: list[int]
     by_gate: dict[str, list[int]]
@@ -177,7 +177,7 @@ class PictureNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """The images to show, as rows of the manifest whose long texts are truncated."""
+    """Images of the report, as manifest rows with long strings truncated."""
 
     sample: list[Row] = field(default_factory=list)
     by_gate: dict[str, list[Row]] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class Pictures:
 
     @property
     def distinct(self) -> list[Row]:
-        """Each image once, in the order in which thumbnails are numbered."""
+        """Distinct images, in the order of thumbnail numbers."""
         rows = [*chain.from_iterable(self.by_gate.values()), *self.sample]
         if self.grid is not None:
             rows += self.grid.images
@@ -193,7 +193,7 @@ class Pictures:
 
 
 def pick_pictures(table: ImageTable, plan: Plan) -> PictureNumbers:
-    """Choose the images to show."""
+    """Choose the images of the report."""
     job = plan.job
     sweep = pick_sweep(table, job)
     sample = table.fetch_numbers(SELECT_SAMPLES.format(condition="true", most=MAX_SAMPLES))
@@ -208,7 +208,7 @@ def pick_pictures(table: ImageTable, plan: Plan) -> PictureNumbers:
 def read_pictures(
     plan: Plan, numbers: PictureNumbers, read_manifest: Callable[[int], pa.Table]
 ) -> Pictures:
-    """Read the rows of the images to show."""
+    """Read the manifest rows of the images of the report."""
     needed = chain(numbers.sample, numbers.sweep, *numbers.by_gate.values())
     rows = read_rows(plan, needed, read_manifest)
     for row in rows.values():

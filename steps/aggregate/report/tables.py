@@ -1,4 +1,4 @@
-"""The report's tables with bars: how sizes, prompts, settings and scores are distributed."""
+"""Tables of the report: distributions of sizes, prompts, settings and scores."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from imagekiln.steps.runtime.figures import (
 
 @dataclass(frozen=True, slots=True)
 class ShareTable:
-    """A table of names, values and shares from 0 to 1, each with a bar.
+    """A table with a name, a value and a bar per row, whose length is a share from 0 to 1.
 
     `columns` are the headings of names and values.
     """
@@ -26,7 +26,7 @@ class ShareTable:
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table of texts."""
+    """A table with cells of plain text."""
 
     title: str
     columns: tuple[str, ...]
@@ -36,7 +36,7 @@ class TextTable:
 def share_table(
     title: str, columns: tuple[str, str], values: Iterable[tuple[str, float, str]], total: float
 ) -> ShareTable:
-    """A table of these names, values and their texts. Leaves out values of 0."""
+    """Build a table from names, values and formatted values, without values of 0."""
     rows = []
     for name, value, text in values:
         if value > 0:
@@ -45,7 +45,7 @@ def share_table(
 
 
 def distribution_tables(summary: Summary) -> list[ShareTable]:
-    """The distributions of a run's images."""
+    """Build the tables of the distributions of a run's images."""
     distributions = summary.distributions
     tables = [
         _histogram_table("File size of an image", distributions.bytes, format_bytes),

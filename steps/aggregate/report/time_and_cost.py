@@ -1,4 +1,4 @@
-"""The report's section on time and cost: stages, slow shards, uses, and what limited the run."""
+"""Time and cost in the report: stages, slow shards, uses, and the bottleneck of the run."""
 
 from dataclasses import dataclass
 
@@ -42,9 +42,9 @@ USES = {
 }
 NOT_OK = "of the drawing, images that are not ok"
 
-MIN_LOST_SHARE = 0.1  # of the time: what costs less is not worth a change
-MIN_BUSY_SHARE = 0.8  # of the time: a device that computes for less is not the limit
-# By kind: a stage in which the device makes no image, a sentence for its share, and a remedy.
+MIN_LOST_SHARE = 0.1  # smaller losses are not worth a change
+MIN_BUSY_SHARE = 0.8  # with less, the device is not the bottleneck
+# By kind: a stage in which the device generates no image, a sentence for its share, and a remedy.
 LOSSES = {
     "encoding": (
         "wait",
@@ -82,7 +82,7 @@ LOSSES = {
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The limit of a run, and what to do. `kind` is one of LOSSES, "device", or "launching"."""
+    """The bottleneck of a run, and advice. `kind` is a key of LOSSES, "device" or "launching"."""
 
     kind: str
     sentence: str
@@ -90,19 +90,19 @@ class Bottleneck:
 
 
 def break_down_time(seconds: StageSeconds, busy: float | None) -> dict[str, float]:
-    """The devices' seconds by stage, one after another; the stages do not overlap.
+    """Break down device seconds into sequential stages, which do not overlap.
 
-    `text` counts the texts that were not encoded during a batch, `wait` the time spent waiting for
-    encoding or writing, and `rest` what is left: before the first image, after the last, between.
+    `text` excludes prompts that were encoded during a batch. `wait` is time spent waiting for
+    encoding or writing. `rest` is other time before, between and after images.
     """
     drawing = seconds.denoise + seconds.decode + sum(seconds.passes.values())
     working = max(0.0, seconds.total - seconds.load)
     text = seconds.text
     if busy is not None:
-        # The time in which the device computed and made no image went into encoding texts.
+        # While the device computed without generating images, it encoded prompts.
         text = min(text, max(0.0, busy * working - drawing))
     left = max(0.0, working - seconds.compile - text - drawing)
-    # The device may still be drawing a batch while the one before waits.
+    # The device may still denoise a batch while the previous batch waits.
     wait = min(seconds.denoise_waits, left)
     return {
         "load": seconds.load,
@@ -116,7 +116,7 @@ def break_down_time(seconds: StageSeconds, busy: float | None) -> dict[str, floa
 
 
 def stage_tables(seconds: StageSeconds, busy: float | None) -> list[ShareTable]:
-    """The time of shards by stage: stages that add up to all of it, and those beside them."""
+    """Build tables of the time by stage: sequential stages, and stages concurrent with them."""
     breakdown = break_down_time(seconds, busy)
     sequential = {label: breakdown[stage] for stage, label in SEQUENTIAL_STAGES.items()}
     sequential |= {f"pass {name}": duration for name, duration in seconds.passes.items()}
@@ -134,7 +134,7 @@ def stage_tables(seconds: StageSeconds, busy: float | None) -> list[ShareTable]:
 
 
 def find_bottleneck(seconds: StageSeconds, busy: float | None) -> Bottleneck | None:
-    """The limit of shards with these times; None if no shard left statistics."""
+    """Find the bottleneck of a run; None if no shard has statistics."""
     if not seconds.total:
         return None
     breakdown = break_down_time(seconds, busy)
@@ -162,13 +162,14 @@ def find_bottleneck(seconds: StageSeconds, busy: float | None) -> Bottleneck | N
 
 
 def slow_shards_table(throughput: Throughput) -> TextTable | None:
-    """The slowest shards, titled by the speed of all; None if no shard has a rate."""
+    """Build a table of the slowest shards; None if no shard has a rate."""
     if not throughput.shards:
         return None
     title = (
         f"{pluralize(throughput.shards, 'shard')} made {format_number(throughput.least)} to "
-        f"{format_number(throughput.most)} images a second, {format_number(throughput.median)} in "
-        f"the median; {format_count(throughput.slow)} made less than 80 % of it."
+        f"{format_number(throughput.most)} images per second, "
+        f"{format_number(throughput.median)} in the median; "
+        f"{format_count(throughput.slow)} made less than 80 % of it."
     )
     rows = [
         (
@@ -180,12 +181,12 @@ def slow_shards_table(throughput: Throughput) -> TextTable | None:
         )
         for shard in throughput.slowest
     ]
-    columns = ("slow shard", "images a second", "images", "time", "attempts")
+    columns = ("slow shard", "images per second", "images", "time", "attempts")
     return TextTable(title, columns, tuple(rows))
 
 
 def cost_table(spending: Spending) -> TextTable | None:
-    """The time, share and cost of each use; None if the run took no time, as far as is known."""
+    """Build a table of the time, share and cost of each use; None if no time is recorded."""
     total = spending.gpu_seconds.total
     if not total:
         return None
@@ -206,7 +207,7 @@ def cost_table(spending: Spending) -> TextTable | None:
 
 
 def describe_cost(summary: Summary) -> str:
-    """Sentences on lost attempts, prices and the estimate."""
+    """Describe lost attempts, prices and the estimate in sentences."""
     spending = summary.spending
     sentences = []
     if spending.lost_attempts:

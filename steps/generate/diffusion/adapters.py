@@ -37,7 +37,7 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
-# Stands in for a row without a reference image, and tries out an adapter.
+# For rows without a reference image, and to test an adapter.
 BLANK_IMAGE = Pillow.new("RGB", (8, 8))
 MAX_CACHED_REFERENCES = 256
 # Of the device's memory: a reference takes 2 KB (FLUX) to 2 MB (SD 3.5).
@@ -46,12 +46,12 @@ REFERENCE_COLUMN = "reference_image"  # scaled by the image encoder itself
 MASK_COLUMN = "mask_image"
 READER_THREADS = 4
 Preprocessed: TypeAlias = Any  # transformers' processors have no types
-ReferencePair = tuple[torch.Tensor, torch.Tensor]  # an image's embedding, and that of no image
+ReferencePair = tuple[torch.Tensor, torch.Tensor]  # an image's embedding, and the unconditional one
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRequest:
-    """An input image as one row needs it: its size in pixels, or None for an image encoder."""
+    """An input image of one row, with its size in pixels; None if an image encoder resizes it."""
 
     sha256: str
     grayscale: bool
@@ -59,12 +59,12 @@ class ImageRequest:
 
 
 class InputImageReader:
-    """The input images of a run, read and prepared in threads. Not for use from two threads."""
+    """Reads and prepares the input images of a run in threads. Not itself thread-safe."""
 
     def __init__(
         self, store: Store, preprocess: Callable[[Pillow.Image], Preprocessed] | None = None
     ) -> None:
-        """Take the run's folder, and the function that prepares reference images."""
+        """Take the run's store, and the function that prepares reference images."""
         self._store = store
         self._preprocess = preprocess
         self._pool = ThreadPoolExecutor(READER_THREADS)
@@ -72,7 +72,7 @@ class InputImageReader:
         self._capacity = 1
 
     def prefetch(self, rows: Sequence[ImageRow]) -> None:
-        """Begin to read the images of a batch. Those of as large a batch before it are kept."""
+        """Begin to read the images of a batch. Keeps the images of one previous batch."""
         requests = [
             image_request(row, column)
             for row in rows
@@ -84,7 +84,7 @@ class InputImageReader:
             self._submit(request)
 
     def get(self, request: ImageRequest) -> Preprocessed:
-        """The image in RGB, or a mask in gray, in its size; else as `preprocess` returns it."""
+        """Return the image in RGB, or a mask in gray, resized; a reference image preprocessed."""
         try:
             return self._submit(request).result()
         except BaseException:
@@ -92,7 +92,7 @@ class InputImageReader:
             raise
 
     def close(self) -> None:
-        """End the threads. Images that nobody has begun to read are read by nobody."""
+        """Stop the threads and drop images that are still queued."""
         self._pool.shutdown(cancel_futures=True)
 
     def _submit(self, request: ImageRequest) -> "Future[Preprocessed]":
@@ -116,7 +116,7 @@ class InputImageReader:
 
 
 def image_request(row: ImageRow, column: str) -> ImageRequest:
-    """The image of a column as a row needs it."""
+    """Build the request for a row's image in a column."""
     size = None
     if column != REFERENCE_COLUMN:
         size = (row.parameters.width, row.parameters.height)
@@ -134,7 +134,7 @@ class LoadedAdapters:
 
 
 def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -> LoadedAdapters:
-    """The adapters of the run in `store`. An IP-Adapter becomes a part of `pipe`."""
+    """Load the adapters of the run in `store`. An IP-Adapter becomes a part of `pipe`."""
     control = plan.job.model.controlnet
     reference = plan.job.model.ip_adapter
     adapters = LoadedAdapters(
@@ -156,7 +156,7 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
 def _loading(
     plan: Plan, settings: ControlNetSettings | IpAdapterSettings, column: str
 ) -> Iterator[Path]:
-    """Fetch the planned files of an adapter; yield their folder to a block that loads them."""
+    """Fetch the planned files of an adapter; yield their folder to the block that loads them."""
     folder = fetch_planned_adapter(settings, plan.adapters[column])
     explain = partial(_explain_misfit, settings.setting_path)
     with explained_by(explain):
@@ -164,7 +164,7 @@ def _loading(
 
 
 def load_controlnet(pipe: diffusers.DiffusionPipeline, folder: Path) -> diffusers.ModelMixin:
-    """The ControlNet in a folder, on the pipeline's device."""
+    """Load the ControlNet in a folder onto the pipeline's device."""
     name = family_of(type(pipe).__name__).controlnet
     require_data_component(folder, ControlNetSettings.setting_path)
     network = load_network(getattr(diffusers, str(name)), folder, dtype=pipe.dtype)
@@ -172,7 +172,7 @@ def load_controlnet(pipe: diffusers.DiffusionPipeline, folder: Path) -> diffuser
 
 
 def _explain_misfit(setting: str, error: Exception) -> KilnError:
-    """Explain an error of the libraries about a user's folder."""
+    """Convert an error that the libraries raised about a user's folder."""
     reason = f"it has no {error}" if isinstance(error, KeyError) else error_reason(error)
     return explain_device(setting, error) or BadInput(
         f"{setting}: does not fit the model ({reason}). Choose another."
@@ -180,7 +180,7 @@ def _explain_misfit(setting: str, error: Exception) -> KilnError:
 
 
 class ReferenceEmbeddings:
-    """The embeddings of reference images, for a pipeline with an IP-Adapter and its siblings."""
+    """Encodes reference images for a pipeline with an IP-Adapter and its siblings."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class ReferenceEmbeddings:
         scale: float,
         get_image: Callable[[ImageRequest], Preprocessed],
     ) -> None:
-        """Take the pipeline, the adapter's scale, and what gives a preprocessed reference image."""
+        """Take the pipeline, the adapter's scale, and the function that preprocesses an image."""
         self._pipe = pipe
         self._scale = scale
         self._blank = encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))
@@ -203,11 +203,11 @@ class ReferenceEmbeddings:
         self.attach(pipe)
 
     def attach(self, pipe: diffusers.DiffusionPipeline) -> None:
-        """Have a pipeline take the embeddings of a whole batch as they are."""
+        """Make a pipeline accept the embeddings of a whole batch unchanged."""
         accept_batch_embeds(pipe)
 
     def pipeline_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
-        """The arguments for rows that all have a reference image, or all have none."""
+        """Build the arguments for rows that all have a reference image, or all have none."""
         if rows[0].parameters.reference_image is None:
             self._pipe.set_ip_adapter_scale(0.0)
             pairs = [self._blank] * len(rows)
@@ -219,13 +219,13 @@ class ReferenceEmbeddings:
         negative = torch.stack([pair[1] for pair in pairs])
         kwargs: PipelineKwargs = {"ip_adapter_image_embeds": [negative, positive]}
         if isinstance(self._pipe, FluxIPAdapterMixin):
-            # Without this argument, it would encode a black image for each batch.
+            # Without this argument, the pipeline would encode a black image for each batch.
             kwargs["negative_ip_adapter_image_embeds"] = [negative, negative]
         return kwargs
 
 
 def preprocess_reference(pipe: diffusers.DiffusionPipeline, image: Pillow.Image) -> torch.Tensor:
-    """The image as its encoder takes it, float32 (1, channels, height, width)."""
+    """Preprocess an image for the image encoder, to float32 (1, channels, height, width)."""
     pixels: torch.Tensor = pipe.feature_extractor([image], return_tensors="pt").pixel_values
     return pixels
 
@@ -233,7 +233,7 @@ def preprocess_reference(pipe: diffusers.DiffusionPipeline, image: Pillow.Image)
 def encode_reference(
     pipe: diffusers.DiffusionPipeline, preprocessed: torch.Tensor
 ) -> ReferencePair:
-    """The embeddings, for one image of a batch, of a reference image and of its absence."""
+    """Encode a reference image; return its embedding and the unconditional one, for one image."""
     with torch.no_grad():
         if isinstance(pipe, SD3IPAdapterMixin):
             return _with_zeros(pipe.encode_image(preprocessed, pipe.device)[0])
@@ -246,18 +246,18 @@ def encode_reference(
 
 
 def _with_zeros(positive: torch.Tensor) -> ReferencePair:
-    """An embedding, and zeros of its shape that take no memory."""
+    """Pair an embedding with zeros of the same shape, which take no memory."""
     return positive, positive.new_zeros(()).expand_as(positive)
 
 
 def load_ip_adapter(
     pipe: diffusers.DiffusionPipeline, settings: IpAdapterSettings, folder: Path
 ) -> None:
-    """Make the IP-Adapter in a folder a part of the pipeline. Raises what loading raises."""
+    """Load the IP-Adapter in a folder into the pipeline. Raises any error of the libraries."""
     require_data_component(folder / settings.image_encoder, settings.setting_path)
     _load_image_encoder(pipe, folder / settings.image_encoder)
     denoiser = denoiser_network(pipe)
-    with suppress(NotImplementedError):  # what is not in the file cannot be moved to the device
+    with suppress(NotImplementedError):  # weights that the file lacks cannot be moved
         pipe.load_ip_adapter(
             str(folder),
             subfolder=settings.subfolder,
@@ -275,11 +275,11 @@ def load_ip_adapter(
 
 
 def _load_image_encoder(pipe: diffusers.DiffusionPipeline, folder: Path) -> None:
-    """Load the image encoder: the pipeline itself would take pickles."""
+    """Load the image encoder from safetensors; the pipeline itself would also load pickles."""
     family = family_of(type(pipe).__name__)
     encoder_class = str(family.ip_adapter_encoder)
     encoder = load_network(getattr(transformers, encoder_class), folder, dtype=pipe.dtype)
     pipe.register_modules(image_encoder=encoder.to(pipe.device).eval())
-    if encoder_class == "SiglipVisionModel":  # for CLIP, diffusers makes the extractor itself
+    if encoder_class == "SiglipVisionModel":  # for CLIP, diffusers creates the extractor
         extractor = transformers.SiglipImageProcessor.from_pretrained(folder, local_files_only=True)
         pipe.register_modules(feature_extractor=extractor)

@@ -1,4 +1,4 @@
-"""Compiling a pipeline block by block, at the first batch of each shape."""
+"""Compile a pipeline block by block, at the first batch of each shape."""
 
 import logging
 import os
@@ -34,9 +34,9 @@ CompileMode = Literal["regional", "none"]
 Network: TypeAlias = Any  # diffusers has no types, and modules do not say what they contain
 # Deterministic: Inductor decides without timing, so that all pods run the same kernels.
 COMPILE_OPTIONS: Mapping[str, Any] = {"options": {"deterministic": True}}
-# More than so many shapes can have: SDXL's UNet has 15 graphs a shape.
+# More than all shapes of a run need: SDXL's UNet has 15 graphs per shape.
 MAX_GRAPHS = 2**15
-# The blocks of networks for which diffusers names none, or of a UNet only one of the two.
+# The blocks of networks for which diffusers names none, or only one of a UNet's two.
 _UNET_BLOCKS = frozenset({"BasicTransformerBlock", "ResnetBlock2D"})
 BLOCK_CLASSES: Mapping[str, frozenset[str]] = {
     "UNet2DConditionModel": _UNET_BLOCKS,
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CompileClock:
-    """The number of compilations while the clock ran, and their seconds."""
+    """A clock that counts compilations and their seconds while it runs."""
 
     count: int = 0
     seconds: float = 0.0
@@ -64,7 +64,7 @@ class CompileClock:
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Count what is compiled while the block runs."""
+        """Count the compilations while the block runs."""
         with compile_callbacks(self._start, self._stop):
             yield
 
@@ -79,8 +79,8 @@ class CompileClock:
 class CompiledPipeline:
     """A pipeline whose repeated blocks and decoder are compiled at the first batch of each shape.
 
-    Blocks of a class share code: compiling takes a sixth of the time of whole networks. While
-    `compiling_now`, nothing may run beside it: PyTorch patches state that all threads share.
+    Blocks of a class share code, so compiling takes a sixth of the time of whole networks. While
+    `compiling_now`, no other thread may run models, since PyTorch patches global state.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class CompiledPipeline:
         speed: SpeedSettings,
         other_denoisers: Sequence[Network] = (),
     ) -> None:
-        """Set up what settings, device and family ask for; nothing is compiled yet.
+        """Set up compilation by settings, device and family. Nothing is compiled yet.
 
-        `other_denoisers` run at each step too. `mode` is `regional` if blocks are compiled.
+        `other_denoisers` also run at each step. `mode` is `regional` if blocks are compiled.
         """
         self.clock = CompileClock()
         self.compiling_now = False
@@ -121,15 +121,15 @@ class CompiledPipeline:
     def draw(
         self, batch: Sequence[ImageRow], call: Callable[[], T], tokens: int | None = None
     ) -> T:
-        """Return what `call` returns; call it again without compiling if that failed.
+        """Run `call`, which denoises a batch. If its compilation fails, run it uncompiled.
 
-        `tokens` is the length of the batch's texts, if code depends on it.
+        `tokens` is the length of the batch's prompts, if compiled code depends on it.
         """
         if self.mode == "none":
             return call()
         drawn_shape = batch_shape(batch[0])
         shape = code_shape(self._call, drawn_shape, len(batch), tokens)
-        if self._limits_guidance:  # few steps may all be with guidance, or all without
+        if self._limits_guidance:  # with few steps, all or none may have guidance
             shape += f" {drawn_shape}"
         count_before = self.clock.count
         try:
@@ -158,11 +158,11 @@ class CompiledPipeline:
             set_compiled_call(block, compiled if on else None)
 
     def expect_recompilation(self) -> None:
-        """Take the next batch of each shape for its first one: what it runs is compiled anew."""
+        """Treat the next batch of each shape as its first, since its code is compiled again."""
         self._drawn.clear()
 
     def _draw_uncompiled(self, call: Callable[[], T], reason: str) -> T:
-        """Draw without compiling. If that fails too, compiling was not to blame."""
+        """Run `call` without compiling. If that fails too, compiling was not to blame."""
         with self.uncompiled():
             result = call()
         self._set_compiled(on=False)
@@ -187,7 +187,7 @@ class CompiledPipeline:
 def code_shape(
     call: CallSignature, shape: BatchShape, images: int, tokens: int | None = None
 ) -> str:
-    """Name everything of a batch that decides its code."""
+    """Format everything in a batch that decides its compiled code."""
     guided = call.is_guided(shape.guidance)
     loras = ",".join(lora_weights(shape.loras)) or None
     plain_shape = replace(
@@ -203,7 +203,7 @@ def code_shape(
 
 
 def blocks_of(denoiser: Network) -> list[Network]:
-    """The blocks that a denoiser repeats; none if nobody names them."""
+    """List the repeated blocks of a denoiser; empty if their classes are not known."""
     name = type(denoiser).__name__
     classes = BLOCK_CLASSES.get(name) or repeated_blocks(denoiser)
     modules = denoiser.modules()
@@ -217,7 +217,7 @@ def _should_compile(speed: SpeedSettings, device: torch.device) -> bool:
 def create_code_folder() -> None:
     """Create the folder for compiled code that the environment names, if any.
 
-    Pods may mount this folder alone for writing.
+    It may be the only folder that a pod can write to.
     """
     folder = os.environ.get(PYTORCH_CACHE_VARIABLE)
     if folder:

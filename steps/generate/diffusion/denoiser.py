@@ -61,17 +61,17 @@ class RunPasses(Protocol):
     def __call__(
         self, images: Sequence[DrawnImage], rows: Sequence[ImageRow], check: Callable[[], None]
     ) -> PassedImages:
-        """The images of these rows after all passes. `check` may raise to give up."""
+        """Run all passes over the images of these rows. `check` may raise to cancel."""
 
     def close(self) -> None:
-        """End the threads of models that passes brought."""
+        """Stop the threads of the passes' own models."""
 
 
 class Denoiser:
-    """A loaded pipeline that draws batches. Not for use from two threads at once.
+    """A loaded pipeline that generates batches. Not thread-safe.
 
-    Its scorers may be used in another thread, its passes in the drawing thread. Until `close`, it
-    has threads that prepare texts and input images ahead.
+    Its scorers may run in another thread, its passes only in the same one. Until `close`, its
+    threads prefetch prompt embeddings and input images.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class Denoiser:
         *,
         planned_size: PlannedSize | None = None,
     ) -> None:
-        """Take a pipeline on its device, in eval mode, and what belongs to it.
+        """Take a pipeline on its device, in eval mode, with its LoRAs and adapters.
 
-        Images are decoded as in a batch of `planned_size`, by default of the size at hand.
+        Images are decoded as in a batch of `planned_size`, by default of the actual size.
         """
         speed = speed or SpeedSettings()
         self.device: torch.device = pipe.device
@@ -116,11 +116,11 @@ class Denoiser:
     def draw(
         self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
     ) -> Sequence[DrawnImage]:
-        """Draw rows of one shape in a batch padded to `size`, or one by one if neighbors matter.
+        """Generate rows of one shape in a batch padded to `size`, or singly for some families.
 
-        Returns one image a row, `blank` if it is not finite. `check` is called after each step and
-        may raise. On CUDA, this returns once the batch before is done, so at most one more is
-        queued. Raises TryAgain if the device failed at the batch before.
+        Returns one image per row, `blank` if it is not finite. `check` is called after each step
+        and may raise. On CUDA, this returns once the previous batch is done, so at most one more is
+        queued. Raises TryAgain if the device failed in the previous batch.
         """
         return self.draw_over(rows, None, size, check)
 
@@ -131,7 +131,7 @@ class Denoiser:
         size: int,
         check: Callable[[], None],
     ) -> Sequence[DrawnImage]:
-        """Draw over images of these rows, given by their index in the part. See `draw`."""
+        """Generate rows from `over`, their images by index in the part. Otherwise as `draw`."""
         if self._needs_trial and size > 1:
             self._needs_trial = False
             self._inputs.one_at_a_time = not self._are_rows_independent(rows[0])
@@ -150,34 +150,34 @@ class Denoiser:
         return PendingBatch(len(rows), done_event, read)
 
     def _code_tokens(self, batch: Sequence[ImageRow]) -> int | None:
-        """The length of a batch's texts, if compiled code depends on it."""
+        """Return the padded length of a batch's prompts, if compiled code depends on it."""
         if self.compiled_pipeline.mode == "none":
             return None
-        self._text_prefetcher.wait()  # for the caches
+        self._text_prefetcher.wait()  # it uses the caches
         return self._inputs.text_tokens(batch)
 
     def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
-        """Take the rows after the next batch, to prepare what they need beside it."""
+        """Set the rows after the next batch, whose inputs are prefetched while it runs."""
         self._upcoming = rows
         if self._adapters is not None:
             self._adapters.images.prefetch(rows)
 
     def finish_texts(self) -> None:
-        """Wait for texts that are encoded ahead: nothing may run while another model compiles."""
+        """Wait for prefetched prompts, since nothing may run while another model compiles."""
         self._text_prefetcher.wait()
 
     def load_loras(self, names: Iterable[str]) -> None:
-        """Load these LoRAs now, not when a batch first uses them."""
+        """Load these LoRAs now, before a batch uses them."""
         if self._loras is not None:
             self._loras.load(names)
 
     def pop_times(self) -> StageSeconds:
-        """Return the times of batches whose images were read since the previous call."""
+        """Return the times of the batches that were read since the previous call."""
         self._text_prefetcher.wait()
         return self._profiler.pop_times()
 
     def close(self) -> None:
-        """End the threads, those of passes too. Batches can no longer be drawn."""
+        """Stop the threads, including the passes'. Nothing can be generated afterwards."""
         self._text_prefetcher.close()
         if self.passes is not None:
             self.passes.close()
@@ -230,7 +230,7 @@ class Denoiser:
     def _to_drawn_images(
         self, rows: Sequence[ImageRow], calls: Sequence["PipelineCall"], is_timed: bool
     ) -> list[DrawnImage]:
-        """The images of calls that are done. The padding of a batch comes last, and is dropped."""
+        """Convert finished calls to images. Drops the padding at the end of each batch."""
         images: list[DrawnImage] = []
         for call in calls:
             if is_timed:
@@ -242,7 +242,7 @@ class Denoiser:
         return images[: len(rows)]
 
     def _prefetch_texts(self, row: ImageRow) -> None:
-        """Encode texts of upcoming rows of the same shape: others may change the pipeline."""
+        """Prefetch prompts of upcoming rows of the same shape. Other shapes may change LoRAs."""
         upcoming = self._upcoming
         self._upcoming = ()
         if self.compiled_pipeline.compiling_now:
@@ -251,15 +251,15 @@ class Denoiser:
         self._text_prefetcher.start(self._inputs.uncached_texts(same_shape))
 
     def _prepare_recompilation(self) -> None:
-        """Have nothing run beside batches that decode in another way, which is compiled anew."""
+        """Prepare for compiling again after the decoder's mode changed: stop prefetching first."""
         self._text_prefetcher.wait()
         self.compiled_pipeline.expect_recompilation()
 
     def _prepare_pipeline(self, variant: Variant, row: ImageRow) -> None:
-        """Set what is a part of the pipeline itself: LoRAs, scheduler, strength of guiders."""
+        """Set the pipeline's LoRAs, scheduler and guiders for a row."""
         self._inputs.activate_loras(row)
         scheduler = variant.schedulers.new(row.parameters.sampler)
-        if variant is self._variants.text_to_image:  # others may begin at a later step
+        if variant is self._variants.text_to_image:  # other variants may begin at a later step
             step_on_host(scheduler)
         variant.pipe.scheduler = scheduler
         for name in GUIDER_NAMES:
@@ -269,7 +269,7 @@ class Denoiser:
 
 @dataclass(frozen=True, slots=True)
 class PipelineCall:
-    """A call of the pipeline: its rows with those that fill it up, its pixels, and its times."""
+    """A call of the pipeline: its rows with padding, its pixels, and its times."""
 
     rows: Sequence[ImageRow]
     host_copy: HostCopy
@@ -279,7 +279,7 @@ class PipelineCall:
 def to_drawn_image(
     row: ImageRow, rgb: RGB, finite: bool, verdict: ScoreValue = ACCEPTED
 ) -> DrawnImage:
-    """A row's image, or why there is none. `verdict` is its safety checker's."""
+    """Build a row's image, or the error in its place. `verdict` is the safety checker's."""
     if not finite:
         error = "the model gave numbers that are not finite"
         return DrawnImage(row.index_in_part, None, "blank", error)
@@ -297,7 +297,7 @@ def load_denoiser(
 ) -> Denoiser:
     """Load the denoiser of a plan, with adapters if `store` has the run.
 
-    Without `store`, each batch is decoded as if the plan had its size. Raises BadInput if the model
+    Without `store`, the size of each batch counts as planned. Raises BadInput if the model
     does not load, TryAgain if its device is missing, full, or fails.
     """
     model = plan.job.model

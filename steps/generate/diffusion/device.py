@@ -1,4 +1,4 @@
-"""The device: its choice, its name, its clock, its memory and its failures."""
+"""The device: choice, name, clock, memory and failures."""
 
 import gc
 import os
@@ -18,9 +18,9 @@ from imagekiln.steps.runtime.machine import VISIBLE_DEVICES_VARIABLE, find_nvidi
 from imagekiln.steps.runtime.metrics import DEVICE_MEMORY_BYTES
 from imagekiln.steps.storage.failures import error_reason
 
-# What libraries without an error class for it say: CUDA and MPS; PyTorch's allocator on the CPU;
-# cuBLAS, also where it finds no room for its handle; and cuDNN, where a convolution finds none for
-# its workspace.
+# Messages of libraries without an error class for it: CUDA and MPS; PyTorch's allocator on the CPU;
+# cuBLAS, also if there is no room for its handle; cuDNN, if there is none for a convolution's
+# workspace.
 OUT_OF_MEMORY_MESSAGES = (
     "out of memory",
     "can't allocate memory",
@@ -30,20 +30,20 @@ OUT_OF_MEMORY_MESSAGES = (
 )
 RUN_AGAIN = "Run the command again."
 LARGER_GPU = "Choose a larger GPU, a smaller model, or fewer adapters, passes and scores."
-MAX_CONTEXT_BYTES = 2 * GIB  # of CUDA itself and its code, in each process and on no account of it
+MAX_CONTEXT_BYTES = 2 * GIB  # of CUDA and its kernels, in each process, in no allocator's count
 NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU
-# PyTorch has one error class for all that CUDA lacks, and messages.
+# PyTorch has one error class for all problems of CUDA, so only the message tells.
 OLD_DRIVER_MESSAGE = "is too old"
 NO_CODE_MESSAGE = "no kernel image is available"
 
 
 def describe_device(device: torch.device) -> str:
-    """The device's name as people know it."""
+    """Return the device's product name, such as `NVIDIA H100`, or its type without CUDA."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def device_label(device: torch.device) -> str:
-    """The device in metrics: the GPU's index, or how the environment names it, else `cpu`."""
+    """Return the device's label in metrics: a GPU's name or index, else its type, such as `cpu`."""
     if device.type != "cuda":
         return device.type
     index = device.index or 0
@@ -52,12 +52,12 @@ def device_label(device: torch.device) -> str:
 
 
 def find_gpus() -> list[str]:
-    """The names of the GPUs that CUDA finds in the environment of this process."""
+    """List the names or indexes of the GPUs that are visible to this process."""
     return visible_gpus(os.environ, torch.cuda.device_count())
 
 
 def report_memory(device: torch.device, label: str) -> None:
-    """Report what is used of the memory of a GPU, if metrics are on; other devices have none."""
+    """Report the used memory of a GPU, if metrics are on. Other devices report nothing."""
     if device.type != "cuda" or DEVICE_MEMORY_BYTES.series is None:
         return
     for kind, size in (
@@ -79,9 +79,9 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def is_device_lost(error: Exception) -> bool:
-    """Return whether the device failed and can compute nothing more for this process.
+    """Return whether the device failed, so that this process can no longer use it.
 
-    Asks CUDA: cuDNN, cuBLAS or Triton may notice first, by errors like those of a bad prompt.
+    Queries CUDA, since cuDNN, cuBLAS or Triton may notice first, with errors like a bad prompt's.
     """
     if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
         return True
@@ -99,33 +99,33 @@ class DeviceShared(TryAgain):
 
 
 def device_error(error: Exception) -> TryAgain:
-    """Return the failure to report for a device that failed, when it is first noticed."""
+    """Build the error for a device that failed. Keeps tensors that must not be freed any more."""
     keep_shared_tensors()
     return TryAgain(f"the device failed ({first_line(str(error))}). {RUN_AGAIN}{node_advice()}")
 
 
 def finish_device_work(device: torch.device) -> None:
-    """Wait for the device before a model is freed, once all images are read.
+    """Wait for the device, after all images are read and before a model is freed.
 
-    If the device failed, its next user will report it.
+    If the device failed, its next use reports it.
     """
     if device.type != "cuda":
         return
     try:
         torch.cuda.synchronize(device)
-    except Exception:  # noqa: BLE001  # its class depends on who notices
+    except Exception:  # noqa: BLE001  # its class depends on the library
         keep_shared_tensors()
 
 
 def explain_machine(error: Exception) -> TryAgain | None:
-    """Return the failure to report if an error is the machine's; else None."""
+    """Return the TryAgain to report if the device failed; else None."""
     return device_error(error) if is_device_lost(error) else None
 
 
 def explain_device(subject: str, error: Exception) -> KilnError | None:
-    """Return the failure to report if the device caused this error, else None.
+    """Return the error to report if the device caused this one; else None.
 
-    `subject` is the setting or model at hand.
+    `subject` is the setting or model that it was used for.
     """
     if failure := explain_machine(error):
         return failure
@@ -135,13 +135,13 @@ def explain_device(subject: str, error: Exception) -> KilnError | None:
 
 
 def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> KilnError:
-    """Return the failure to report if memory ran out: for good if the GPU has no other process.
+    """Return the error to report if memory ran out: BadInput if no other process uses the GPU.
 
-    `problem` begins the sentence; `remedy` ends it in that case.
+    `problem` begins the message. `remedy` ends the message of a BadInput.
     """
     problem = f"{problem} ({first_line(reason).rstrip('.')})"
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return TryAgain(f"{problem}. {RUN_AGAIN}")  # of the CPU, whose memory is shared
+        return TryAgain(f"{problem}. {RUN_AGAIN}")  # the CPU's memory is shared
     free, total = torch.cuda.mem_get_info()
     others = total - free - torch.cuda.memory_reserved()
     if others > MAX_CONTEXT_BYTES:
@@ -155,12 +155,12 @@ def explain_no_room(problem: str, reason: str, remedy: str = LARGER_GPU) -> Kiln
 
 
 def loading(subject: str) -> AbstractContextManager[None]:
-    """Report that the device has no room for the block's model, or fails."""
+    """Convert errors in the block if the device lacks room for the model, or fails."""
     return explained_by(partial(explain_device, subject))
 
 
 def explained(subject: str, problem: str, remedy: str) -> AbstractContextManager[None]:
-    """Report any error of libraries about a user's files: the device's, or this problem."""
+    """Convert errors in the block to the device's failure, or to a BadInput with this problem."""
     return explained_by(
         lambda error: (
             explain_device(subject, error)
@@ -170,15 +170,15 @@ def explained(subject: str, problem: str, remedy: str) -> AbstractContextManager
 
 
 def node_advice() -> str:
-    """Advice for a node that fails again, as a sentence; empty outside a pod."""
+    """Return a sentence on what to do if the node fails again; empty outside a pod."""
     node = os.environ.get(NODE_VARIABLE)
     return f" If node {node} fails again: kubectl cordon {node}" if node else ""
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A stream for work beside the batches; None if the device has none.
+    """Create a CUDA stream for work beside the batches; None on other devices.
 
-    Its small kernels go first: behind those of a batch, each would wait.
+    It has a higher priority, so that its small kernels do not wait behind a batch.
     """
     if device.type != "cuda":
         return None
@@ -186,29 +186,29 @@ def side_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 
 def record_event(*, timed: bool = False) -> torch.cuda.Event:
-    """An event that comes once all work queued on the current stream is done. Waiters sleep."""
+    """Record an event after all work queued on the current stream. Waiting for it does not spin."""
     event = torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
 
 
 class DeviceEvent(Protocol):
-    """A point in the device's work that comes when all work queued before it is done."""
+    """An event that is reached once the device has done all work queued before it."""
 
     def synchronize(self) -> None:
-        """Wait for it. Raises what went wrong on the device before it."""
+        """Wait for the event. Raises any error of the device before it."""
 
 
 def wait_for_event(event: DeviceEvent) -> None:
-    """Wait for the device. Raises TryAgain if it failed."""
+    """Wait for an event. Raises TryAgain if the device failed."""
     try:
         event.synchronize()
-    except Exception as error:  # whatever it was, what was queued before it is lost
+    except Exception as error:  # in any case, the queued work is lost
         raise device_error(error) from error
 
 
 def synchronized_time(device: torch.device) -> float:
-    """Seconds on a clock, read once the device has done all work queued so far."""
+    """Wait for all work queued on the device, then read the clock, in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     if device.type == "mps":
@@ -217,7 +217,7 @@ def synchronized_time(device: torch.device) -> float:
 
 
 def free_memory() -> None:
-    """Return what nothing uses to the device: after a batch that did not fit, or with a model."""
+    """Free unused memory of the device, after a batch that did not fit or with a model."""
     gc.collect()  # tensors in reference cycles, such as those of tracebacks
     if torch.cuda.is_available():
         with suppress(torch.AcceleratorError):  # a lost device has been reported
@@ -227,7 +227,7 @@ def free_memory() -> None:
 
 
 def device_memory(device: torch.device) -> int | None:
-    """Bytes of the device or of this process's slice; None if it has the machine's memory."""
+    """Return the bytes of a GPU or of its slice; None if the device uses the machine's memory."""
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
@@ -239,7 +239,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def process_peak_bytes(device: torch.device) -> int:
-    """The most bytes that this process used at once: on CUDA the device's, else the machine's."""
+    """Return this process's peak memory in bytes: of the GPU on CUDA, else of the machine."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -247,9 +247,9 @@ def process_peak_bytes(device: torch.device) -> int:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of the job's `device`; `auto` takes the best one.
+    """Return the device for the job's setting `device`; `auto` chooses the best one.
 
-    Raises BadInput if this PyTorch has no code for it, TryAgain if it does not answer.
+    Raises BadInput if this PyTorch has no kernels for it, TryAgain if it does not respond.
     """
     device = torch.device(choose_kind(name))
     if device.type != "cuda":
@@ -268,7 +268,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_kind(name: str) -> str:
-    """Return the kind of the job's `device`; `auto` is the CPU only without a GPU.
+    """Return the device type for the job's setting `device`. `auto` is the CPU only without a GPU.
 
     Raises TryAgain if the device is missing or broken, BadInput if PyTorch can never use it.
     """
@@ -276,14 +276,14 @@ def choose_kind(name: str) -> str:
         return "cuda"
     if torch.backends.mps.is_available() and name in ("mps", "auto"):
         return "mps"
-    gpu = find_nvidia_gpu() if visible_gpus(os.environ, 1) else None  # unless they are hidden
+    gpu = find_nvidia_gpu() if visible_gpus(os.environ, 1) else None  # unless GPUs are hidden
     if name == "cpu" or (name == "auto" and gpu is None):
         return "cpu"
     raise _missing_device("cuda" if name == "auto" else name, gpu)
 
 
 def _missing_device(name: str, gpu: str | None) -> KilnError:
-    """The failure to report for a device that is not available, with the reason that CUDA gives."""
+    """Build the error for a device that is not available, with CUDA's reason."""
     subject = f"device {name!r}" if gpu is None else gpu
     version = torch.version.cuda or torch.version.hip  # ROCm goes by the name of CUDA
     if not (torch.backends.mps.is_built() if name == "mps" else version):
@@ -299,7 +299,7 @@ def _missing_device(name: str, gpu: str | None) -> KilnError:
             "run on nodes that have it. Data-center GPUs with driver 535, 550 or 570 need an image "
             "with NVIDIA's compatibility libraries: docs/gpus.md. Or set device: cpu."
         )
-    return TryAgain(  # another node may have one in order
+    return TryAgain(  # another node may have a working one
         f"{subject} is not there, or PyTorch cannot use it ({reason}). Run where it is, "
         "or see what nvidia-smi and dmesg say of its driver; a container needs NVIDIA's container "
         f"toolkit. Or set device: cpu.{node_advice()}"
@@ -307,12 +307,12 @@ def _missing_device(name: str, gpu: str | None) -> KilnError:
 
 
 def _cuda_failure() -> str:
-    """The reason that CUDA does not start, as the end of a clause."""
+    """Return the reason that CUDA does not start, as the end of a clause."""
     reason = "it finds none"
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception as error:  # noqa: BLE001  # its class depends on the cause
-        reason, *_ = str(error).partition(" Please ")  # install something from somewhere
+        reason, *_ = str(error).partition(" Please ")  # cut installation advice
     visible = os.environ.get(VISIBLE_DEVICES_VARIABLE)
     reason = first_line(reason).rstrip(".")
     return reason if visible is None else f'{reason}; {VISIBLE_DEVICES_VARIABLE} is "{visible}"'

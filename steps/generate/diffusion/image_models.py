@@ -1,7 +1,7 @@
-"""Models that score, judge, enlarge or describe images: safetensors only, no remote code.
+"""Models that score, check, upscale or caption images: safetensors only, no remote code.
 
 They run in float32, on the pixels as they are stored. Batches are padded to their full size, so
-that a result does not depend on neighbors.
+that a result does not depend on its neighbors.
 """
 
 import time
@@ -39,30 +39,30 @@ from imagekiln.steps.runs.stats import StageSeconds
 CLIP_SCORE_SCALE = 100.0
 WEIGHT_SUFFIX = ".weight"
 MAX_CAPTION_CHARS = 4000
-ACCEPTED = ScoreValue(0.0)  # by the safety checker
-# One number for each RGB uint8 (height, width, 3), of which there are at most as many as the last.
+ACCEPTED = ScoreValue(0.0)  # the safety checker accepts the image
+# Returns a number for each RGB uint8 (height, width, 3); takes at most as many as the batch size.
 Scorer = Callable[[Sequence[RGB], Sequence[ImageRow], int], Sequence[float]]
-# A value for each of any number of images.
+# Returns a value for each of any number of images.
 BoundScorer = Callable[[Sequence[RGB], Sequence[ImageRow]], list[ScoreValue]]
 Pixels = torch.Tensor
 Compute = Callable[[Pixels, Sequence[str]], torch.Tensor]
 Layer = tuple[torch.Tensor, torch.Tensor]
-# From images and the size of a batch.
+# Takes images and the batch size; returns pixels, and whether they are finite.
 Upscale = Callable[[Sequence[RGB], int], list[tuple[RGB, bool]]]
 Describe = Callable[[Sequence[RGB], int], list[str]]
 LOAD_OPTIONS: dict[str, Untyped] = {"trust_remote_code": False, "local_files_only": True}
-# Of models that score or change images: their results are compared and stored.
+# For models that score or change images, whose results are compared and stored.
 MODEL_OPTIONS: dict[str, Untyped] = {"trust_remote_code": False, "dtype": torch.float32}
 
 
 def explained_loading(setting: str, model_id: str, kind: str) -> AbstractContextManager[None]:
-    """Explain errors of the libraries about a user's model."""
+    """Convert errors that the libraries raise about a user's model in the block."""
     subject = f"{setting}: {model_id}"
     return explained(subject, f"{subject} does not load as a {kind}", "Choose another model.")
 
 
 def pad_batch(tensor: torch.Tensor, size: int) -> torch.Tensor:
-    """The batch filled up to `size` with its last entry: another size gives other bytes."""
+    """Pad a batch to `size` with its last entry, since another size gives other bytes."""
     missing = size - len(tensor)
     padding = tensor[-1:].expand(missing, *tensor.shape[1:])
     return torch.cat([tensor, padding])
@@ -77,15 +77,15 @@ def _score_by_model(
     rows: Sequence[ImageRow],
     size: int,
 ) -> list[float]:
-    """The scores of these images, computed in a batch that is padded to `size`.
+    """Score images in a batch that is padded to `size`.
 
-    `processor` makes the model's input of images, and `compute` gives (batch,) of it.
+    `processor` converts images to the model's input, and `compute` returns scores (batch,).
     """
     padded = pad_rows(rows, size)
     prompts = [row.parameters.prompt for row in padded]
     processed = processor(images=list(images), return_tensors="pt")
     pixels = pad_batch(processed["pixel_values"], size)
-    # Behind the batches that are queued on the default stream, each would wait for all of them.
+    # On the default stream, it would wait for all queued batches.
     with torch.inference_mode(), torch.cuda.stream(stream):
         scores = compute(pixels.to(device), prompts)
         numbers: list[float] = scores.float().cpu().tolist()
@@ -93,10 +93,10 @@ def _score_by_model(
 
 
 class BatchScorer:
-    """One score, computed in batches that fit in memory. Always gives a value for each image."""
+    """A scorer that runs in batches that fit in memory, and returns a value for each image."""
 
     def __init__(self, setting: str, score: Scorer, size: int) -> None:
-        """Take what computes a batch of at most `size`, which only ever shrinks."""
+        """Take the function that scores a batch of at most `size`. The size shrinks if need be."""
         self._setting = setting
         self._score = score
         self._pixels: Mapping[int, RGB] = {}
@@ -106,7 +106,7 @@ class BatchScorer:
     def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
         """Score each RGB uint8 (height, width, 3).
 
-        Raises BadInput if the scorer does not give one number an image, or fails at the first
+        Raises BadInput if the scorer does not return one number per image, or fails in the first
         batch.
         """
         indexes = [row.index_in_part for row in rows]
@@ -146,7 +146,7 @@ class BatchScorer:
 
 
 def to_score_value(number: float) -> ScoreValue:
-    """The number as it is stored, or why there is none."""
+    """Convert a number to a stored score in float32; one that is not finite becomes a reason."""
     with np.errstate(over="ignore"):
         value = float(np.float32(number))
     if not np.isfinite(value):
@@ -157,7 +157,7 @@ def to_score_value(number: float) -> ScoreValue:
 def load_model_scorer(
     plan: Plan, name: str, device: torch.device, stream: torch.cuda.Stream | None
 ) -> Scorer:
-    """The scorer of the plan's score with this name."""
+    """Load the model of the score with this name."""
     score = cast("AnyModelScore", plan.job.scores[name])
     setting = f"scores.{name}"
     folder = fetch_planned_files(setting, score, plan.scores.get(setting))
@@ -201,11 +201,11 @@ def _load_compute(
 
 
 def _text_agreement(model: Untyped, tokenizer: Untyped, scale: float) -> Compute:
-    """The cosine of the embeddings of image and prompt, times `scale`."""
+    """Build the score: the cosine of the embeddings of image and prompt, times `scale`."""
     length = model.config.text_config.max_position_embeddings
 
     def compute(pixels: Pixels, prompts: Sequence[str]) -> torch.Tensor:
-        # Always of one length: the longest prompt of a batch would change the others' bytes.
+        # Padded to one length: the longest prompt of a batch would change the other results.
         texts = tokenizer(
             list(prompts),
             padding="max_length",
@@ -225,7 +225,7 @@ def _text_agreement(model: Untyped, tokenizer: Untyped, scale: float) -> Compute
 
 
 def _embedding_score(model: Untyped, head: Sequence[Layer]) -> Compute:
-    """Linear layers on the image's embedding of length 1."""
+    """Build the score: linear layers on the normalized embedding of the image."""
 
     def compute(pixels: Pixels, _: Sequence[str]) -> torch.Tensor:
         features = model.get_image_features(pixel_values=pixels)
@@ -239,7 +239,7 @@ def _embedding_score(model: Untyped, head: Sequence[Layer]) -> Compute:
 
 
 def _label_probability(model: Untyped, label: str) -> Compute:
-    """The probability of a label, among all or, if several may apply, by itself."""
+    """Build the score: a label's probability, by softmax, or by sigmoid for multi-label models."""
     config = model.config
     labels: dict[int, str] = config.id2label
     index = next(index for index, name in labels.items() if name == label)
@@ -255,7 +255,7 @@ def _label_probability(model: Untyped, label: str) -> Compute:
 
 
 def _layers_of(tensors: dict[str, torch.Tensor]) -> list[Layer]:
-    """The linear layers of a file, by the order of the numbers in their names: layers.0.weight."""
+    """List the linear layers of a file by the numbers in their names, such as layers.0.weight."""
     names = [name for name in tensors if name.endswith(WEIGHT_SUFFIX)]
     layers: list[Layer] = []
     inputs: list[int] = []
@@ -278,12 +278,12 @@ def _natural_order(name: str) -> list[tuple[int, str]]:
 
 
 class SafetyChecker:
-    """Judges images as the pipeline itself would: by the same pixels, in batches of that size."""
+    """The pipeline's safety checker, run on the same pixels and batch sizes as in diffusers."""
 
     def __init__(
         self, pipe: diffusers.DiffusionPipeline, add: Callable[[StageSeconds], None]
     ) -> None:
-        """Take the checker from the pipeline, if it has one, so that its calls judge nothing.
+        """Move the checker out of the pipeline, if it has one, so that its calls do not run it.
 
         `add` is called with the time of each batch.
         """
@@ -298,7 +298,7 @@ class SafetyChecker:
             pipe.register_modules(safety_checker=None)
 
     def __call__(self, images: Sequence[RGB], rows: Sequence[ImageRow]) -> list[ScoreValue]:
-        """1 for each image of a batch that is refused, else 0. Raises as scores do."""
+        """Return 1 for each image that is refused, else 0. Raises as `BatchScorer`."""
         size = len(images)
         if self._judge is None:
             return [ACCEPTED] * size
@@ -317,7 +317,7 @@ def _find_refused(checker: Untyped, pixels: torch.Tensor, _: Sequence[str]) -> t
 
 @contextmanager
 def _loading_pass(setting: str, settings: UpscalePass | CaptionPass, digest: str) -> Iterator[Path]:
-    """Fetch the planned files of a pass; yield their folder to a block that loads them."""
+    """Fetch the planned files of a pass; yield their folder to the block that loads them."""
     folder = fetch_planned_files(setting, settings, digest)
     with explained_loading(setting, settings.id, settings.kind):
         yield folder
@@ -326,7 +326,7 @@ def _loading_pass(setting: str, settings: UpscalePass | CaptionPass, digest: str
 def load_upscaler(
     setting: str, settings: UpscalePass, digest: str, device: torch.device
 ) -> Upscale:
-    """Load the upscaler of a pass. It enlarges in float32, and says which images are finite."""
+    """Load the upscaler of a pass. It runs in float32 and returns which images are finite."""
     with _loading_pass(setting, settings, digest) as folder:
         model_class: Untyped = transformers.AutoModelForImageToImage
         model = load_network(model_class, folder, **MODEL_OPTIONS)
@@ -352,7 +352,7 @@ def load_upscaler(
 def load_captioner(
     setting: str, settings: CaptionPass, digest: str, device: torch.device
 ) -> Describe:
-    """Load the captioner of a pass, which takes the likeliest token each time."""
+    """Load the captioner of a pass, which decodes greedily."""
     with _loading_pass(setting, settings, digest) as folder:
         processor: Untyped = transformers.AutoImageProcessor.from_pretrained(folder, **LOAD_OPTIONS)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOAD_OPTIONS)
@@ -378,6 +378,6 @@ def load_captioner(
 
 
 def clean_caption(text: str) -> str:
-    """A caption as it is stored: on one line, and without what Parquet or readers refuse."""
+    """Clean a caption for storage: one line, at most the maximal length, valid in Parquet."""
     line = " ".join(text.replace("\0", " ").split())
     return line[:MAX_CAPTION_CHARS].encode(errors="replace").decode()

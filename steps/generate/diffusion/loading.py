@@ -1,6 +1,6 @@
-"""Load networks from safetensors completely: a missing or unused tensor is an error.
+"""Load networks from safetensors strictly: a missing or unused tensor is an error.
 
-The libraries fill in missing tensors at random and drop unknown ones, which gives other pictures.
+The libraries initialize missing tensors at random and drop unknown ones, which changes the images.
 """
 
 import inspect
@@ -22,34 +22,34 @@ from imagekiln.steps.models.weights import tensor_names
 
 Starts = str | tuple[str, ...]
 MAX_LISTED = 3
-# Buffers that libraries have saved and compute themselves, copies that training keeps, and the
-# projection of a CLIP that is read before it. A network that needs it lacks it otherwise.
+# Buffers that libraries save but compute themselves, copies from training, and the projection of a
+# CLIP that is read before it. A network that needs the projection reports it as missing.
 HARMLESS = re.compile(
     r"(?:^|\.)(?:position_ids|num_batches_tracked|logit_scale|logit_bias|inv_freq|masked_bias"
     r"|relative_position_index|relative_coords_table|attn_mask|text_projection(?:\.weight)?"
     r"|v_pred|ztsnr)$"
     r"|(?:^|\.)(?:model_ema|ema|ema_model)\.|^first_stage_model\.loss\."
-    # Of files of Lumina 2, Z-Image and Sana, whose networks do without.
+    # In files of Lumina 2, Z-Image and Sana, whose networks do not use them.
     r"|^(?:model\.diffusion_model\.)?(?:norm_final\.weight|pos_embed)$"
 )
-# Heads, and halves of models that see and read, of which a class takes what it is for.
+# Heads, and the other half of vision-language models, which a class does not load.
 OTHER_PARTS = {
     *("text_model", "vision_model", "visual_projection", "decoder", "lm_head", "pooler", "score"),
     *("vision_tower", "visual", "audio_tower", "multi_modal_projector", "mtp"),
     *("classifier", "cls", "head"),
 }
-# The starts of the names of tensors, by those of classes. Other networks are in no such file.
+# Prefixes of tensor names, by prefixes of class names. Files contain no other networks.
 STARTS = {
     "CLIPText": ("cond_stage_model.", "conditioner.", "text_encoders.clip"),
     "T5": ("text_encoders.t5xxl.",),
     "Autoencoder": ("first_stage_model.", "vae."),
 }
-ABSENT = [None, None]  # a component that a pipeline does without
-DENOISER = "model.diffusion_model."  # a file of a transformer alone may have none
+ABSENT = [None, None]  # a component that a pipeline omits
+DENOISER = "model.diffusion_model."  # a file with only a transformer may lack the prefix
 
 
 def load_network(network_class: Untyped, folder: Path, **options: object) -> Untyped:
-    """Load a network from a folder. Raises ValueError if a tensor is missing or has no place."""
+    """Load a network from a folder. Raises ValueError if a tensor is missing or unused."""
     network, info = network_class.from_pretrained(
         folder, use_safetensors=True, local_files_only=True, output_loading_info=True, **options
     )
@@ -65,26 +65,26 @@ def load_network(network_class: Untyped, folder: Path, **options: object) -> Unt
 
 
 def require_present(missing: Collection[str]) -> None:
-    """Raise ValueError if there are names of tensors that files lack."""
+    """Raise ValueError if the list of missing tensors is not empty."""
     if missing:
         raise ValueError(f"its files lack {list_names([*missing])}")
 
 
 def require_placed(unexpected: Iterable[str]) -> None:
-    """Raise ValueError if there are tensors without a place that are not known to be harmless."""
+    """Raise ValueError if there are unused tensors that are not known to be harmless."""
     if names := [name for name in unexpected if HARMLESS.search(name) is None]:
         raise ValueError(f"it has no place for {list_names(names)} of its files")
 
 
 def require_loaded(network: torch.nn.Module) -> None:
-    """Raise ValueError if a network has parameters that no file gave it."""
+    """Raise ValueError if a network has parameters that were not loaded from a file."""
     require_present([name for name, each in network.named_parameters() if each.is_meta])
 
 
 def require_applied(file: Path, parts: Iterable[object], start: Starts = "") -> None:
-    """Raise ValueError if a file holds more numbers than the parts made of it.
+    """Raise ValueError if a file has more numbers than the parts that were loaded from it.
 
-    For loaders that do not report unused tensors.
+    This is for loaders that do not report unused tensors.
     """
     loaded: list[torch.Tensor] = []
     for part in parts:
@@ -111,8 +111,8 @@ def lost_names(
     read: Callable[[str], torch.Tensor],
     loaded: Collection[torch.Tensor],
 ) -> list[str]:
-    """The names of tensors that are in none of the loaded ones, whole or as the first part."""
-    flat = [each.flatten() for each in loaded]  # loaders swap halves too
+    """List tensors of a file whose numbers are in none of the loaded tensors."""
+    flat = [each.flatten() for each in loaded]  # in halves too, since loaders swap them
     known = {_beginning(part) for each in flat for part in (each, *each.chunk(2))}
     dtypes = {each.dtype for each in loaded}
     return [
@@ -123,7 +123,7 @@ def lost_names(
 
 
 def list_names(names: list[str]) -> str:
-    """The first of some names of tensors or layers, and how many more there are."""
+    """Format the first of some names of tensors or layers, and the number of the others."""
     first = sorted(names)[:MAX_LISTED]
     listed = ", ".join(map(cut_name, first))
     more = len(names) - MAX_LISTED
@@ -131,7 +131,7 @@ def list_names(names: list[str]) -> str:
 
 
 def _beginning(tensor: torch.Tensor) -> tuple[float, ...]:
-    """The first numbers of a tensor, which splitting keeps. Equal ones need its size too."""
+    """Fingerprint a tensor: its first numbers, which splitting keeps, and its size if all equal."""
     first = tensor.flatten()[:8].tolist()
     return (*first, tensor.numel() if len({*first}) == 1 else 0)
 
@@ -141,7 +141,7 @@ def load_networks(
 ) -> dict[str, Untyped]:
     """Load the networks of a pipeline, by component name.
 
-    Everything else is left to the pipeline.
+    The pipeline itself loads the other components.
     """
     networks = {}
     for name, (library, class_name) in class_references(index):
@@ -159,7 +159,7 @@ def load_networks(
 
 
 def _network_class(library: str, name: str) -> Untyped:
-    """The class of a component; None if it is no network."""
+    """Return the class of a component; None if it is not a network."""
     libraries = {"diffusers": diffusers, "transformers": transformers}
     module = libraries.get(library) or getattr(diffusers.pipelines, library, None)
     found = getattr(module, name, None)
@@ -172,7 +172,7 @@ def _network_class(library: str, name: str) -> Untyped:
 def load_checkpoint(
     file: Path, folder: Path, pipeline: str, dtype: torch.dtype
 ) -> diffusers.DiffusionPipeline:
-    """Load a model in one file, with the configuration in a folder."""
+    """Load a single-file model with the configuration in a folder."""
     names = tensor_names(file, str(file))
     held: tuple[str, ...] = ()
     for kind, starts in STARTS.items():
@@ -197,7 +197,7 @@ def load_checkpoint(
             local_files_only=True,
             **beside,
         )
-    # Converters of text encoders keep the names that they do not know, the others drop them.
+    # Converters of text encoders keep unknown names, the others drop them.
     prefix = ""
     if any(name.startswith(DENOISER) for name in names):
         prefix = DENOISER
@@ -210,6 +210,6 @@ def load_checkpoint(
 
 def _require_filled(network: Untyped, tensors: dict[str, torch.Tensor]) -> None:
     if isinstance(network, transformers.PreTrainedModel):
-        network.tie_weights()  # a file need not hold what is held twice
+        network.tie_weights()  # files omit tied weights
         require_placed(tensors.keys() - network.state_dict().keys())
     require_loaded(network)

@@ -1,6 +1,6 @@
-"""LoRAs of a pipeline: fused if all rows share them, else active for the rows that ask for them.
+"""LoRAs of a pipeline: fused if all rows share them, else activated for the rows that use them.
 
-Only shared ones are fused, since subtracting them again would leave other weights behind.
+Only shared LoRAs are fused, since unfusing does not restore the exact weights.
 """
 
 import json
@@ -33,7 +33,7 @@ from imagekiln.steps.models.loras import LoraFacts, fetch_planned_lora, format_l
 from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import error_reason
 
-Config: TypeAlias = dict[str, Any]  # of peft, by the name of the component before each key
+Config: TypeAlias = dict[str, Any]  # peft's configuration; each key begins with its component
 Tensors = dict[str, torch.Tensor]
 CONFIG_METADATA = "lora_adapter_metadata"
 # `to_q.lora_A.weight`, `to_q.lora_down.weight`, `to_q.lora.down.weight`, `to_q_lora.down.weight`,
@@ -42,16 +42,16 @@ FACTOR = re.compile(
     r"(?P<module>.+)[._]lora(?:_linear_layer)?\d*[._](?P<side>A|B|down|up)"
     r"(?:\.default)?\.(?:weight|bias)"
 )
-# diffusers reads these names only if each layer has an alpha. Its rank is the scale 1.
+# diffusers reads these names only if each layer has an alpha. An alpha of the rank is the scale 1.
 NEEDS_ALPHA = "lora_transformer_"
-# What diffusers leaves out of a LoRA of Z-Image that holds it in three parts too.
+# diffusers ignores these in a LoRA of Z-Image that has them split in three as well.
 REDUNDANT = re.compile(r"attention[._](?:qkv|out)[._]lora")
 
 
 class LoraLayers:
     """The LoRAs of one pipeline.
 
-    Text encoders and the rest may have different ones active, so texts can be encoded ahead.
+    Text encoders and other components may have different ones active, so prompts can be prefetched.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class LoraLayers:
         settings: Mapping[str, LoraSettings],
         planned: Mapping[str, LoraFacts],
     ) -> None:
-        """Take a loaded pipeline, and the LoRAs by name as in the job and as planned; load none."""
+        """Take a loaded pipeline, and the job's and the plan's LoRAs by name. Loads none yet."""
         self._pipe = pipe
         self._settings = settings
         self._digests = {name: facts.sha256 for name, facts in planned.items()}
@@ -68,14 +68,14 @@ class LoraLayers:
         self._active: dict[bool, str | None] = {}  # by whether in the text encoders
 
     def load(self, names: Iterable[str]) -> None:
-        """Load the LoRAs that are not loaded."""
+        """Load those of the named LoRAs that are not loaded yet."""
         for name in sorted(set(names) - self._adapters.keys()):
             self._load_lora(name)
 
     def activate(self, loras: str | None, *, texts: bool) -> str | None:
         """Activate exactly these LoRAs in the text encoders, or in all other components.
 
-        Loads missing ones. Returns those that change something there. Both are canonical text.
+        Loads missing LoRAs. Returns those that change a layer there. Both are in canonical form.
         """
         weights = lora_weights(loras)
         self.load(weights)
@@ -100,7 +100,7 @@ class LoraLayers:
 
     def _activate_component(self, component: torch.nn.Module, weights: Mapping[str, float]) -> None:
         adapters = getattr(component, "peft_config", {})
-        # The order of a sum of floats matters, so it must not be that of the user's names.
+        # Float sums depend on their order, which must not follow the user's names.
         ordered = sorted(weights, key=lambda name: (self._digests[name], weights[name]))
         active = [name for name in ordered if self._adapters[name] in adapters]
         if active:
@@ -116,7 +116,7 @@ class LoraLayers:
     def _load_lora(self, name: str) -> None:
         settings = self._settings[name]
         path = fetch_planned_lora(name, settings, self._digests[name])
-        # Not the user's name, which may be that of an attribute of PyTorch's.
+        # The user's name may clash with an attribute of PyTorch.
         adapter = f"adapter_{len(self._adapters)}"
         explain = partial(_explain_misfit, f"model.loras.{name}", path)
         with explained_by(explain):
@@ -142,7 +142,7 @@ def fuse_loras(
     planned: Mapping[str, LoraFacts],
     loras: str,
 ) -> None:
-    """Merge LoRAs, given as canonical text, into a pipeline's weights for good."""
+    """Fuse LoRAs, given in canonical form, into a pipeline's weights."""
     layers = LoraLayers(pipe, settings, planned)
     for texts in (True, False):
         layers.activate(loras, texts=texts)
@@ -159,7 +159,7 @@ def fuse_loras(
 
 
 def _merge(layer: Untyped) -> None:
-    """Add what is active to a layer's weights. Raises ValueError if these are no longer finite."""
+    """Merge the active LoRAs into a layer. Raises ValueError if the sum is not finite."""
     base = layer.get_base_layer()
     dtype = base.weight.dtype
     layer.float()  # so that the sum is rounded once, and not each LoRA before it
@@ -170,7 +170,7 @@ def _merge(layer: Untyped) -> None:
 
 
 def _explain_misfit(setting: str, path: Path, error: Exception) -> KilnError:
-    """Explain an error of the libraries about a user's file."""
+    """Convert an error that the libraries raised about a user's file."""
     if isinstance(error, KeyError) and isinstance(error.__context__, Exception):
         error = error.__context__  # diffusers' own clean-up failed after the real error
     kind = file_kind(tensor_names(path, setting))
@@ -183,8 +183,8 @@ def _explain_misfit(setting: str, path: Path, error: Exception) -> KilnError:
 def _read_scaled_tensors(path: Path) -> Tensors:
     """Read a LoRA in float32, with each layer's scale multiplied in.
 
-    Files state it as an alpha over the rank, in a tensor or in diffusers' metadata. In some
-    families diffusers hands alphas on by names that match no layer, so none is left for it:
+    Files state the scale as alpha / rank, with alpha in a tensor or in diffusers' metadata. For
+    some families diffusers passes alphas by names that match no layer, so none is left to it:
     loaders/peft.py, utils/peft_utils.py, `get_peft_kwargs`.
     """
     tensors: Tensors = {}
@@ -220,9 +220,9 @@ def _read_scaled_tensors(path: Path) -> Tensors:
 def _require_all_layers(
     tensors: Tensors, components: Iterable[torch.nn.Module], adapter: str
 ) -> None:
-    """Raise ValueError if a layer of a LoRA became no part of the components.
+    """Raise ValueError if a layer of a LoRA was not loaded into the components.
 
-    A split layer keeps the beginning of its first factor. Factors of a LoKr are counted.
+    A split layer is found by the beginning of its first factor. Factors of a LoKr are counted.
     """
     parameters: list[tuple[str, torch.nn.Parameter]] = []
     for component in components:
@@ -245,7 +245,7 @@ def _require_all_layers(
 
 
 def _configured_scale(configs: Config, module: str, rank: int) -> float:
-    """The scale by the metadata of diffusers; 1 for a file that has none."""
+    """Return a layer's scale by diffusers' metadata; 1 if the file has none."""
     component, _, name = module.partition(".")
     alpha = configs.get(f"{component}.lora_alpha")
     if alpha is None:

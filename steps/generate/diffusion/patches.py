@@ -1,7 +1,7 @@
-"""Private parts of torch, diffusers and peft in use, and methods that are replaced.
+"""Uses of private APIs of torch, diffusers and peft, and methods that are replaced.
 
-Each names its reason and upstream source. test_patches.py fails when one of them changes. Versions:
-torch 2.15, diffusers 0.42, peft 0.21.
+Each function names its reason and upstream source. test_patches.py fails when one of them changes.
+Versions: torch 2.15, diffusers 0.42, peft 0.21.
 """
 
 import ctypes
@@ -32,8 +32,8 @@ AnyFunction = Callable[..., Any]
 def replaced_method(owner: object, name: str, function: Untyped) -> Iterator[None]:
     """Replace a method or value of an object while the block runs.
 
-    Written into `__dict__`: `torch.nn.Module.__setattr__` is slow, and wrappers pass attributes on.
-    A forward hook would become a part of compiled code (`torch.nn.Module._call_impl`).
+    Writes into `__dict__`, since `torch.nn.Module.__setattr__` is slow and wrappers forward
+    attributes. A forward hook would become a part of compiled code (`torch.nn.Module._call_impl`).
     """
     attributes = vars(owner)
     own = {name: attributes[name]} if name in attributes else {}
@@ -67,9 +67,9 @@ def compile_callbacks(
 
 @contextmanager
 def graph_limit(graphs: int) -> Iterator[None]:
-    """Have PyTorch compile up to so many graphs of a function while the block runs.
+    """Let PyTorch compile up to `graphs` graphs of a function while the block runs.
 
-    At its own limits, 8 a function and 256 in all, it stops silently. Source:
+    At its default limits, 8 per function and 256 in all, it silently stops compiling. Source:
     torch/_dynamo/config.py, `recompile_limit` and `accumulated_recompile_limit`.
     """
     with torch._dynamo.config.patch(recompile_limit=graphs, accumulated_recompile_limit=graphs):
@@ -77,23 +77,23 @@ def graph_limit(graphs: int) -> Iterator[None]:
 
 
 def compiled_call(module: torch.nn.Module) -> AnyFunction:
-    """Return what a module runs since `torch.nn.Module.compile`."""
+    """Return the function that a module runs since `torch.nn.Module.compile`."""
     return cast("AnyFunction", module._compiled_call_impl)
 
 
 def set_compiled_call(module: torch.nn.Module, call: AnyFunction | None) -> None:
-    """Have a module run this when it is called, or its own code for None.
+    """Make a module run `call` when it is called, or its own code if None.
 
-    `torch.nn.Module.compile` has no way back. Source: torch/nn/modules/module.py,
+    `torch.nn.Module.compile` cannot be undone. Source: torch/nn/modules/module.py,
     `Module._wrapped_call_impl`.
     """
     module._compiled_call_impl = call
 
 
 def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
-    """The classes of the blocks that a denoiser repeats; empty if diffusers names none.
+    """Return the classes of a denoiser's repeated blocks; empty if diffusers names none.
 
-    `compile_repeated_blocks` cannot be turned off. Source: diffusers/models/modeling_utils.py,
+    `compile_repeated_blocks` cannot be undone. Source: diffusers/models/modeling_utils.py,
     `ModelMixin._repeated_blocks`.
     """
     return frozenset(getattr(denoiser, "_repeated_blocks", None) or ())
@@ -101,7 +101,7 @@ def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
 
 # --- Samplers -------------------------------------------------------------------------------------
 
-# They index a table on the CPU by a timestep on the device, and two search for it there.
+# These index a table on the CPU by a timestep on the device, and two search for it there.
 WAITING_SCHEDULERS = (
     diffusers.DDIMScheduler, diffusers.DDPMScheduler,
     diffusers.LCMScheduler, diffusers.PNDMScheduler,
@@ -109,11 +109,11 @@ WAITING_SCHEDULERS = (
 
 
 def step_on_host(scheduler: Untyped) -> None:
-    """Have a scheduler of a text-to-image call take its timesteps from the host.
+    """Make a scheduler of a text-to-image call take its timesteps from the host.
 
-    Else each step waits for the device. The bytes are equal. Source: `alphas_cumprod[timestep]` and
-    `self.timesteps` in diffusers/schedulers/scheduling_ddim.py, scheduling_ddpm.py,
-    scheduling_lcm.py and scheduling_pndm.py.
+    Otherwise each step waits for the device. The results are bitwise equal. Source:
+    `alphas_cumprod[timestep]` and `self.timesteps` in diffusers/schedulers/scheduling_ddim.py,
+    scheduling_ddpm.py, scheduling_lcm.py and scheduling_pndm.py.
     """
     if not isinstance(scheduler, WAITING_SCHEDULERS):
         return
@@ -141,9 +141,9 @@ def step_on_host(scheduler: Untyped) -> None:
 
 
 def pinned_step_noise(scheduler: Untyped) -> AbstractContextManager[None]:
-    """Have a scheduler draw the noise of its steps into pinned memory while the block runs.
+    """Make a scheduler sample the noise of its steps into pinned memory while the block runs.
 
-    Its own is drawn on the CPU too, and copying it waits for all that is queued on the device.
+    By default it samples into pageable memory, and the copy waits for all queued work.
     Source: `randn_tensor` of diffusers/utils/torch_utils.py, a name in each scheduler's module.
     """
     module = sys.modules[type(scheduler).__module__]
@@ -163,7 +163,7 @@ def _draw_pinned(
 
 
 def to_device(noise: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy noise to a device; a GPU need not do all that is queued before."""
+    """Copy noise to a device. On a GPU, the copy does not wait for queued work."""
     if device.type == "cuda":
         noise = mark_shared(noise.pin_memory())
     return noise.to(device, non_blocking=True)
@@ -173,7 +173,7 @@ def to_device(noise: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def pack_latents(pipe: diffusers.DiffusionPipeline, latents: torch.Tensor) -> torch.Tensor:
-    """Pack latents (batch, channels, height, width) as a pipeline's `latents` takes them.
+    """Pack latents (batch, channels, height, width) for a pipeline's argument `latents`.
 
     Source: diffusers/pipelines/flux/pipeline_flux.py, `FluxPipeline._pack_latents`; Chroma and
     Qwen-Image have the same.
@@ -186,7 +186,7 @@ def pack_latents(pipe: diffusers.DiffusionPipeline, latents: torch.Tensor) -> to
 def per_image_control_noise(
     pipe: diffusers.DiffusionPipeline, generators: object
 ) -> Iterator[None]:
-    """Have the pipeline encode control images by the generators of their images, in the block.
+    """Make the pipeline encode control images with the generators of their rows, in the block.
 
     SD 3's ControlNet pipeline samples latents without a generator. Source:
     diffusers/pipelines/controlnet_sd3/pipeline_stable_diffusion_3_controlnet.py,
@@ -205,7 +205,7 @@ def _sampling_by(generators: Sequence[torch.Generator], encode: AnyFunction) -> 
     @wraps(encode)
     def encode_by_generators(images: torch.Tensor) -> Untyped:
         encoded = encode(images)
-        # With guidance each image comes twice: for the negative prompts, then for the prompts.
+        # With guidance, each image is repeated: for the negative prompts, then for the prompts.
         repeated = [*generators] * (len(images) // len(generators))
         encoded.latent_dist.sample = partial(encoded.latent_dist.sample, repeated)
         return encoded
@@ -215,10 +215,10 @@ def _sampling_by(generators: Sequence[torch.Generator], encode: AnyFunction) -> 
 
 @contextmanager
 def restored_vae_dtype(pipe: diffusers.DiffusionPipeline) -> Iterator[None]:
-    """Return the VAE to its dtype after the block.
+    """Restore the VAE's dtype after the block.
 
-    SDXL's pipelines use float32 for float16 models and return only after a success; inpainting with
-    a ControlNet never does. Source: `needs_upcasting` and `_encode_vae_image` of
+    SDXL's pipelines use float32 for float16 models, and restore the dtype only after a success;
+    inpainting with a ControlNet never does. Source: `needs_upcasting` and `_encode_vae_image` of
     diffusers/pipelines/stable_diffusion_xl/pipeline_stable_diffusion_xl.py and
     controlnet/pipeline_controlnet_inpaint_sd_xl.py.
     """
@@ -232,9 +232,10 @@ def restored_vae_dtype(pipe: diffusers.DiffusionPipeline) -> Iterator[None]:
 
 
 def accept_batch_embeds(pipe: diffusers.DiffusionPipeline) -> None:
-    """Have the pipeline take `ip_adapter_image_embeds` with a row for each image of the batch.
+    """Make the pipeline accept `ip_adapter_image_embeds` with a row for each image of the batch.
 
-    Its own method repeats those of one picture. Source: `prepare_ip_adapter_image_embeds` of
+    Its own method repeats the embedding of a single image. Source:
+    `prepare_ip_adapter_image_embeds` of
     diffusers/pipelines/stable_diffusion/pipeline_stable_diffusion.py,
     stable_diffusion_3/pipeline_stable_diffusion_3.py and flux/pipeline_flux.py.
     """
@@ -266,7 +267,7 @@ def _embeds_as_tensor(
 
 @contextmanager
 def checked_conversion(check: Callable[[Untyped, Untyped], None]) -> Iterator[None]:
-    """Call a function with each network that `from_single_file` fills, and its tensors by name.
+    """Call `check` with each network that `from_single_file` loads, and its tensors by name.
 
     Source: diffusers/loaders/single_file_model.py and single_file_utils.py,
     `load_model_dict_into_meta`.
@@ -292,7 +293,7 @@ def checked_conversion(check: Callable[[Untyped, Untyped], None]) -> Iterator[No
 
 
 def lora_components(pipe: diffusers.DiffusionPipeline) -> dict[str, torch.nn.Module]:
-    """The components of a pipeline that LoRAs can change, by name.
+    """Return the components of a pipeline that LoRAs can change, by name.
 
     Source: diffusers/loaders/lora_base.py, `LoraBaseMixin._lora_loadable_modules`.
     """
@@ -306,9 +307,9 @@ def lora_components(pipe: diffusers.DiffusionPipeline) -> dict[str, torch.nn.Mod
 
 
 def lora_scales_to_tensors(component: torch.nn.Module) -> None:
-    """Hold the weights of LoRAs as tensors without axes.
+    """Convert the scales of LoRAs to scalar tensors.
 
-    Numbers become constants of compiled code. Source: peft/tuners/tuners_utils.py and
+    Python numbers would become constants in compiled code. Source: peft/tuners/tuners_utils.py and
     lora/layer.py, `scaling`.
     """
     for layer in component.modules():
@@ -319,7 +320,7 @@ def lora_scales_to_tensors(component: torch.nn.Module) -> None:
 
 
 def set_own_scales(component: torch.nn.Module, adapter: str) -> None:
-    """Set the scale of each layer of a LoRA to 1, if its weights hold its scale.
+    """Set the scale of each layer of a LoRA to 1, for weights that include the scale.
 
     Source: peft/tuners/lora/layer.py, `LoraLayer.set_scale`.
     """
@@ -335,17 +336,18 @@ _shared_tensors: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary() 
 
 
 def mark_shared(tensor: torch.Tensor) -> torch.Tensor:
-    """Register a tensor that work on two streams uses; return it.
+    """Register a tensor that is used on two streams, and return it.
 
-    Its destructor asks the device for an event. A lost device refuses, and the process ends by
-    SIGABRT before anybody has read why. Source: c10/cuda/CUDACachingAllocator.cpp, `insert_events`.
+    Its destructor records an event on the device. If the device is lost, that fails and aborts the
+    process with SIGABRT, before the failure is reported. Source:
+    c10/cuda/CUDACachingAllocator.cpp, `insert_events`.
     """
     _shared_tensors[id(tensor)] = tensor
     return tensor
 
 
 def keep_shared_tensors() -> None:
-    """Keep tensors that streams share for as long as the process lives: the device is lost."""
-    for reference in _shared_tensors.valuerefs():  # a copy, since other threads add to it
+    """Keep tensors that streams share until the process ends, because the device is lost."""
+    for reference in _shared_tensors.valuerefs():  # copied, since other threads add to it
         if (tensor := reference()) is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))  # not even the end frees it
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))  # never freed, even at exit

@@ -1,4 +1,4 @@
-"""Loading a diffusers pipeline: safetensors only, no remote code, in the plan's dtype."""
+"""Load a diffusers pipeline: safetensors only, no remote code, in the plan's dtype."""
 
 import inspect
 import os
@@ -48,18 +48,18 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 # Of float8:
 MIN_CAPABILITY = (8, 9)  # NVIDIA's Ada; Hopper is 9.0
 SIDE_MULTIPLE = 16  # both sides of a product in float8 must be multiples of this
-# The repeated blocks, by any family's name for them. The first and last projections lie outside.
+# The repeated blocks, by the names in all families. The first and last projections lie outside.
 BLOCK_PATTERN = re.compile(r"(blocks|^layers|^noise_refiner|^context_refiner)\.\d")
-# Modulation layers see one row an image: too little to gain.
+# Modulation layers have one row per image: too little to gain.
 MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
-# SDXL's empty negative prompt is all zeros; divided by a scale of 0 it would not be finite.
+# SDXL's empty negative prompt is all zeros. Divided by a scale of 0, it would not be finite.
 ACTIVATION_LOWER_BOUND = 1e-12
 
 
 def load_pipeline(plan: Plan, weights: WeightsCheck | None = None) -> diffusers.DiffusionPipeline:
-    """Load the plan's pipeline, ready to run; `weights` is a check that has begun.
+    """Load the plan's pipeline, ready to run. `weights` is a check that has already begun.
 
-    Raises BadInput if the model does not load, TryAgain without its device.
+    Raises BadInput if the model does not load, TryAgain if its device is missing.
     """
     model = plan.job.model
     with weights or WeightsCheck(model, plan.model.digest) as check:
@@ -71,13 +71,13 @@ def load_pipeline(plan: Plan, weights: WeightsCheck | None = None) -> diffusers.
     network = denoiser_network(pipe)
     if plan.job.speed.quantization == "fp8":
         quantize_to_fp8(network)
-    if pipe.device.type == "cuda":  # convolutions are fastest so
+    if pipe.device.type == "cuda":  # fastest for convolutions
         network.to(memory_format=torch.channels_last)
     return pipe
 
 
 def open_device(plan: Plan) -> torch.device:
-    """The plan's device, set up for its job."""
+    """Choose the plan's device and set it up for the job."""
     device = choose_device(plan.job.device)
     # Compiled code calls convolutions through PyTorch, which reads this at each call.
     torch.backends.cudnn.deterministic = True
@@ -96,16 +96,16 @@ def load_pretrained(
 ) -> diffusers.DiffusionPipeline:
     """Load a model on its device, in eval mode, and check its files against the plan.
 
-    `pipeline` is the name of its class, which a model in one file does not state.
+    `pipeline` is the name of its class, which a single-file model does not state.
     """
     folder = fetch_model(model, weights)
     _silence_libraries()
     try:
         require_data_only(folder, model.id)
         pipe = _load_networks(model, folder, pipeline).to(device)
-    except Exception as error:  # a user's folder makes the libraries raise anything
+    except Exception as error:  # the libraries may raise anything on a user's folder
         with suppress(Missing):
-            weights.require_planned()  # files of another model, and damaged ones, need not load
+            weights.require_planned()  # changed or damaged files explain the error
         if isinstance(error, KilnError):
             raise
         raise _explain_load_error(model.id, error) from error
@@ -118,7 +118,7 @@ def load_pretrained(
 
 
 def _silence_libraries() -> None:
-    for library in (diffusers, transformers):  # a pod's log is for what the job does
+    for library in (diffusers, transformers):  # a pod's log is for the job's messages
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
 
@@ -146,18 +146,18 @@ def _load_networks(
 
 
 def denoiser_network(pipe: diffusers.DiffusionPipeline) -> diffusers.ModelMixin:
-    """The network of a pipeline that runs at every step."""
+    """Return the network of a pipeline that runs at every step."""
     return pipe.unet if hasattr(pipe, "unet") else pipe.transformer
 
 
 def _limit_threads(device: torch.device) -> None:
-    """Use few CPU threads on CUDA, since the CPU only feeds the device."""
+    """Limit the CPU threads on CUDA, since the CPU only feeds the device."""
     if device.type == "cuda" and THREADS_VARIABLE not in os.environ:
         torch.set_num_threads(min(available_cpus(), MAX_CUDA_THREADS))
 
 
 def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
-    """Raise BadInput if a GPU would emulate the plan's dtype, many times slower than another."""
+    """Raise BadInput if the GPU only emulates the plan's dtype, which is many times slower."""
     model = plan.job.model
     if device.type != "cuda" or model.dtype != "bfloat16":
         return
@@ -170,7 +170,7 @@ def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
 
 
 def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> None:
-    """Raise BadInput if a pipeline takes no text, or needs more than a text."""
+    """Raise BadInput if a pipeline takes no prompt, or requires more than a prompt."""
     try:
         inspect.signature(pipe.__call__).bind(prompt="")
     except TypeError as error:
@@ -193,7 +193,7 @@ def _explain_load_error(name: str, error: Exception) -> KilnError:
 
 
 def library_versions(job: Job) -> dict[str, str]:
-    """The versions of the libraries that decide the pixels and the speed of a job."""
+    """Return the versions of the libraries that affect the pixels and the speed of a job."""
     versions = {
         "torch": torch.__version__,
         "diffusers": diffusers.__version__,
@@ -207,15 +207,15 @@ def library_versions(job: Job) -> dict[str, str]:
 
 
 def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
-    """Return the folder of a model, or of a single file's configuration; download it if need be.
+    """Return the folder of a model, or of a single file's configuration, downloaded if need be.
 
-    A local folder may still be in the check.
+    The check of a local folder may still be running.
     """
     if checkpoint_file(model) is not None:
         return configuration_folder(model)
     if not is_hub_id(model.id):
         return Path(resolve_path(model.id))
-    # First of all: the name of a folder where the run was planned may be a hub model's name here.
+    # A folder's name on the planning machine may be a hub id here, so check it first.
     weights.require_planned()
 
     def download() -> Path:
@@ -232,9 +232,10 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
 
 
 def fetch_run_models(uri: str) -> str:
-    """Download a planned run's model and all that belongs to it; return the model's folder.
+    """Download a planned run's model, LoRAs, adapters, scorers and passes.
 
-    Also creates the folder for compiled code. Raises as fetching does.
+    Returns the model's folder. Also creates the folder for compiled code. Raises BadInput, Missing,
+    TryAgain.
     """
     create_code_folder()
     plan = open_run(uri).plan
@@ -267,7 +268,7 @@ def _fetch_planned_model(plan: Plan) -> Path:
 
 
 def require_fp8_support(device: torch.device) -> None:
-    """Raise BadInput if this installation or this device cannot compute in float8."""
+    """Raise BadInput if this installation or device cannot compute in float8."""
     if find_spec("torchao") is None:
         raise BadInput(
             "speed.quantization is fp8, which needs an extra. "
@@ -282,9 +283,9 @@ def require_fp8_support(device: torch.device) -> None:
 
 
 def quantize_to_fp8(denoiser: diffusers.ModelMixin) -> None:
-    """Convert the linear layers of the repeated blocks to float8, before anything is compiled.
+    """Quantize the linear layers of the repeated blocks to float8, before anything is compiled.
 
-    Torchao scales it by row of weights and by token, so no image depends on its neighbors.
+    Torchao scales by row of weights and by token, so no image depends on its neighbors.
     """
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
     from torchao.quantization.quantize_.common import KernelPreference
@@ -298,14 +299,14 @@ def quantize_to_fp8(denoiser: diffusers.ModelMixin) -> None:
     config = Float8DynamicActivationFloat8WeightConfig(
         granularity=PerRow(),
         activation_value_lb=ACTIVATION_LOWER_BOUND,
-        kernel_preference=KernelPreference.TORCH,  # the same kernels whatever else is installed
+        kernel_preference=KernelPreference.TORCH,  # the same kernels in every installation
         set_inductor_config=False,
     )
     quantize_(denoiser, config, filter_fn=lambda _, name: name in layers)
 
 
 def quantizable_layers(denoiser: diffusers.ModelMixin) -> Iterator[str]:
-    """The names of the layers that are worth converting."""
+    """Yield the names of the layers that are worth quantizing."""
     for name, module in denoiser.named_modules():
         is_repeated = BLOCK_PATTERN.search(name) and not MODULATION_PATTERN.search(name)
         if is_repeated and isinstance(module, torch.nn.Linear) and _is_quantizable(module.weight):

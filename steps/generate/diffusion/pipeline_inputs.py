@@ -1,4 +1,4 @@
-"""The arguments of a pipeline's call: texts, noise and settings, as its family takes them."""
+"""The arguments of a pipeline's call: prompts, noise and settings, by its family."""
 
 import copy
 import inspect
@@ -22,14 +22,14 @@ from imagekiln.steps.runs.image import ImageRow, pad_rows
 
 PipelineKwargs = dict[str, object]
 StepCallback = Callable[[], None]
-TEXT_STEP = 64  # tokens: so many lengths of a single text share their code
+TEXT_STEP = 64  # tokens: single prompts are padded to a multiple, to share compiled code
 
 
 class PipelineInputs:
-    """Turns rows of one shape into a pipeline's arguments."""
+    """Builds a pipeline's arguments from rows of one shape."""
 
     def __init__(self, pipe: diffusers.DiffusionPipeline, loras: LoraLayers | None = None) -> None:
-        """Inspect what the pipeline takes. Its LoRAs may change what texts become."""
+        """Inspect the pipeline's arguments. LoRAs may change the embeddings of prompts."""
         self._pipe = pipe
         self._loras = loras
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
@@ -43,7 +43,7 @@ class PipelineInputs:
             self._negative_prompts = TextCache(encoder.encode_negative_prompt)
 
     def for_sibling(self, sibling: diffusers.DiffusionPipeline) -> "PipelineInputs":
-        """The same with the same texts, for a pipeline of the same components."""
+        """Return a copy for a pipeline of the same components, which shares cached prompts."""
         inputs = copy.copy(self)
         inputs._accepts = set(inspect.signature(sibling.__call__).parameters)
         return inputs
@@ -53,23 +53,23 @@ class PipelineInputs:
         return name in self._accepts
 
     def split_batches(self, rows: Sequence[ImageRow], size: int) -> list[list[ImageRow]]:
-        """One call of `size` for rows of one shape, or one a row if neighbors affect pixels."""
+        """Split rows of one shape into calls: one padded to `size`, or one per row."""
         if self.one_at_a_time:
             return [[row] for row in rows]
         return [pad_rows(rows, size)]
 
     @property
     def output_type(self) -> str:
-        """Tensors if they are known to be in [0, 1], as in known families."""
+        """The `output_type` of the call: tensors for known families, whose range is [0, 1]."""
         return "pt" if self._family.positive_embeds else "np"
 
     @property
     def encodes_texts(self) -> bool:
-        """`True` if texts are encoded here, and not by the pipeline's own call."""
+        """`True` if prompts are encoded here and not in the pipeline's call."""
         return bool(self._family.positive_embeds)
 
     def uncached_texts(self, rows: Sequence[ImageRow]) -> list[TextRequest]:
-        """The texts that have to be encoded before these rows of one shape are drawn."""
+        """List the prompts of these rows of one shape that are not encoded yet."""
         if not rows or not self.encodes_texts:
             return []
         loras = self._activate_text_loras(rows[0])
@@ -82,7 +82,7 @@ class PipelineInputs:
     def _texts_of(
         self, rows: Sequence[ImageRow]
     ) -> Iterator[tuple[TextCache, EmbeddingIndices, Sequence[str]]]:
-        """The prompts and, with guidance, the negative prompts, with their cache and arguments."""
+        """Yield prompts and, with guidance, negative prompts, with their cache and arguments."""
         prompts = [row.parameters.prompt for row in rows]
         yield self._prompts, self._family.positive_embeds, prompts
         guidance = rows[0].parameters.guidance
@@ -91,7 +91,7 @@ class PipelineInputs:
             yield self._negative_prompts, self._family.negative_embeds, negative_prompts
 
     def activate_loras(self, row: ImageRow) -> None:
-        """Activate the row's LoRAs in what the pipeline's call runs."""
+        """Activate the row's LoRAs in the components that the pipeline's call runs."""
         if self._loras is None:
             return
         self._loras.activate(row.parameters.loras, texts=False)
@@ -99,7 +99,7 @@ class PipelineInputs:
             self._loras.activate(row.parameters.loras, texts=True)
 
     def text_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
-        """The prompts: as embeddings if the family is known, else as text."""
+        """Build the arguments for prompts: embeddings if the family is known, else strings."""
         if not self._family.positive_embeds:
             return self._plain_text_kwargs(rows)
         kwargs: PipelineKwargs = {}
@@ -117,7 +117,7 @@ class PipelineInputs:
         return kwargs
 
     def text_tokens(self, rows: Sequence[ImageRow]) -> int | None:
-        """The length to which the texts of a batch are padded; None if the pipeline sees to it."""
+        """Return the tokens to which prompts are padded; None if the pipeline pads them itself."""
         longest = self._family.pad_to_tokens
         if longest is None or len(rows) > 1:
             return longest
@@ -126,7 +126,7 @@ class PipelineInputs:
         for cache, _, (text,) in self._texts_of(rows):
             embeds, *_ = cache.get(text, loras)
             tokens = max(tokens, embeds.shape[1])
-        # More than the text has: without padding, diffusers drops the mask, and other kernels run.
+        # At least one token of padding: without any, diffusers drops the mask, and kernels differ.
         steps = tokens // TEXT_STEP + 1
         return min(longest, TEXT_STEP * steps)
 
@@ -134,25 +134,25 @@ class PipelineInputs:
         prompts = [row.parameters.prompt for row in rows]
         negative_prompts = [row.parameters.negative_prompt for row in rows]
         kwargs: PipelineKwargs = {"prompt": _single_or_list(prompts)}
-        # By such a scale, guidance needs one, if only an empty one.
+        # Guidance by this scale needs a negative prompt, even an empty one.
         needs_one = self._call.guidance_argument == "true_cfg_scale"
         if (needs_one or any(negative_prompts)) and self.accepts("negative_prompt"):
             kwargs["negative_prompt"] = _single_or_list(negative_prompts)
         return kwargs
 
     def batch_kwargs(self, rows: Sequence[ImageRow], after_step: StepCallback) -> PipelineKwargs:
-        """Everything but the texts: noise, settings and the callback."""
+        """Build all arguments except the prompts: noise, settings and the callback."""
         kwargs = self.noise_kwargs(rows)
         return kwargs | self.settings_kwargs(rows[0]) | self.callback_kwargs(after_step)
 
     def noise_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
-        """A generator on the CPU for each image, and initial noise drawn from it in float32.
+        """Build a CPU generator for each image, and initial noise sampled from it in float32.
 
-        So noise does not depend on device, dtype or neighbors.
+        Noise therefore does not depend on device, dtype or neighbors.
         """
         generators = [_make_generator(row) for row in rows]
         if not self.encodes_texts:
-            # What the pipeline draws without a generator must follow from the row too.
+            # Anything that the pipeline samples without a generator must follow from the row too.
             torch.manual_seed(rows[0].parameters.seed)
             # Every pipeline takes a generator; some take no list of one.
             return {"generator": generators if len(rows) > 1 else generators[0]}
@@ -174,22 +174,22 @@ class PipelineInputs:
         return {"generator": generators, "latents": to_device(noise.to(dtype), self._pipe.device)}
 
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
-        """The size, steps and guidance of a batch, by the pipeline's names for them.
+        """Build the arguments for size, steps and guidance, by the pipeline's names for them.
 
-        Others are dropped, but for a guidance: ValueError. Settings of texts have no effect here.
+        Drops settings that the pipeline does not take. Raises ValueError for a guidance.
         """
         parameters = row.parameters
         kwargs: PipelineKwargs = {
             "width": parameters.width,
             "height": parameters.height,
             "num_inference_steps": parameters.steps,
-            # Binning draws another size and resizes it.
+            # Binning generates another size and resizes it.
             "use_resolution_binning": False,
             "_auto_resize": False,  # likewise, of FLUX.1 Kontext
             "max_area": parameters.width * parameters.height,
         }
         if parameters.steps != 2:
-            # SanaSprint's default is a time between two steps, and is refused with other numbers.
+            # SanaSprint's default is for two steps, and is refused with other numbers of steps.
             kwargs["intermediate_timesteps"] = None
         if parameters.guidance is not None:
             kwargs |= self._guidance_kwargs(parameters.guidance)
@@ -198,14 +198,14 @@ class PipelineInputs:
         return {name: value for name, value in kwargs.items() if self.accepts(name)}
 
     def _guidance_kwargs(self, guidance: float) -> PipelineKwargs:
-        """The guidance by the pipeline's name for it, in place of a schedule of its own."""
+        """Build the argument for guidance, which replaces the pipeline's own schedule."""
         name = self._call.guidance_argument
         if name is None or not self.accepts(name):
             raise ValueError(f"the pipeline takes no guidance, and the row has {guidance:g}")
         return {name: guidance, "guidance_schedule": None}
 
     def callback_kwargs(self, after_step: StepCallback) -> PipelineKwargs:
-        """The argument for the callback; none if the pipeline reports no steps."""
+        """Build the argument for the callback; none if the pipeline reports no steps."""
         if self.accepts("callback_on_step_end"):
             return {"callback_on_step_end": partial(_call_after_step, after_step)}
         if self.accepts("callback"):  # PixArt's
@@ -213,7 +213,7 @@ class PipelineInputs:
         return {}
 
     def _latent_shape(self, row: ImageRow) -> tuple[int, int, int]:
-        """The shape (channels, height, width) in which the first noise of an image is drawn."""
+        """Return the shape (channels, height, width) of an image's initial noise."""
         channels: int = denoiser_network(self._pipe).config.in_channels
         scale: int = self._pipe.vae_scale_factor
         height = row.parameters.height // scale
@@ -225,7 +225,7 @@ class PipelineInputs:
         return channels, height, width
 
     def _activate_text_loras(self, row: ImageRow) -> str | None:
-        """Activate the row's LoRAs in the text encoders; return those that change something."""
+        """Activate the row's LoRAs in the text encoders; return those that change a layer."""
         if self._loras is None:
             return None
         return self._loras.activate(row.parameters.loras, texts=True)

@@ -1,4 +1,4 @@
-"""Time each call of a pipeline from outside, and sum the times."""
+"""Measure the time of each call of a pipeline from outside, and sum the times."""
 
 import time
 from collections import defaultdict
@@ -27,17 +27,17 @@ SpanName = Literal["text", "decode", "copy", "whole"]
 
 
 class Spans:
-    """The spans of one batch. On CUDA they are known once the batch is done: reading them waits."""
+    """The timed spans of one batch. On CUDA, reading them waits until the batch is done."""
 
     def __init__(self, device: torch.device, clock: CompileClock) -> None:
-        """Start without any. What the clock counts as compiling is subtracted."""
+        """Start without spans. The clock's compile time is subtracted from them."""
         self._device = device
         self._clock = clock
         self._spans: list[tuple[SpanName, Moment, Moment, float]] = []
 
     @contextmanager
     def span(self, name: SpanName) -> Iterator[None]:
-        """Time the block. `text` and `decode` lie within the `whole`, whose rest is denoising."""
+        """Time the block. The span `whole` includes `text` and `decode`; the rest is denoising."""
         begin = current_moment(self._device)
         compiled_before = self._clock.seconds
         yield
@@ -45,7 +45,7 @@ class Spans:
         self._spans.append((name, begin, current_moment(self._device), compile_seconds))
 
     def times(self) -> StageSeconds:
-        """The seconds of all spans. On CUDA, waits for the device."""
+        """Sum the seconds of all spans. On CUDA, waits for the device."""
         sums: dict[SpanName, float] = defaultdict(float)
         compiled = 0.0
         for name, begin, end, compile_seconds in self._spans:
@@ -63,14 +63,14 @@ class Spans:
 
 
 def current_moment(device: torch.device) -> Moment:
-    """The moment when all queued work is done on CUDA, else now."""
+    """Return an event after all queued work on CUDA, else the current time."""
     if device.type != "cuda":
         return time.perf_counter()
     return record_event(timed=True)
 
 
 def elapsed_seconds(begin: Moment, end: Moment) -> float:
-    """Seconds between two moments. On CUDA, waits; raises TryAgain if the device failed."""
+    """Return the seconds between two moments. On CUDA, waits; raises TryAgain if it failed."""
     if isinstance(begin, float) or isinstance(end, float):
         return float(end) - float(begin)  # type: ignore[arg-type]  # both are of one kind
     try:
@@ -81,10 +81,10 @@ def elapsed_seconds(begin: Moment, end: Moment) -> float:
 
 
 class PipelineProfiler:
-    """Time the calls of a pipeline. All but `profile_call` may run in any thread."""
+    """Measures the times of a pipeline's calls. All but `profile_call` are thread-safe."""
 
     def __init__(self, device: torch.device, clock: CompileClock) -> None:
-        """Take the pipeline's device. Compiling is not drawing."""
+        """Take the pipeline's device, and the clock whose compile time is not counted."""
         self._device = device
         self._device_label = device_label(device)
         self._clock = clock
@@ -93,7 +93,7 @@ class PipelineProfiler:
 
     @contextmanager
     def profile_call(self, pipe: diffusers.DiffusionPipeline) -> Iterator[Spans]:
-        """Time the block, in which the pipeline or a sibling draws."""
+        """Time the block, which calls the pipeline or a sibling."""
         spans = Spans(self._device, self._clock)
         vae: Untyped = getattr(pipe, "vae", None)
         with ExitStack() as stack, spans.span("whole"):
@@ -103,20 +103,20 @@ class PipelineProfiler:
             yield spans
 
     def add_call(self, spans: Spans) -> None:
-        """Add a call that is done."""
+        """Add the times of a finished call."""
         times = spans.times()
         self.add(times)
         DEVICE_BUSY_SECONDS.add(times.busy, device=self._device_label)
         report_memory(self._device, self._device_label)
 
     def add(self, times: StageSeconds) -> None:
-        """Add times, such as those of texts that were encoded beside the batches."""
+        """Add times, such as those of prefetched prompts."""
         with self._lock:
             self._times += times
         observe_stages(**{stage: getattr(times, stage) for stage in DEVICE_STAGES})
 
     def pop_times(self) -> StageSeconds:
-        """Return what was added since the previous call."""
+        """Return the times that were added since the previous call."""
         with self._lock:
             times = self._times
             self._times = StageSeconds()

@@ -1,4 +1,4 @@
-"""Drawing that survives failures: a batch too large is halved, and a bad prompt fails alone."""
+"""Recovery from failures: a batch that is too large is halved, and a bad prompt fails alone."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,25 +18,25 @@ from imagekiln.steps.runtime.metrics import OOM_HALVINGS
 from imagekiln.steps.runtime.signals import Stopped
 
 MAX_ERROR_CHARS = 500
-# Draws rows of one shape in a batch of a size, or raises. Reading one of the images may wait,
-# and raise TryAgain if the device has failed.
+# Generates rows of one shape in a batch of a size, or raises. Reading one of the images may wait,
+# and raises TryAgain if the device has failed.
 DrawBatch = Callable[[Sequence[ImageRow], int], Sequence[DrawnImage]]
 
 
 @dataclass(frozen=True, slots=True)
 class _DrawFailure:
-    """The message of an error: the error itself would keep the tensors of its batch alive."""
+    """The message of an error, since the error itself would keep its batch's tensors alive."""
 
     message: str
     out_of_memory: bool
 
 
 class BatchRecovery:
-    """Draw every row, if need be in smaller batches, or as a failed image.
+    """Generates every row, if need be in smaller batches, or as a failed image.
 
-    `max_pixels` is how many pixels fit in memory at once; None until memory has run out. An image
-    that does not fit fails alone if it has more than `usual_pixels`, the job's own size, or another
-    was drawn before, unless `all_must_fit`.
+    `max_pixels` is the number of pixels that fit in memory at once; None until memory has run out.
+    Unless `all_must_fit`, an image that does not fit fails alone if it has more than
+    `usual_pixels`, the job's own size, or if another image succeeded before.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class BatchRecovery:
         *,
         all_must_fit: bool = False,
     ) -> None:
-        """Take the functions that draw a batch and give its planned size.
+        """Take the functions that generate a batch and return its planned size.
 
-        Errors name `setting`, that of a pass or score.
+        Errors name `setting`, the setting of a pass or score.
         """
         self.max_pixels: int | None = None
         self._setting = setting
@@ -61,18 +61,18 @@ class BatchRecovery:
         self._all_must_fit = all_must_fit
 
     def batch_size(self, row: ImageRow) -> int:
-        """The size of a batch with rows of this one's shape, as far as memory allows."""
+        """Return the batch size for rows of this shape, limited by the memory known to fit."""
         return limit_batch_pixels(self._planned_size(row), _pixels(row), self.max_pixels)
 
     def draw_batches(self, rows: Sequence[ImageRow]) -> Iterator[Sequence[DrawnImage]]:
-        """The images of rows of one shape, batch after batch."""
+        """Generate rows of one shape, batch after batch."""
         while rows:
             images = self.draw_prefix(rows)
             rows = rows[len(images) :]
             yield images
 
     def draw_prefix(self, rows: Sequence[ImageRow]) -> Sequence[DrawnImage]:
-        """Return the images of the first of these rows, as many as one batch holds.
+        """Generate the first of these rows, as many as one batch holds.
 
         Raises TryAgain if the device failed or is shared, BadInput if an image will never fit.
         """
@@ -88,7 +88,7 @@ class BatchRecovery:
     def _draw_smaller(
         self, rows: Sequence[ImageRow], failure: _DrawFailure
     ) -> Sequence[DrawnImage]:
-        """Halve the batch, from now on for every batch with as many pixels."""
+        """Halve the batch, and all later batches with as many pixels."""
         size = self.batch_size(rows[0])
         if size > 1:
             self.max_pixels = size // 2 * _pixels(rows[0])
@@ -112,7 +112,7 @@ class BatchRecovery:
     def _draw_one_by_one(
         self, rows: Sequence[ImageRow], failure: _DrawFailure
     ) -> Sequence[DrawnImage]:
-        """Find the row that fails. Alone in a batch, a row gives the same bytes."""
+        """Generate rows singly, to find the one that fails. The bytes are the same."""
         if len(rows) == 1:
             return [DrawnImage(rows[0].index_in_part, None, "failed", failure.message)]
         return [image for row in rows for image in self.draw_prefix([row])]
@@ -126,9 +126,9 @@ class BatchRecovery:
             if failure := explain_machine(error):
                 raise failure from error
             message = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
-            if self._setting:  # behind it, since an error begins with its class
+            if self._setting:  # at the end, since a message begins with the error's class
                 message += f" (in {self._setting})"
-            # Parquet takes no lone surrogates, which file names may hold.
+            # Parquet refuses lone surrogates, which file names may contain.
             message = message.encode(errors="replace").decode()
             return _DrawFailure(message, is_out_of_memory(error))
 

@@ -1,7 +1,7 @@
 """Steps at which a denoiser runs without the negative prompts, or does not run at all.
 
-Only the number of the step decides, so no image depends on others. diffusers' caches hook blocks
-instead, which are then compiled step by step.
+Only the step number decides, so no image depends on others. diffusers' caches hook the blocks
+instead, which are then compiled for each step.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,12 +20,12 @@ Points: TypeAlias = list[tuple[int, Untyped]]  # steps and outputs
 
 @contextmanager
 def step_shortcuts(pipe: Untyped, speed: SpeedSettings, images: int) -> Iterator[None]:
-    """Have the pipeline draw a batch of so many images with the job's shortcuts in the block."""
+    """Apply the job's shortcuts in the block, while the pipeline denoises a batch of `images`."""
     with ExitStack() as stack:
         if speed.guidance_interval is not None or speed.step_cache is not None:
             networks = [(denoiser_network(pipe), 2)]
             controlnet = getattr(pipe, "controlnet", None)
-            # At steps without the denoiser, nobody reads what it returns.
+            # At steps without the denoiser, its output is unused.
             if controlnet is not None:
                 networks.append((controlnet, 1))
             for network, points in networks:
@@ -36,10 +36,10 @@ def step_shortcuts(pipe: Untyped, speed: SpeedSettings, images: int) -> Iterator
 
 @dataclass(slots=True)
 class NetworkCalls:
-    """The calls of one network while its pipeline draws a batch.
+    """The calls of one network while its pipeline denoises a batch.
 
     With guidance, a step is one call with the negative prompts in the first half of the rows, or
-    two calls with the same latents. Later outputs follow from the last `points` ones.
+    two calls with the same latents. Skipped outputs are extrapolated from the last `points` ones.
     """
 
     pipe: Untyped
@@ -50,21 +50,21 @@ class NetworkCalls:
     _step: int = -1
     _latents: object = None
     _output: Untyped = None
-    # The latest that were computed, with their steps: for the prompts, for the negative ones.
+    # The last computed outputs with their steps: for the prompts, and for the negative prompts.
     _computed: tuple[Points, Points] = field(default_factory=lambda: ([], []))
 
     def run(self, *args: Untyped, **kwargs: Untyped) -> Untyped:
-        """The network's output for these arguments, of which the latents are the first."""
+        """Compute or extrapolate the network's output. The first argument is the latents."""
         latents = args[0] if args else kwargs["hidden_states"]
         is_negative = latents is self._latents
         if not is_negative:
             self._latents = latents
             self._step += 1
-        # PixArt's pipelines do not say how many steps they draw: all.
+        # PixArt's pipelines do not state the number of steps: they run all.
         steps = getattr(self.pipe, "num_timesteps", len(self.pipe.scheduler.timesteps))
         is_guided = self.speed.is_guided(self._step, steps)
         if is_negative and not is_guided:
-            return self._output  # between two equal outputs, guidance has no effect
+            return self._output  # guidance has no effect between two equal outputs
         computed = self._computed[is_negative]
         if computed and self.speed.is_extrapolated(self._step):
             self._output = extrapolate(computed, self._step)
@@ -78,7 +78,7 @@ class NetworkCalls:
         return self._output
 
     def _run_prompts(self, args: Untyped, kwargs: Untyped) -> Untyped:
-        """The output for the prompts alone, also in the place of that for the negative ones."""
+        """Run the network for the prompts alone, and repeat the output for the negative prompts."""
         args, kwargs = map_tensors(self._take_prompts, (args, kwargs))
         output = self.forward(*args, **kwargs)
 
@@ -96,7 +96,7 @@ class NetworkCalls:
 def extrapolate(computed: Points, step: int) -> Untyped:
     """Extrapolate the output at a later step from the first and the last computed ones.
 
-    That is TaylorSeer's first order (arXiv:2503.06923), on the last layer alone, in float32.
+    This is TaylorSeer's first order (arXiv:2503.06923), on the last layer alone, in float32.
     """
     first_step, first = computed[0]
     last_step, last = computed[-1]
@@ -109,7 +109,7 @@ def extrapolate(computed: Points, step: int) -> Untyped:
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Untyped) -> Untyped:
-    """A nested value, with its tensors as a function makes them."""
+    """Apply a function to every tensor in a nested value."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, dict):

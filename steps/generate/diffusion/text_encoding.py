@@ -1,4 +1,4 @@
-"""Texts as a pipeline's own encoders embed them: each distinct text once, and by itself."""
+"""Encode prompts by a pipeline's text encoders: each distinct prompt once, one at a time."""
 
 import inspect
 import time
@@ -17,25 +17,26 @@ from imagekiln.steps.models.families import EmbeddingIndices, Family
 from imagekiln.steps.runs.stats import StageSeconds
 
 TEXT_THREAD = "texts"  # the name that its thread begins with
-PREFETCH_DEVICES = frozenset({"cuda"})  # on a CPU, texts and batches would share cores
+PREFETCH_DEVICES = frozenset({"cuda"})  # on a CPU, prefetching would compete with the batch
 PromptEmbeds = tuple[torch.Tensor, ...]
-MAX_CACHED_TEXTS = 256  # images of one prompt are neighbors
-MAX_CACHE_BYTES = 256 << 20  # of the device's memory: SDXL takes 0.3 MB a text, FLUX.2 16 MB
+MAX_CACHED_TEXTS = 256  # images of one prompt are adjacent
+MAX_CACHE_BYTES = 256 << 20  # of the device's memory: SDXL takes 0.3 MB per prompt, FLUX.2 16 MB
 
 
 class TextCache:
-    """The embeddings of the latest texts, encoded one by one, so that a bad one harms no other.
+    """A cache of the embeddings of the most recent prompts.
 
-    The key must hold everything that changes an embedding.
+    Prompts are encoded one by one, so that a bad one affects no other. The key must contain
+    everything that changes an embedding.
     """
 
     def __init__(self, encode: Callable[[str], PromptEmbeds]) -> None:
-        """Take the function that encodes one text."""
+        """Take the function that encodes one prompt."""
         self._encode = encode
         self._cache: OrderedDict[tuple[str, str | None], PromptEmbeds] = OrderedDict()
 
     def get(self, text: str, loras: str | None = None) -> PromptEmbeds:
-        """The embeddings of one text, encoded while these LoRAs are active."""
+        """Return the embeddings of a prompt. Encode it if need be; these LoRAs must be active."""
         key = (text, loras)
         if key not in self._cache:
             self._cache[key] = self._encode(text)
@@ -46,12 +47,12 @@ class TextCache:
         return embeds
 
     def uncached(self, texts: Sequence[str], loras: str | None = None) -> list[str]:
-        """The texts that are not cached, each once; at most as many as fill half of the cache."""
+        """List the distinct prompts that are not cached, at most half of the cache's capacity."""
         uncached = [text for text in dict.fromkeys(texts) if (text, loras) not in self._cache]
         return uncached[: self._capacity() // 2]
 
     def _capacity(self) -> int:
-        """Return how many texts fit: those of a family are about as large as the latest."""
+        """Return the number of prompts that fit, if all are as large as the most recent one."""
         latest = next(reversed(self._cache.values()), ())
         size = sum(tensor.nbytes for tensor in latest)
         if size == 0:
@@ -60,10 +61,10 @@ class TextCache:
 
 
 class PromptEncoder:
-    """Calls a pipeline's `encode_prompt` as the pipeline itself would for a single text."""
+    """Calls a pipeline's `encode_prompt` as the pipeline itself would for a single prompt."""
 
     def __init__(self, pipe: diffusers.DiffusionPipeline, family: Family) -> None:
-        """Collect the settings that the pipeline's call would pass on."""
+        """Collect the settings that the pipeline's call would pass to `encode_prompt`."""
         self._pipe = pipe
         self._family = family
         call_parameters = inspect.signature(pipe.__call__).parameters
@@ -79,13 +80,13 @@ class PromptEncoder:
                     self._settings[name] = default
 
     def encode_prompt(self, text: str) -> PromptEmbeds:
-        """The embeddings of a prompt, each with a leading axis of 1."""
+        """Return the embeddings of a prompt, each with a leading axis of 1."""
         return self._encode(
             self._family.positive_embeds, prompt=[text], do_classifier_free_guidance=False
         )
 
     def encode_negative_prompt(self, text: str) -> PromptEmbeds:
-        """The embeddings of a negative prompt; of an empty one, what the pipeline takes instead."""
+        """Return the embeddings of a negative prompt; if it is empty, the pipeline's default."""
         if "negative_prompt" not in self._accepts:
             return self._encode(self._family.negative_embeds, prompt=[text])
         negative = {"negative_prompt": [text]} if text else {}
@@ -114,13 +115,13 @@ def _is_setting(value: object) -> bool:
 def _as_tensor(
     tensor: torch.Tensor | list[torch.Tensor] | None, embeds: torch.Tensor
 ) -> torch.Tensor:
-    if tensor is None:  # a mask that hides nothing
+    if tensor is None:  # a mask without padding
         return torch.ones(embeds.shape[:2], dtype=torch.long, device=embeds.device)
     return tensor[0][None] if isinstance(tensor, list) else tensor
 
 
 def stack_embeds(embeds: Sequence[PromptEmbeds], length: int | None) -> list[torch.Tensor]:
-    """The embeddings of a batch of texts, padded with zeros to this many tokens."""
+    """Stack the embeddings of a batch of prompts, padded with zeros to `length` tokens."""
     if length is not None:
         embeds = [tuple(_pad_tokens(tensor, length) for tensor in tensors) for tensors in embeds]
     return [torch.cat(tensors) for tensors in zip(*embeds, strict=True)]
@@ -134,7 +135,7 @@ def _pad_tokens(tensor: torch.Tensor, length: int) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """A text to encode into a cache, and the LoRAs that are active in what encodes it."""
+    """A prompt to encode into a cache, and the LoRAs that are active in the text encoders."""
 
     cache: TextCache
     text: str
@@ -142,14 +143,14 @@ class TextRequest:
 
 
 class TextPrefetcher:
-    """Encode texts into their caches in one thread, the same until `close`.
+    """Encodes prompts into their caches in one background thread.
 
-    From `start` to `wait`, nothing else may use the caches or the encoders. cuDNN builds attention
-    plans anew in each thread, and never frees them.
+    From `start` to `wait`, nothing else may use the caches or the encoders. The thread stays until
+    `close`, since cuDNN builds attention plans for each thread and never frees them.
     """
 
     def __init__(self, device: torch.device, add: Callable[[StageSeconds], None]) -> None:
-        """Call `add`, in the thread, with the time of each text."""
+        """Take the device. `add` is called in the thread with the time of each prompt."""
         self._stream = side_stream(device)
         self._enabled = device.type in PREFETCH_DEVICES
         self._add = add
@@ -157,7 +158,7 @@ class TextPrefetcher:
         self._pending: list[Future[None]] = []
 
     def start(self, requests: Sequence[TextRequest]) -> None:
-        """Begin to encode these texts, if that helps."""
+        """Begin to encode these prompts, if the device gains from it."""
         if not self._enabled:
             return
         reader = None
@@ -168,24 +169,24 @@ class TextPrefetcher:
         ]
 
     def wait(self) -> None:
-        """Wait for the texts. One that could not be encoded is left to the batch that needs it."""
+        """Wait for the prompts. Errors are raised by the batch that needs the failed prompt."""
         while self._pending:
             self._pending[0].result()
             del self._pending[0]
 
     def close(self) -> None:
-        """End the thread after the text at hand. The others are encoded by nobody."""
+        """Stop the thread after the current prompt, and drop the others."""
         self._worker.shutdown(cancel_futures=True)
         self._pending.clear()
 
     def _encode(self, request: TextRequest, reader: torch.cuda.Stream | None) -> None:
         started = time.perf_counter()
-        # An error is raised again where it becomes that of the image.
+        # The error is raised again when an image needs the prompt.
         with suppress(Exception), self._stream_context():
             try:
                 embeds = request.cache.get(request.text, request.loras)
                 _keep_for(reader, embeds)
-            finally:  # a text may be in its cache even if this failed
+            finally:  # the prompt may be cached even if this failed
                 if self._stream is not None:
                     self._stream.synchronize()
             self._add(StageSeconds(text=time.perf_counter() - started))
@@ -195,7 +196,7 @@ class TextPrefetcher:
 
 
 def _keep_for(reader: torch.cuda.Stream | None, embeds: PromptEmbeds) -> None:
-    """Have the memory of the embeddings not be used again before the reader has read them."""
+    """Prevent reuse of the embeddings' memory before the stream `reader` has read them."""
     for tensor in embeds:
         if reader is not None and tensor.is_cuda:
             mark_shared(tensor).record_stream(reader)

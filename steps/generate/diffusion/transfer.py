@@ -1,4 +1,4 @@
-"""Pixels on their way from the device, while it is already drawing the next batch."""
+"""Copy pixels from the device while it denoises the next batch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 class HostCopy:
     """A batch on the CPU: RGB uint8 (batch, height, width, 3), and which are finite (batch,).
 
-    Neither may be read before `done_event`, if there is one. `source` keeps what is copied.
+    Neither may be read before `done_event`, if set. `source` keeps the copied tensors alive.
     """
 
     rgb: torch.Tensor
@@ -36,21 +36,21 @@ class HostCopy:
     source: tuple[torch.Tensor, ...] = ()
 
     def read_rgb(self) -> RGB:
-        """The pixels, in memory of their own: pinned memory is not freed without the device."""
+        """Return the pixels, copied if pinned: freeing pinned memory needs the device."""
         rgb: RGB = self.rgb.numpy()
         return rgb if self.done_event is None else rgb.copy()
 
 
 class PendingBatch(Sequence[DrawnImage]):
-    """Images that the device may still be drawing.
+    """Images that the device may still be working on.
 
-    Reading one waits for all, and raises TryAgain if the device has failed. Any thread may read.
+    Reading one waits for all, and raises TryAgain if the device has failed. Thread-safe.
     """
 
     def __init__(
         self, count: int, done_event: DeviceEvent, read: Callable[[], list[DrawnImage]]
     ) -> None:
-        """Take the event to wait for, and what then returns the images."""
+        """Take the event to wait for, and the function that then returns the images."""
         self._count = count
         self._done_event = done_event
         self._read: Callable[[], list[DrawnImage]] | None = read
@@ -74,7 +74,7 @@ class PendingBatch(Sequence[DrawnImage]):
 
 
 def to_tensor(output: BaseOutput, row: ImageRow) -> torch.Tensor:
-    """Return the images of a pipeline as float32 (batch, 3, height, width) in [0, 1].
+    """Convert the images of a pipeline to float32 (batch, 3, height, width) in [0, 1].
 
     They are the first field of its output. Arrays have channels last. Transparency becomes white,
     as models of such images see it. Raises ValueError for images of another size than the row's.
@@ -96,9 +96,9 @@ def to_tensor(output: BaseOutput, row: ImageRow) -> torch.Tensor:
 
 
 def copy_to_host(images: torch.Tensor, stream: torch.cuda.Stream | None, spans: Spans) -> HostCopy:
-    """Copy images in [0, 1], float32 (batch, 3, height, width), to the CPU as pixels.
+    """Copy images in [0, 1], float32 (batch, 3, height, width), to the CPU as RGB.
 
-    On CUDA this returns at once; the copy runs on `stream`, beside the next batch.
+    On CUDA this returns at once. The copy runs on `stream`, beside the next batch.
     """
     with spans.span("copy"):
         rgb = to_uint8(images)
@@ -115,7 +115,7 @@ def copy_to_host(images: torch.Tensor, stream: torch.cuda.Stream | None, spans: 
 
 
 def to_uint8(images: torch.Tensor) -> torch.Tensor:
-    """Images (batch, 3, height, width) in [0, 1] as RGB uint8 (batch, height, width, 3)."""
+    """Convert images (batch, 3, height, width) in [0, 1] to RGB uint8 (batch, height, width, 3)."""
     scaled = images.nan_to_num().mul(255).round().clamp(0, 255).to(torch.uint8)
     return scaled.permute(0, 2, 3, 1).contiguous()
 

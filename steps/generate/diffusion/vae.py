@@ -1,7 +1,7 @@
-"""Decode by a pipeline's VAE: some images at once, or in tiles once memory ran out.
+"""Decode with a pipeline's VAE in chunks of images, or in tiles after memory has run out.
 
-The number depends on their size and the planned batch, so that an image decodes alike in smaller
-batches, and one compiled decoder serves all. No estimate says what fits, so the VAE tries.
+The chunk size depends on the image size and the planned batch, so that an image decodes equally in
+smaller batches, and one compiled decoder serves all. What fits in memory is found by trying.
 """
 
 import logging
@@ -18,16 +18,16 @@ from imagekiln.steps.generate.diffusion.device import free_memory, is_out_of_mem
 from imagekiln.steps.models.families import family_of
 
 DecodeMode = Literal["whole", "tiles"]
-# Those whose decoders are compiled, or large enough for tensors that convolutions index slowly.
+# VAEs whose decoders are compiled, or whose tensors are so large that convolutions index slowly.
 CHUNKED_VAES = (diffusers.AutoencoderKL, diffusers.AutoencoderKLFlux2)
-# Of all images that are decoded at once. One of 1024 x 1024 keeps a GPU busy by itself: with more,
-# small batches would decode more padding; with fewer, small images would leave the device idle.
+# Of all images in a chunk. 1024 x 1024 pixels keep a GPU busy: with more, small batches would
+# decode more padding; with fewer, small images would leave the device idle.
 MAX_DECODE_PIXELS = 1024**2
 MAX_DECODE_IMAGES = 8
-# Latents of 1024 x 1024 pixels: their scores take 0.5 GB in bfloat16.
+# Latents of 1024 x 1024 pixels: their attention scores take 0.5 GB in bfloat16.
 MAX_MATMUL_TOKENS = 128**2
 Vae: TypeAlias = Any  # diffusers has no types; None in pipelines that decode otherwise
-PlannedSize = Callable[[int, int], int]  # how many images of a width and height a batch has
+PlannedSize = Callable[[int, int], int]  # the batch size for a width and height
 Decoded: TypeAlias = Any  # an object with `sample`, or a tuple
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class VaeDecoder:
-    """The VAE of a pipeline, and the `mode` in which it decodes by now."""
+    """The VAE of a pipeline, with the `mode` in which it currently decodes."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class VaeDecoder:
     ) -> None:
         """Set the mode; `auto` starts with whole images. Raises BadInput if the VAE lacks it.
 
-        Without `planned_size`, each batch counts as planned. `on_switch` is called after memory ran
-        out.
+        Without `planned_size`, the size of each batch counts as planned. `on_switch` is called when
+        memory has run out.
         """
         self.mode: DecodeMode = "whole"
         self._planned_size = planned_size
@@ -75,13 +75,13 @@ class VaeDecoder:
         self.mode = "whole"
 
     def _decode_in_chunks(self, decode: Callable[..., Decoded]) -> Callable[..., Decoded]:
-        """The same function, called for chunks of a number of images that the plan decides."""
+        """Wrap `decode` to run on chunks whose size follows from the plan."""
 
         @wraps(decode)
         def decode_chunks(
             latents: torch.Tensor, return_dict: bool = True, **kwargs: object
         ) -> Decoded:
-            if self.mode != "whole":  # then the VAE itself decodes image by image
+            if self.mode != "whole":  # the VAE itself decodes image by image
                 return decode(latents, return_dict=return_dict, **kwargs)
             size = self._chunk_size(latents)
             padded = pad_images(latents, size)
@@ -101,7 +101,7 @@ class VaeDecoder:
         return decode_chunk_size(height, width, batch_size)
 
     def _retry_smaller(self, decode: Callable[P, T]) -> Callable[P, T]:
-        """The same function, retried in smaller pieces once memory ran out."""
+        """Wrap `decode` to retry in tiles when memory runs out."""
 
         @wraps(decode)
         def decode_in_pieces(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -119,7 +119,7 @@ class VaeDecoder:
         return decode_in_pieces
 
     def _switch_to_tiles(self) -> bool:
-        """Decode image by image, large ones in tiles, if the VAE can."""
+        """Switch to decoding image by image, large images in tiles; return False if unsupported."""
         try:
             self._vae.enable_slicing()
             self._vae.enable_tiling()
@@ -130,14 +130,14 @@ class VaeDecoder:
 
 
 class MiddleAttention:
-    """The attention of a VAE's middle block by two matrix products and a softmax.
+    """The attention of a VAE's middle block, by two matrix products and a softmax.
 
-    PyTorch's fused kernels take heads of at most 256 channels, and this one has 512. Large images
-    are left to them, since the scores would not fit.
+    PyTorch's fast fused kernels take heads of at most 256 channels, and this one has 512. Large
+    images use the fused attention, since their scores would not fit in memory.
     """
 
     def __init__(self) -> None:
-        """Take both ways."""
+        """Create both implementations."""
         self._matmul = AttnProcessor()
         self._fused = AttnProcessor2_0()
 
@@ -153,9 +153,9 @@ class MiddleAttention:
 
 
 def decode_chunk_size(height: int, width: int, batch_size: int) -> int:
-    """Return how many images of a size are decoded at once: a power of two.
+    """Return the number of images of a size to decode at once, a power of two.
 
-    At most the next one from the planned `batch_size` on: more would be padding.
+    It is at most the next power of two from the planned `batch_size`: more would be padding.
     """
     size = min(MAX_DECODE_IMAGES, 1 << (batch_size - 1).bit_length())
     while size > 1 and size * height * width > MAX_DECODE_PIXELS:
@@ -164,7 +164,7 @@ def decode_chunk_size(height: int, width: int, batch_size: int) -> int:
 
 
 def pad_images(latents: torch.Tensor, multiple: int) -> torch.Tensor:
-    """The latents, with the last one repeated up to a multiple of this many."""
+    """Pad latents to a multiple of `multiple` images by repeating the last one."""
     missing = -len(latents) % multiple
     if missing == 0:
         return latents
@@ -172,7 +172,7 @@ def pad_images(latents: torch.Tensor, multiple: int) -> torch.Tensor:
 
 
 def _join_chunks(decoded: list[Decoded], count: int) -> Decoded:
-    """The first `count` images of all chunks, in the form that the VAE returned."""
+    """Join the first `count` images of all chunks, in the form that the VAE returned."""
     first = decoded[0]
     if isinstance(first, tuple):
         return (torch.cat([images for (images,) in decoded])[:count],)

@@ -1,4 +1,4 @@
-"""The pipelines that share one set of components: text to image, image to image, and inpainting."""
+"""The pipelines that share one set of components: text-to-image, image-to-image, inpainting."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -18,21 +18,21 @@ from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, P
 from imagekiln.steps.job.columns import SCHEDULERS
 from imagekiln.steps.runs.image import ImageRow, batch_shape
 
-# Named, not imported: each brings all families, half a second that most pods need not spend.
+# Imported on use: each imports all families, half a second that most pods can save.
 TEXT_TO_IMAGE = "AutoPipelineForText2Image"
 IMAGE_TO_IMAGE = "AutoPipelineForImage2Image"
 INPAINTING = "AutoPipelineForInpainting"
 
 
 def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.SchedulerMixin:
-    """Make a scheduler by the sampler's name, with the configuration of the model's own one."""
+    """Build the scheduler of a sampler from the configuration of the model's own scheduler."""
     if sampler == "default":
         return own
     spec = SCHEDULERS[sampler]
     scheduler_class = getattr(diffusers, spec.class_name)
     own_class = type(own)
     compatible = {own_class, *own.compatibles}
-    # LCM's scheduler lists no compatible ones, but runs on what DDIM's runs on.
+    # LCM's scheduler lists no compatible classes, but takes the configurations that DDIM's takes.
     fits_as_lcm = sampler == "lcm" and diffusers.DDIMScheduler in compatible
     if scheduler_class not in compatible and not fits_as_lcm:
         raise ValueError(
@@ -42,18 +42,18 @@ def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.Sch
 
 
 class Schedulers:
-    """The schedulers of one pipeline by the sampler's name, a new one for each batch.
+    """Creates the schedulers of one pipeline by the sampler's name, a new one for each batch.
 
-    diffusers' schedulers change as they run: `DPMSolverSinglestepScheduler.set_timesteps` rewrites
+    diffusers' schedulers change as they run: `DPMSolverSinglestepScheduler.set_timesteps` modifies
     its configuration for an odd number of steps.
     """
 
     def __init__(self, own: diffusers.SchedulerMixin) -> None:
-        """Take the scheduler that the pipeline came with, before it has run."""
+        """Take the pipeline's own scheduler, before it has run."""
         self._unused = {"default": copy.deepcopy(own)}
 
     def new(self, sampler: str) -> diffusers.SchedulerMixin:
-        """A scheduler that has not run. Raises ValueError if it does not fit the model."""
+        """Return an unused scheduler. Raises ValueError if the sampler does not fit the model."""
         if sampler not in self._unused:
             self._unused[sampler] = make_scheduler(self._unused["default"], sampler)
         return copy.deepcopy(self._unused[sampler])
@@ -61,21 +61,21 @@ class Schedulers:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A pipeline, what makes its arguments, and its schedulers."""
+    """A pipeline with the builder of its arguments and its schedulers."""
 
     pipe: diffusers.DiffusionPipeline
     inputs: PipelineInputs
     schedulers: Schedulers
 
     def draw(self, kwargs: PipelineKwargs) -> BaseOutput:
-        """The output of the pipeline for a batch's arguments. Raises what the pipeline raises."""
+        """Call the pipeline with a batch's arguments. Raises any error of the pipeline."""
         control_noise = per_image_control_noise(self.pipe, kwargs.get("generator"))
         with control_noise, restored_vae_dtype(self.pipe):
             return self.pipe(**kwargs, output_type=self.inputs.output_type)
 
 
 class PipelineVariants:
-    """A loaded pipeline and its siblings, which share its components and are made on first use."""
+    """A loaded pipeline and its siblings, which share its components and are built on first use."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class PipelineVariants:
         loras: LoraLayers | None = None,
         adapters: LoadedAdapters | None = None,
     ) -> None:
-        """Take the pipeline that draws from text, its LoRAs and its adapters."""
+        """Take the text-to-image pipeline, its LoRAs and its adapters."""
         self.text_to_image = Variant(pipe, PipelineInputs(pipe, loras), Schedulers(pipe.scheduler))
         self._adapters = adapters
         self._variants: dict[tuple[str, bool], Variant] = {
@@ -91,7 +91,7 @@ class PipelineVariants:
         }
 
     def variant_for(self, input_images: Sequence[str]) -> Variant:
-        """The pipeline for rows that have input images in these columns."""
+        """Return the pipeline for rows that have input images in these columns."""
         auto_class = TEXT_TO_IMAGE
         if "source_image" in input_images:
             auto_class = INPAINTING if "mask_image" in input_images else IMAGE_TO_IMAGE
@@ -101,8 +101,8 @@ class PipelineVariants:
         return self._variants[key]
 
     def _make_variant(self, auto_class: str, with_control: bool) -> Variant:
-        # A pipeline may change the settings of the scheduler that it is made with, as Stable
-        # Diffusion's does with `clip_sample`, so none that another pipeline draws with.
+        # A pipeline may change its scheduler's settings, as Stable Diffusion's does with
+        # `clip_sample`, so it gets a scheduler that no other pipeline uses.
         own = self.text_to_image
         adapters = self._adapters
         components = {"scheduler": own.schedulers.new("default")}
@@ -118,9 +118,9 @@ class PipelineVariants:
     def image_kwargs(
         self, rows: Sequence[ImageRow], over: Mapping[int, Pillow.Image] | None = None
     ) -> PipelineKwargs:
-        """The arguments for the input images of rows of one shape.
+        """Build the arguments for the input images of rows of one shape.
 
-        `over` are drawn over in their place.
+        The images `over`, by index in the part, replace them.
         """
         strength = rows[0].parameters.strength
         if over is not None:

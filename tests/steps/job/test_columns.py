@@ -5,6 +5,7 @@ from dataclasses import fields
 from imagekiln.steps.checks import ImageSpec
 from imagekiln.steps.job.columns import (
     GUIDANCE,
+    GUIDANCE_RESCALE,
     IDENTITY_COLUMNS,
     IMAGES_PER_ROW,
     PROMPT_COLUMNS,
@@ -67,4 +68,5 @@ def test_a_batch_has_one_value_of_each_column_of_its_shape() -> None:
 def test_defaults_have_the_bounds_of_rows() -> None:
     assert _bounds("steps") == STEPS
     assert _bounds("guidance") == GUIDANCE
+    assert _bounds("guidance_rescale") == GUIDANCE_RESCALE
     assert _bounds("images_per_prompt") == IMAGES_PER_ROW

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ BAD = [
     ("steps", 1001, "is not between 1 and 1000"),
     ("guidance", -0.5, "is not between 0 and 100"),
     ("guidance", 100.5, "is not between 0 and 100"),
+    ("guidance_rescale", 1.5, "is not between 0 and 1"),
     ("images", 0, "is not between 1 and 10000"),
     ("images", 10_001, "is not between 1 and 10000"),
     ("seed", -2, f"is not between 0 and {SEED.highest}"),
@@ -61,7 +63,8 @@ LIMITS = {"rejected_share": 1}
 
 def test_rule_refuses_its_row_with_column_and_reason(tmp_path: Path) -> None:
     rows = [GOOD, *({**GOOD, column: value} for column, value, _ in BAD), {**GOOD, "seed": 2}]
-    planned = plan(tmp_path, pa.Table.from_pylist(rows), limits=LIMITS)
+    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain(*rows))}
+    planned = plan(tmp_path, pa.table(columns), limits=LIMITS)
     refused = rejected(planned)
     assert [(row["input_row"], row["column_name"]) for row in refused] == [
         (number, column) for number, (column, _, _) in enumerate(BAD, start=1)
@@ -81,6 +84,12 @@ def test_value_at_its_bound_is_taken(tmp_path: Path) -> None:
     made = image_rows(planned).to_pylist()
     for column, value in FINE:
         assert value in [row[column] for row in made]
+
+
+def test_guidance_that_is_rescaled_must_have_an_effect(tmp_path: Path) -> None:
+    columns = {"prompt": ["a", "b"], "guidance": [1.0, 5.0], "guidance_rescale": [0.7, 0.7]}
+    (refused,) = rejected(plan(tmp_path, columns, limits=LIMITS))
+    assert (refused["input_row"], refused["column_name"]) == (0, "guidance_rescale")
 
 
 def test_row_that_breaks_several_rules_is_refused_once_for_the_first(tmp_path: Path) -> None:

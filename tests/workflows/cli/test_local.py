@@ -81,7 +81,6 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
     assert done.stdout.splitlines() == [
         "rows:         6 (0 rejected)",
         "images:       6 (0 duplicates omitted)",
-        "truncated:    0 prompts",
         "shards:       2 (2 parts in all)",
         "drawn with:   2 steps (the job), guidance 3 (the job)",
         "size:         about 2.3 kB",

@@ -54,6 +54,8 @@ def test_environment_says_how_certificates_are_checked(monkeypatch: pytest.Monke
     configuration = argo_server_access("argo:2746", trusting)
     assert (configuration.ssl_ca_cert, configuration.verify_ssl) == ("/ca.pem", False)
     assert argo_server_access("argo:2746", {}).verify_ssl
+    behind_ingress = {"ARGO_SECURE": "false", "ARGO_BASE_HREF": "/argo/"}
+    assert argo_server_access("host:80", behind_ingress).host == "http://host:80/argo"
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/ca.pem")
     assert kubernetes_access().ssl_ca_cert == "/ca.pem"
 

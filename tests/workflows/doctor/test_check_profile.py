@@ -10,6 +10,7 @@ from imagekiln.workflows.doctor.check_profile import (
     DEFAULT_REPOSITORY_ANNOTATION,
     check_artifact_repository,
     check_image_volume,
+    check_limit_ranges,
     check_model_claim,
     check_priority_classes,
     check_queue,
@@ -24,6 +25,7 @@ from tests.kube import ARGO, CORE, Kube
 
 CONFIG = f"{CORE}/configmaps"
 CLAIMS = f"{CORE}/persistentvolumeclaims"
+LIMIT_RANGES = f"{CORE}/limitranges"
 QUOTAS = f"{CORE}/resourcequotas"
 QUEUES = "apis/kueue.x-k8s.io/v1beta2/namespaces/imagekiln/localqueues"
 TEMPLATE = f"{ARGO}/workflowtemplates/imagekiln-gpu"
@@ -172,6 +174,60 @@ def test_quota_for_other_pods_does_not_count(
 ) -> None:
     kube.put(QUOTAS, "imagekiln", spec={"hard": {"pods": "0"}} | spec)
     assert check_resource_quota(kube.needs()).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("resource", "maximum", "amount"),
+    [
+        ("cpu", "3500m", "16"),
+        ("memory", "96G", "96Gi"),
+        ("ephemeral-storage", "20Gi", "21Gi"),
+        ("nvidia.com/gpu", 3, "4"),
+    ],
+)
+def test_limit_range_below_a_request_is_wrong_and_named_with_both_amounts(
+    kube: Kube, resource: str, maximum: str | int, amount: str
+) -> None:
+    _limit(kube, "team", "Container", {resource: maximum})
+    finding = check_limit_ranges(kube.needs("gpu-4"))
+    assert (finding.verdict, finding.says) == (
+        "wrong",
+        f"LimitRange team allows a container at most {maximum} of {resource}, and a GPU pod "
+        f"requests {amount}: Kubernetes refuses it.",
+    )
+    assert "`kubectl edit limitrange team -n imagekiln`" in str(finding.remedy)
+
+
+def test_every_limit_range_below_a_request_is_named(kube: Kube) -> None:
+    _limit(kube, "large", "Container", {"cpu": "64"})
+    _limit(kube, "memory", "Container", {"memory": "1Gi"})
+    _limit(kube, "cores", "Container", {"cpu": "1"})
+    finding = check_limit_ranges(kube.needs())
+    assert "LimitRange memory allows" in finding.says
+    assert "LimitRange cores allows" in finding.says
+    assert "edit limitrange cores memory -n" in str(finding.remedy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "maxima", "profile"),
+    [
+        # As much as the pod requests: Argo's containers beside it count for themselves.
+        ("Container", {"cpu": "4", "memory": "24Gi", "nvidia.com/gpu": "1"}, "gpu"),
+        ("PersistentVolumeClaim", {"memory": "1Gi"}, "gpu"),
+        ("Container", {"nvidia.com/gpu": "0"}, "mig-1g-10gb"),
+        ("Container", {"nvidia.com/gpu": "0"}, "dra"),  # a claim is no resource of a container
+    ],
+)
+def test_limit_range_that_allows_the_pods_is_ok(
+    kube: Kube, kind: str, maxima: dict[str, object], profile: str
+) -> None:
+    _limit(kube, "team", kind, maxima)
+    finding = check_limit_ranges(kube.needs(profile))
+    assert (finding.verdict, finding.says) == ("ok", "No LimitRange refuses the GPU pods.")
+
+
+def _limit(kube: Kube, name: str, kind: str, maxima: dict[str, object]) -> None:
+    kube.put(LIMIT_RANGES, name, spec={"limits": [{"type": kind, "max": maxima}]})
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tests.kube import Kube, put_repository
 EVERY_CHECK = [
     "kubernetes", "argo-crds", "argo-controller", "argo-version",
     "namespace", "your-rights", "service-accounts", "pod-rights", "store-credentials",
-    "template", "quota", "artifact-repository",
+    "template", "quota", "limit-range", "artifact-repository",
     "gpu-nodes", "gpu-memory", "driver", "cpu-nodes",
     "model", "paths", "output", "prompts",
 ]  # fmt: skip

@@ -79,7 +79,7 @@ def test_a_stage_that_took_nothing_has_no_line() -> None:
         ((), None, []),
         (
             (2.0, 4.0, 4.0),
-            "3 shards made 2 to 4 images a second, 4 in the median; 1 made less than 80 % of it.",
+            "3 shards made 2 to 4 images per second, 4 in the median; 1 made less than 80 % of it.",
             ["0"],
         ),
     ],
