@@ -1,4 +1,4 @@
-"""Tiny text encoders that see pictures, with their processors, as this year's pipelines have them."""
+"""Tiny text encoders that see pictures, with their processors, as recent pipelines have them."""
 
 from typing import Literal
 
