@@ -23,6 +23,7 @@ from tests.runs import image_row
 pytestmark = [
     pytest.mark.filterwarnings(models.DIFFUSERS_WARNS),
     pytest.mark.filterwarnings("ignore::FutureWarning:diffusers"),
+    pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning"),
 ]
 KINDS = sorted([*plain.MAKE, *plain_unets.MAKE])
 # Pixels: pipelines that generate one size or area. The others generate SIDE.
