@@ -157,19 +157,9 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
 
 def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile:
     recipes = load_recipes(settings)
-    table = _read_table(
-        job,
-        settings,
-        recipes,
-        folder,
-    )
+    table = _read_table(job, settings, recipes, folder)
     count = count_prompts(settings, recipes, sum(file.rows for file in table) if table else 1)
-    maker = _PromptMaker(
-        job,
-        settings,
-        recipes,
-        table,
-    )
+    maker = _PromptMaker(job, settings, recipes, table)
     path = folder / "template-rows.parquet"
     batches = maker.iter_batches()
     first = next(batches)
@@ -204,15 +194,7 @@ def _read_table(
             )
     wanted = ["id", *(ours for ours in OUR_NAMES if ours not in written)]
     sources = convert_sources(gather_sources(settings.table_patterns, folder), folder)
-    files = tuple(
-        _read_file(
-            job,
-            source,
-            wanted,
-            recipes.columns,
-        )
-        for source in sources
-    )
+    files = tuple(_read_file(job, source, wanted, recipes.columns) for source in sources)
     require_rows(files)
     first = files[0]
     for file in files:
