@@ -27,7 +27,7 @@ class ImageSpec:
     source_image: str | None = None
     mask_image: str | None = None
     control_image: str | None = None
-    reference_image: str | None = None
+    reference_images: str | None = None
     guidance_rescale: float | None = None
 
 

@@ -11,11 +11,22 @@ from pathlib import Path
 
 import diffusers
 
+from imagekiln.steps.job.columns import MAX_REFERENCES
 from imagekiln.steps.models.families import FAMILIES, unsupported_reason
 
 FILE = Path(__file__).parents[1] / "steps" / "models" / "pipeline_calls.json"
 GUIDANCE_ARGUMENTS = ("guidance_scale", "true_cfg_scale", "distilled_guidance_scale")
 TRUE_CFG = "true_cfg_scale"
+IMAGE_ARGUMENTS = ("image", "images", "input_images")
+NEEDS_IMAGES = re.compile("Edit|I2I|Pix2Pix")
+# As the code of their calls says. In the others, a list is a batch, or refused.
+SEVERAL_IMAGES = {
+    *("Flux2Pipeline", "Flux2KleinPipeline", "Flux2KleinKVPipeline", "GlmImagePipeline"),
+    *("JoyImageEditPlusPipeline", "OmniGenPipeline", "QwenImage21Pipeline"),
+    *("QwenImageEditPlusPipeline", "ZImageOmniPipeline"),
+}
+# A picture to fill, to describe, or to vary.
+READ_OTHER_IMAGES = {"FluxFillPipeline", "StableCascadeCombinedPipeline", "UniDiffuserPipeline"}
 GUIDED_ABOVE = re.compile(r"guidance_scale > ([0-9.]+)")
 
 
@@ -33,11 +44,12 @@ def pipeline_calls() -> str:
 
 
 def _call_of(pipeline: type) -> dict[str, object]:
-    """What differs from a call that takes no guidance."""
+    """What differs from a call that takes no guidance and no images."""
     parameters = inspect.signature(pipeline.__call__).parameters
     defaults = {name: each.default for name, each in parameters.items()}
     argument = _guidance_argument(defaults)
     values: dict[str, object] = {"steps": defaults["num_inference_steps"]}
+    values |= _images_of(pipeline.__name__, defaults)
     if argument is None:
         return values
     values["guidance_argument"] = argument
@@ -54,6 +66,23 @@ def _call_of(pipeline: type) -> dict[str, object]:
     if "guidance_rescale" in defaults:
         values["rescales_guidance"] = True
     return values
+
+
+def _images_of(name: str, defaults: dict[str, object]) -> dict[str, object]:
+    """The reference images that a pipeline takes. Many take lists, and few as one image's."""
+    if name in READ_OTHER_IMAGES:
+        return {}
+    for argument in IMAGE_ARGUMENTS:
+        if argument in defaults:
+            values: dict[str, object] = {"images_argument": argument}
+            if name in SEVERAL_IMAGES:
+                values["max_images"] = MAX_REFERENCES
+            if NEEDS_IMAGES.search(name):
+                values["needs_images"] = True
+            if "width" not in defaults:
+                values["takes_size"] = False
+            return values
+    return {}
 
 
 def _guidance_argument(defaults: dict[str, object]) -> str | None:

@@ -40,7 +40,7 @@ LEFT_OUT = {
     "source_image",
     "mask_image",
     "control_image",
-    "reference_image",
+    "reference_images",
 }
 
 

@@ -233,7 +233,7 @@ def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -
     """Return the parameters of a refine pass: image-to-image with the row's prompt."""
     if settings.model is not None:
         # LoRAs and adapters belong to the job's own model.
-        parameters = replace(parameters, loras=None, control_image=None, reference_image=None)
+        parameters = replace(parameters, loras=None, control_image=None, reference_images=None)
     steps = parameters.steps if settings.steps is None else settings.steps
     guidance = settings.guidance
     if guidance is None and settings.model is None:

@@ -12,7 +12,7 @@ from imagekiln.steps.runtime.concurrency import ByteBudget
 
 # Pillow's other decoders never get the bytes.
 INPUT_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
-ImageRejectionReason = Literal["place", "missing", "bytes", "format", "pixels", "damaged"]
+ImageRejectionReason = Literal["place", "missing", "bytes", "format", "pixels", "damaged", "many"]
 MAX_INPUT_BYTES = 32 * 2**20
 MAX_INPUT_PIXELS = 8192 * 8192
 # Of decoded pixels at a time, in all threads together.
@@ -38,14 +38,17 @@ class ImageInspector:
         """Create the memory budget."""
         self._memory = ByteBudget(DECODE_BUDGET_BYTES)
 
-    def inspect(self, content: bytes) -> None:
-        """Raise RejectedImage if a file is too large, of another format, or damaged."""
+    def inspect(self, content: bytes) -> tuple[int, int]:
+        """Return the width and height of an image in pixels, upright.
+
+        Raises RejectedImage if its file is too large, of another format, or damaged.
+        """
         if len(content) > MAX_INPUT_BYTES:
             raise RejectedImage("bytes")
         try:
             with Pillow.open(io.BytesIO(content), formats=INPUT_IMAGE_FORMATS) as image:
                 require_few_scans(content)
-                self._decode(image)
+                return self._decode(image)
         except RejectedImage:
             raise
         except UnidentifiedImageError as error:
@@ -55,12 +58,12 @@ class ImageInspector:
         except Exception as error:  # an untrusted file can make a decoder raise anything
             raise RejectedImage("damaged") from error
 
-    def _decode(self, image: Pillow.Image) -> None:
+    def _decode(self, image: Pillow.Image) -> tuple[int, int]:
         pixels = image.width * image.height
         if pixels > MAX_INPUT_PIXELS:
             raise RejectedImage("pixels")
         with self._memory.reserve(DECODE_BYTES_PER_PIXEL * pixels):
-            to_upright_rgb(image)
+            return to_upright_rgb(image).size
 
 
 def open_input_image(content: bytes) -> Pillow.Image:

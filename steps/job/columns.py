@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-ColumnKind = Literal["text", "integer", "number", "image"]
+ColumnKind = Literal["text", "integer", "number", "image", "images"]
 # When a column is part of an image's id: always, only if it has a value, or never.
 Identity = Literal["always", "optional", "never"]
 
@@ -28,6 +28,7 @@ MAX_SEED = 2**63 - 1
 MAX_SIDE = 65_536  # pixels
 MAX_IMAGE_PIXELS = 4096 * 4096
 MAX_PROMPT_CHARS = 4000
+MAX_REFERENCES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ PROMPT_COLUMNS = (
     Column("source_image", "image", identity="optional"),
     Column("mask_image", "image", identity="optional"),
     Column("control_image", "image", identity="optional"),
-    Column("reference_image", "image", identity="optional"),
+    Column("reference_images", "images", identity="optional"),
     Column(
         "guidance_rescale", "number", identity="optional", in_shape=True, bounds=GUIDANCE_RESCALE
     ),
@@ -99,8 +100,10 @@ RESERVED_COLUMNS = frozenset(
 )
 # Prefix of a carried column whose name is reserved.
 CARRIED_PREFIX = "input_"
-# Columns of images that condition a generated image: source, mask, control and reference.
-INPUT_IMAGE_COLUMNS = tuple(column.name for column in PROMPT_COLUMNS if column.kind == "image")
+# Columns of images that condition a generated image: source, mask, control and references.
+INPUT_IMAGE_COLUMNS = tuple(
+    column.name for column in PROMPT_COLUMNS if column.kind in ("image", "images")
+)
 
 
 def dataset_name(column: str) -> str:

@@ -96,7 +96,7 @@ class ColumnNames(Settings):
     source_image: NonEmptyText | None = "source_image"
     mask_image: NonEmptyText | None = "mask_image"
     control_image: NonEmptyText | None = "control_image"
-    reference_image: NonEmptyText | None = "reference_image"
+    reference_images: NonEmptyText | None = "reference_images"
     guidance_rescale: NonEmptyText | None = Field(
         default="guidance_rescale", exclude_if="guidance_rescale".__eq__
     )
@@ -109,7 +109,7 @@ class ModelSettings(PipelineSettings):
         default=None, description="The network that reads the images of control_image."
     )
     ip_adapter: IpAdapterSettings | None = Field(
-        default=None, description="The network that reads the images of reference_image."
+        default=None, description="The network that reads the images of reference_images."
     )
     loras: dict[AdapterName, LoraSettings] = Field(
         default={}, description="LoRAs, by the names that rows use for them."

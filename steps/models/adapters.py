@@ -55,7 +55,7 @@ def adapters_by_column(model: ModelSettings) -> dict[str, AdapterSettings]:
     if model.controlnet is not None:
         adapters["control_image"] = model.controlnet
     if model.ip_adapter is not None:
-        adapters["reference_image"] = model.ip_adapter
+        adapters["reference_images"] = model.ip_adapter
     return adapters
 
 
@@ -92,7 +92,7 @@ def require_adapter_support(model: ModelSettings, pipeline: str) -> None:
     Raises BadInput if not, Missing, TryAgain.
     """
     family = family_of(pipeline)
-    supported = {"control_image": family.controlnet, "reference_image": family.ip_adapter_encoder}
+    supported = {"control_image": family.controlnet, "reference_images": family.ip_adapter_encoder}
     for column, adapter in adapters_by_column(model).items():
         setting = adapter.setting_path
         if supported[column] is None:

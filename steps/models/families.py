@@ -118,6 +118,12 @@ FAMILIES: Mapping[str, Family] = {
         ip_adapter_encoder="CLIPVisionModelWithProjection",
         control_source_and_reference=False,
     ),
+    # It draws only what a mask covers.
+    "FluxFillPipeline": Family(
+        {"prompt_embeds": 0, "pooled_prompt_embeds": 1},
+        latent_layout="packed",
+        inpaint="FluxFillPipeline",
+    ),
     "Flux2Pipeline": Family({"prompt_embeds": 0}, latent_layout="folded", caches_steps=True),
     "Flux2KleinPipeline": Family(
         {"prompt_embeds": 0},
@@ -209,7 +215,7 @@ CHOOSE_TEXT_TO_IMAGE = "Choose a text-to-image model"
 # The first match counts: a video pipeline may start from an image too.
 UNSUPPORTED_CLASSES: Mapping[str, str] = {
     r"Video|Vid|Animat|ToWorld|[IT]2V|^Wan|^LTX|^Mochi|^Allegro|^Latte|^Helios|^SkyReels"
-    r"|^Cosmos(?!2TextToImage)|^Consis|^Chrono|^AnyFlow|^PIA|^SanaWM": (
+    r"|^Cosmos(?!2TextToImage)|^Consis|^Chrono|^AnyFlow|^PIA|^SanaWM|^Lucy": (
         f"makes videos. {CHOOSE_TEXT_TO_IMAGE}"
     ),
     r"Audio|Music|^AceStep|^Dance": f"makes sounds. {CHOOSE_TEXT_TO_IMAGE}",
@@ -224,8 +230,9 @@ UNSUPPORTED_CLASSES: Mapping[str, str] = {
         "draws in several stages, to which a row's sampler cannot be passed. "
         "Choose a single-stage model"
     ),
-    r"Img2Img|I2I|Edit(?!ing)|Pix2Pix|In[Pp]aint|RePaint|PaintBy|Fill|Redux|Variation|Upscal|Super"
-    r"|Refiner|SRPipe|Depth|Blip|^Cycle|DualGuided|^Marigold|Layered|^VisualCloze|Control|Adapter"
+    r"Layered": f"draws several layers for a prompt. {CHOOSE_TEXT_TO_IMAGE}",
+    r"Img2Img|Edits|DiffEdit|Pix2PixZero|In[Pp]aint|RePaint|PaintBy|Redux|Variation|Upscal|Super"
+    r"|Refiner|SRPipe|Depth|Blip|^Cycle|DualGuided|^Marigold|^VisualCloze|Control|Adapter"
     r"|AttendAndExcite": (f"needs input other than text. {CHOOSE_TEXT_TO_IMAGE}"),
 }
 
@@ -246,6 +253,9 @@ class CallSignature:
     has its own schedule, for `schedule_steps` steps. With guidance above `guided_above`, the
     denoiser runs twice per step; None: it never does. Otherwise negative prompts have no effect.
     `rescales_guidance`: it takes a `guidance_rescale`.
+
+    `images_argument` takes up to `max_images` reference images, which it needs if `needs_images`.
+    Without `takes_size`, its images have the shape of the reference image.
     """
 
     steps: int = 0
@@ -255,6 +265,10 @@ class CallSignature:
     guided_above: float | None = None
     takes_negative_prompt: bool = False
     rescales_guidance: bool = False
+    images_argument: str | None = None
+    max_images: int = 1
+    needs_images: bool = False
+    takes_size: bool = True
 
     def is_guided(self, guidance: float | None) -> bool:
         """Return whether the denoiser runs twice per step at this guidance."""
@@ -264,7 +278,9 @@ class CallSignature:
 
 
 # For classes that the table lacks: the arguments are only known when it runs.
-UNKNOWN_CALL = CallSignature(guidance_argument="guidance_scale", takes_negative_prompt=True)
+UNKNOWN_CALL = CallSignature(
+    guidance_argument="guidance_scale", takes_negative_prompt=True, images_argument="image"
+)
 
 
 def known_call_of(pipeline: str) -> CallSignature:

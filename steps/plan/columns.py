@@ -25,6 +25,7 @@ SYNONYMS = {
     "sampler": ("samplername", "samplingmethod"),
     "loras": ("lora",),
     "source_image": ("initimage",),
+    "reference_images": ("referenceimage",),
     "images": ("numimages", "imagesperprompt", "numimagesperprompt"),
 }
 SEPARATORS = re.compile(r"[\W_]+")  # between words; includes a byte order mark

@@ -7,6 +7,7 @@ their length in bytes, so that different rows never concatenate to the same stri
 import hashlib
 import json
 from collections.abc import Mapping
+from math import lcm
 
 from imagekiln.steps.job.columns import (
     INPUT_IMAGE_COLUMNS,
@@ -26,6 +27,11 @@ from imagekiln.steps.models.facts import (
 from imagekiln.steps.models.own_settings import NO_GUIDANCE
 from imagekiln.steps.models.resolve import shortcuts_label
 
+# The width and height of the first reference image of a row, in pixels.
+REFERENCE_SIZE_COLUMNS = ("reference_width", "reference_height")
+# As the edit pipelines of diffusers round sizes, in pixels: one that takes none rounds up.
+REFERENCE_MULTIPLE = 32
+OWN_SIZE_MULTIPLE = 16
 INPUT_IMAGE_SET_COLUMN = "input_images"  # comma-separated names of the row's input images
 SHAPE_COLUMNS = (
     *(column.name for column in PROMPT_COLUMNS if column.in_shape),
@@ -36,6 +42,7 @@ SQL_TYPES: Mapping[ColumnKind, str] = {
     "integer": "BIGINT",
     "number": "DOUBLE",
     "image": "VARCHAR",
+    "images": "VARCHAR",
 }
 ID_DIGITS = 32  # 128 bits: no collision is expected below 10^19 images
 NO_SEED_SQL = "'-'"
@@ -134,7 +141,7 @@ def _planned_columns() -> list[str]:
 
 def _filled_sql(job: Job, facts: ModelFacts, carried: str, empty_columns: tuple[str, ...]) -> str:
     defaults = job.defaults
-    width, height = default_image_size(job, facts)
+    width, height = _size_sql(job, facts, empty_columns)
     candidates = "" if job.keep is None else f" * {job.candidates}"
     image_set = ", ".join(
         f"CASE WHEN {name} IS NOT NULL THEN '{name}' END" for name in INPUT_IMAGE_COLUMNS
@@ -160,6 +167,34 @@ def _filled_sql(job: Job, facts: ModelFacts, carried: str, empty_columns: tuple[
                        AS guidance_rescale, -- 0 is the same as none
                    coalesce(images, {defaults.images_per_prompt}){candidates} AS images {carried}
             FROM {_input_sql(empty_columns)}"""
+
+
+def _size_sql(job: Job, facts: ModelFacts, empty_columns: tuple[str, ...]) -> tuple[str, str]:
+    """Build the expressions for the default width and height.
+
+    With a model that edits images, they have the shape of the first reference image and the area of
+    the model's own size.
+    """
+    width, height = default_image_size(job, facts)
+    has_own_size = job.defaults.width is not None or job.defaults.height is not None
+    if has_own_size or not reads_references(job, facts) or "reference_images" in empty_columns:
+        return str(width), str(height)
+    round_to, multiple = "round", lcm(facts.size_multiple, REFERENCE_MULTIPLE)
+    if not facts.own.call.takes_size:
+        round_to, multiple = "ceil", lcm(facts.size_multiple, OWN_SIZE_MULTIPLE)
+    first, second = REFERENCE_SIZE_COLUMNS
+
+    def side(default: int, ratio: str) -> str:
+        pixels = f"sqrt({width * height} * {ratio})"
+        rounded = f"greatest(1, CAST({round_to}({pixels} / {multiple}) AS BIGINT)) * {multiple}"
+        return f"CASE WHEN {first} IS NULL THEN {default} ELSE {rounded} END"
+
+    return side(width, f"{first} / {second}"), side(height, f"{second} / {first}")
+
+
+def reads_references(job: Job, facts: ModelFacts) -> bool:
+    """Return whether the pipeline itself reads reference images, and not an IP-Adapter."""
+    return facts.own.call.images_argument is not None and job.model.ip_adapter is None
 
 
 def _guidance_sql(job: Job, facts: ModelFacts) -> str:

@@ -252,9 +252,10 @@ def _match_columns(
 
 def _require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
     """Raise BadInput if the type of a prompt column cannot be read."""
-    refuse_nested(field, ours)
     where = f"{source.uri}: column {field.name!r}"
     kind = COLUMN_KINDS[ours]
+    if kind != "images":
+        refuse_nested(field, ours)
     is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
     if ours == "prompt" and is_number:
         raise BadInput(
@@ -262,8 +263,8 @@ def _require_type(ours: str, field: pa.Field, source: SourceFile) -> None:
             "Set columns.prompt to the column that holds the prompts."
         )
     try:
-        if kind == "image":
-            require_image_type(field.type, where)
+        if kind in ("image", "images"):
+            require_image_type(field.type, where, lists=kind == "images")
         else:
             nothing = pa.array([], field.type)
             COLUMN_READERS[kind](nothing, where)
@@ -304,6 +305,7 @@ def _batch_rows(parquet: pq.ParquetFile, columns: Sequence[str]) -> int:
     limit = BATCH_ROWS
     for name in columns:
         kind = parquet.schema_arrow.field(name).type
+        kind = getattr(kind, "value_type", kind)  # of a list
         if pa.types.is_struct(kind) or pa.types.is_binary(kind):
             limit = IMAGE_BATCH_ROWS
     for group in groups:

@@ -16,6 +16,7 @@ from imagekiln.steps.plan.columns import (
     passthrough_names,
     read_passthrough,
 )
+from imagekiln.steps.plan.image_sql import REFERENCE_SIZE_COLUMNS
 from imagekiln.steps.plan.input_files import InputFile, iter_file_columns
 from imagekiln.steps.plan.input_images import InputImages
 from imagekiln.steps.runs.tables import COLUMN_TYPES
@@ -97,13 +98,16 @@ class CellNotes:
 def prompt_schema(files: tuple[InputFile, ...]) -> pa.Schema:
     """Build the schema of batches: `row`, PROMPT_COLUMNS, `wrong` and carried columns.
 
-    `wrong` has the name of a column with an invalid value, and its fault.
+    `wrong` has the name of a column with an invalid value, and its fault. Sizes of reference images
+    are present if a file has the images.
     """
     passthrough = files[0].passthrough
+    sizes = () if "reference_images" in empty_columns(files) else REFERENCE_SIZE_COLUMNS
     return pa.schema(
         [
             pa.field("row", pa.int64()),
             *(pa.field(column.name, COLUMN_TYPES[column.kind]) for column in PROMPT_COLUMNS),
+            *(pa.field(name, pa.int64()) for name in sizes),
             pa.field("wrong", pa.string()),
             *map(pa.field, passthrough_names(len(passthrough)), passthrough.types),
         ]
@@ -143,13 +147,18 @@ def _read_columns(
     file: InputFile, batch: pa.RecordBatch, images: InputImages, notes: CellNotes
 ) -> dict[str, pa.Array]:
     """Convert the columns of a batch, by their internal names."""
-    columns = {}
+    columns = dict.fromkeys(REFERENCE_SIZE_COLUMNS, pa.nulls(batch.num_rows, pa.int64()))
     wrong = pa.nulls(batch.num_rows, pa.string())
     for column in PROMPT_COLUMNS:
         name = file.column_names.get(column.name)
         cells = Cells(pa.nulls(batch.num_rows, COLUMN_TYPES[column.kind]))
         if name is not None and column.kind == "image":
             cells = images.digest_column(batch.column(name), file.source.uri)
+        elif name is not None and column.kind == "images":
+            references = images.digest_lists(batch.column(name), file.source.uri)
+            sizes = (references.widths, references.heights)
+            columns |= dict(zip(REFERENCE_SIZE_COLUMNS, sizes, strict=True))
+            cells = references.digests
         elif name is not None:
             array = notes.read(column, name, batch.column(name))
             cells = COLUMN_READERS[column.kind](array, f"{file.source.uri}: column {name!r}")

@@ -14,6 +14,7 @@ from imagekiln.steps.job.columns import (
     INPUT_IMAGE_COLUMNS,
     MAX_IMAGE_PIXELS,
     MAX_PROMPT_CHARS,
+    MAX_REFERENCES,
     MAX_SIDE,
     PROMPT_COLUMNS,
     SAMPLERS,
@@ -41,6 +42,7 @@ INVALID_VALUE_REASONS = {
     "integer": "is not a 64-bit integer",
     "number": "is not a number",
 }
+SHA256_DIGITS = 64
 IMAGE_FAULT_REASONS: Mapping[ImageRejectionReason, str] = {
     "place": "is outside the locations this table may reference",
     "missing": "does not exist, or may not be read",
@@ -48,6 +50,7 @@ IMAGE_FAULT_REASONS: Mapping[ImageRejectionReason, str] = {
     "format": f"is not a picture in {', '.join(INPUT_IMAGE_FORMATS)}",
     "pixels": f"has over {MAX_INPUT_PIXELS} pixels",
     "damaged": "is damaged: it does not decode",
+    "many": f"has over {MAX_REFERENCES} images",
 }
 
 
@@ -67,7 +70,7 @@ CELL_RULES = tuple(
         column.name, f"wrong = '{column.name} {INVALID}'", INVALID_VALUE_REASONS[column.kind]
     )
     for column in PROMPT_COLUMNS
-    if column.kind != "image"
+    if column.kind not in ("image", "images")
 )
 PROMPT_RULES = (
     RejectionRule("prompt", "prompt IS NULL", "is null"),
@@ -267,15 +270,36 @@ def _image_support_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]
         "source_image": (variants.image_to_image, f"{missing_mode} image-to-image mode"),
         "mask_image": (variants.inpaint, f"{missing_mode} inpainting mode"),
         "control_image": (job.model.controlnet, "needs model.controlnet"),
-        "reference_image": (job.model.ip_adapter, "needs model.ip_adapter"),
+        "reference_images": (
+            job.model.ip_adapter or model.own.call.images_argument,
+            "needs a model that edits images, or model.ip_adapter",
+        ),
     }
     for column, (is_supported, reason) in support.items():
         if not is_supported:
             yield RejectionRule(column, f"{column} IS NOT NULL", reason)
+    yield from _reference_rules(job, model)
+    if variants.inpaint == model.pipeline:
+        condition = "source_image IS NULL OR mask_image IS NULL"
+        reason = f"is missing, or its source_image: {model.pipeline} fills a mask"
+        yield RejectionRule("mask_image", condition, reason)
     if conflict := _control_conflict(job, variants):
         condition = "control_image IS NOT NULL AND source_image IS NOT NULL"
         reason = f"cannot be combined with {conflict}: {model.pipeline} does not support it"
         yield RejectionRule("control_image", condition, reason)
+
+
+def _reference_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]:
+    call = model.own.call
+    if call.needs_images:
+        reason = f"is empty: {model.pipeline} edits images"
+        yield RejectionRule("reference_images", "reference_images IS NULL", reason)
+    limit, reader = call.max_images, model.pipeline
+    if job.model.ip_adapter is not None:
+        limit, reader = 1, "an IP-Adapter"
+    condition = f"length(reference_images) > {limit * (SHA256_DIGITS + 1)}"
+    reason = f"has more images than {reader} takes: {limit}"
+    yield RejectionRule("reference_images", condition, reason)
 
 
 def _control_conflict(job: Job, variants: Family) -> str | None:

@@ -43,7 +43,7 @@ class ImageParameters:
     source_image: str | None = None
     mask_image: str | None = None
     control_image: str | None = None
-    reference_image: str | None = None
+    reference_images: str | None = None
     guidance_rescale: float | None = None
 
 

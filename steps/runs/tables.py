@@ -24,6 +24,7 @@ COLUMN_TYPES: Mapping[ColumnKind, pa.DataType] = {
     "integer": pa.int64(),
     "number": pa.float64(),
     "image": pa.string(),  # the SHA-256 of its file
+    "images": pa.string(),  # the SHA-256 of each file, separated by commas
 }
 ID_COLUMN = "image_id"
 IMAGE_ROW_SCHEMA = pa.schema(

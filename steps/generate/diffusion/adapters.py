@@ -42,7 +42,7 @@ BLANK_IMAGE = Pillow.new("RGB", (8, 8))
 MAX_CACHED_REFERENCES = 256
 # Of the device's memory: a reference takes 2 KB (FLUX) to 2 MB (SD 3.5).
 MAX_CACHE_BYTES = 256 << 20
-REFERENCE_COLUMN = "reference_image"  # scaled by the image encoder itself
+REFERENCE_COLUMN = "reference_images"  # scaled by the image encoder itself
 MASK_COLUMN = "mask_image"
 READER_THREADS = 4
 Preprocessed: TypeAlias = Any  # transformers' processors have no types
@@ -64,7 +64,7 @@ class InputImageReader:
     def __init__(
         self, store: Store, preprocess: Callable[[Pillow.Image], Preprocessed] | None = None
     ) -> None:
-        """Take the run's store, and the function that prepares reference images."""
+        """Take the run's store, and the function that prepares reference images, if any."""
         self._store = store
         self._preprocess = preprocess
         self._pool = ThreadPoolExecutor(READER_THREADS)
@@ -74,10 +74,10 @@ class InputImageReader:
     def prefetch(self, rows: Sequence[ImageRow]) -> None:
         """Begin to read the images of a batch. Keeps the images of one previous batch."""
         requests = [
-            image_request(row, column)
+            request
             for row in rows
             for column in INPUT_IMAGE_COLUMNS
-            if getattr(row.parameters, column)
+            for request in image_requests(row, column)
         ]
         self._capacity = max(self._capacity, 2 * len(requests))
         for request in requests:
@@ -115,12 +115,18 @@ class InputImageReader:
         return image.convert("L") if request.grayscale else image
 
 
-def image_request(row: ImageRow, column: str) -> ImageRequest:
-    """Build the request for a row's image in a column."""
+def image_requests(row: ImageRow, column: str) -> list[ImageRequest]:
+    """Build the requests for a row's images in a column; several of references, else one or none.
+
+    Reference images keep their sizes.
+    """
     size = None
     if column != REFERENCE_COLUMN:
         size = (row.parameters.width, row.parameters.height)
-    return ImageRequest(getattr(row.parameters, column), column == MASK_COLUMN, size)
+    digests = getattr(row.parameters, column) or ""
+    return [
+        ImageRequest(digest, column == MASK_COLUMN, size) for digest in digests.split(",") if digest
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +151,7 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
             network = load_controlnet(pipe, folder)
         adapters = replace(adapters, controlnet=network, controlnet_scale=control.scale)
     if reference is not None:
-        with _loading(plan, reference, "reference_image") as folder:
+        with _loading(plan, reference, "reference_images") as folder:
             load_ip_adapter(pipe, reference, folder)
         references = ReferenceEmbeddings(pipe, reference.scale, adapters.images.get)
         adapters = replace(adapters, references=references)
@@ -208,12 +214,16 @@ class ReferenceEmbeddings:
 
     def pipeline_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         """Build the arguments for rows that all have a reference image, or all have none."""
-        if rows[0].parameters.reference_image is None:
+        if rows[0].parameters.reference_images is None:
             self._pipe.set_ip_adapter_scale(0.0)
             pairs = [self._blank] * len(rows)
         else:
             self._pipe.set_ip_adapter_scale(self._scale)
-            pairs = [self._embeddings(image_request(row, REFERENCE_COLUMN)) for row in rows]
+            pairs = [
+                self._embeddings(request)
+                for row in rows
+                for request in image_requests(row, REFERENCE_COLUMN)
+            ]
 
         positive = torch.stack([pair[0] for pair in pairs])
         negative = torch.stack([pair[1] for pair in pairs])

@@ -132,7 +132,7 @@ class Denoiser:
         check: Callable[[], None],
     ) -> Sequence[DrawnImage]:
         """Generate rows from `over`, their images by index in the part. Otherwise as `draw`."""
-        if self._needs_trial and size > 1:
+        if self._needs_trial and size > 1 and not self._inputs.takes_one_row(rows[0]):
             self._needs_trial = False
             self._inputs.one_at_a_time = not self._are_rows_independent(rows[0])
         calls = []

@@ -7,6 +7,7 @@ from functools import partial
 
 import diffusers
 import torch
+from PIL import Image as Pillow
 
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import pack_latents, to_device
@@ -17,6 +18,7 @@ from imagekiln.steps.generate.diffusion.text_encoding import (
     TextRequest,
     stack_embeds,
 )
+from imagekiln.steps.imaging.input_images import resize_to_cover
 from imagekiln.steps.models.families import EmbeddingIndices, family_of, known_call_of
 from imagekiln.steps.runs.image import ImageRow, pad_rows
 
@@ -36,7 +38,7 @@ class PipelineInputs:
         self._family = family_of(type(pipe).__name__)
         self._call = known_call_of(type(pipe).__name__)
         # Of a pipeline that no table knows, a trial tells.
-        self.one_at_a_time = self._family.one_at_a_time
+        self.one_at_a_time = self._family.one_at_a_time or self._call.needs_images
         if self._family.positive_embeds:
             encoder = PromptEncoder(pipe, self._family)
             self._prompts = TextCache(encoder.encode_prompt)
@@ -52,9 +54,23 @@ class PipelineInputs:
         """Return whether the pipeline takes an argument of this name."""
         return name in self._accepts
 
+    @property
+    def fills_masks(self) -> bool:
+        """`True` if the pipeline itself draws what a mask covers."""
+        return self._family.inpaint == type(self._pipe).__name__
+
+    def takes_one_row(self, row: ImageRow) -> bool:
+        """Return whether rows like this one are generated one at a time.
+
+        A list of reference images is one prompt's for some pipelines, and a batch for others.
+        """
+        has_adapter = getattr(self._pipe, "image_encoder", None) is not None
+        has_references = row.parameters.reference_images is not None
+        return self.one_at_a_time or (has_references and not has_adapter)
+
     def split_batches(self, rows: Sequence[ImageRow], size: int) -> list[list[ImageRow]]:
         """Split rows of one shape into calls: one padded to `size`, or one per row."""
-        if self.one_at_a_time:
+        if self.takes_one_row(rows[0]):
             return [[row] for row in rows]
         return [pad_rows(rows, size)]
 
@@ -185,7 +201,6 @@ class PipelineInputs:
             "num_inference_steps": parameters.steps,
             # Binning generates another size and resizes it.
             "use_resolution_binning": False,
-            "_auto_resize": False,  # likewise, of FLUX.1 Kontext
             "max_area": parameters.width * parameters.height,
         }
         if parameters.steps != 2:
@@ -203,6 +218,19 @@ class PipelineInputs:
         if name is None or not self.accepts(name):
             raise ValueError(f"the pipeline takes no guidance, and the row has {guidance:g}")
         return {name: guidance, "guidance_schedule": None}
+
+    def reference_kwargs(self, row: ImageRow, images: Sequence[Pillow.Image]) -> PipelineKwargs:
+        """Build the argument for the reference images of a row, of any sizes."""
+        name = self._call.images_argument
+        if name is None or not self.accepts(name):
+            raise ValueError("the pipeline takes no reference images, and the row has some")
+        if not self.accepts("width"):
+            size = (row.parameters.width, row.parameters.height)
+            images = [resize_to_cover(image, *size) for image in images]
+        if self._call.max_images == 1:
+            return {name: images[0]}
+        # OmniGen takes a list for each prompt, even for a single one.
+        return {name: [images] if name == "input_images" else list(images)}
 
     def callback_kwargs(self, after_step: StepCallback) -> PipelineKwargs:
         """Build the argument for the callback; none if the pipeline reports no steps."""

@@ -8,7 +8,11 @@ import diffusers
 from diffusers.utils import BaseOutput
 from PIL import Image as Pillow
 
-from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, image_request
+from imagekiln.steps.generate.diffusion.adapters import (
+    REFERENCE_COLUMN,
+    LoadedAdapters,
+    image_requests,
+)
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import (
     per_image_control_noise,
@@ -95,6 +99,8 @@ class PipelineVariants:
         auto_class = TEXT_TO_IMAGE
         if "source_image" in input_images:
             auto_class = INPAINTING if "mask_image" in input_images else IMAGE_TO_IMAGE
+        if auto_class == INPAINTING and self.text_to_image.inputs.fills_masks:
+            return self.text_to_image
         key = (auto_class, "control_image" in input_images)
         if key not in self._variants:
             self._variants[key] = self._make_variant(*key)
@@ -134,7 +140,11 @@ class PipelineVariants:
         names = {"source_image": "image", "mask_image": "mask_image"}
         names["control_image"] = "control_image" if accepts("control_image") else "image"
         kwargs: PipelineKwargs = {
-            names[column]: [adapters.images.get(image_request(row, column)) for row in rows]
+            names[column]: [
+                adapters.images.get(request)
+                for row in rows
+                for request in image_requests(row, column)
+            ]
             for column in columns
             if column in names
         }
@@ -144,4 +154,8 @@ class PipelineVariants:
             kwargs["controlnet_conditioning_scale"] = adapters.controlnet_scale
         if adapters.references is not None:
             kwargs |= adapters.references.pipeline_kwargs(rows)
+        elif REFERENCE_COLUMN in columns:
+            (row,) = rows
+            references = [*map(adapters.images.get, image_requests(row, REFERENCE_COLUMN))]
+            kwargs |= self.text_to_image.inputs.reference_kwargs(row, references)
         return kwargs

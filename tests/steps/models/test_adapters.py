@@ -32,7 +32,7 @@ def test_files_and_settings_of_each_adapter_change_what_identifies_it(tmp_path: 
     moved = [shutil.copytree(folder, tmp_path / folder.name) for folder in folders]
     keys = adapter_keys(_with_adapters(*folders), PIPELINE)
     assert adapter_keys(_with_adapters(*moved), PIPELINE) == keys
-    for column, name in (("control_image", "controlnet"), ("reference_image", "ip_adapter")):
+    for column, name in (("control_image", "controlnet"), ("reference_images", "ip_adapter")):
         scaled = adapter_keys(_with_adapters(*folders, **{name: 0.9}), PIPELINE)
         assert {key for key in keys if scaled[key] != keys[key]} == {column}
     (moved[0] / "config.json").write_text((moved[0] / "config.json").read_text() + "\n")

@@ -33,10 +33,10 @@ def test_every_image_is_identified_by_model_and_adapters_and_the_run_by_loras_to
         Job(name="any", prompts="p", output="o", model=settings),
         ModelFacts("digest", "AnyPipeline", 64, 64, 8, OwnSettings(10, 3.0, "a test")),
         Path(),
-        {"reference_image": "two", "control_image": "one"},
+        {"reference_images": "two", "control_image": "one"},
         {"style": LoraFacts("bb", ""), "detail": LoraFacts("aa", "")},
     )
-    assert model.common_digest == "digest|control_image=one|reference_image=two"
+    assert model.common_digest == "digest|control_image=one|reference_images=two"
     assert model.fixed_digest == f"{model.common_digest}|detail=aa|style=bb"
 
 

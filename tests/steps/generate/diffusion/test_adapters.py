@@ -44,12 +44,12 @@ PLAIN: dict[str, object] = {
     "source_image": None,
     "mask_image": None,
     "control_image": None,
-    "reference_image": None,
+    "reference_images": None,
 }
 
 
 def _model(kind: Controlled, pictures: Container[str] = ()) -> dict[str, object]:
-    if kind in TRANSFORMERS and "reference_image" in pictures:
+    if kind in TRANSFORMERS and "reference_images" in pictures:
         adapter = {"id": str(TRANSFORMERS[kind]()), "weight_name": "adapter.safetensors"}
         return {"id": str(models.folder(kind)), "dtype": "float32", "ip_adapter": adapter}
     controlled: dict[str, object] = {
@@ -86,9 +86,9 @@ ALL: list[dict[str, bool]] = [
     {"control_image": True},
     {"control_image": True, "source_image": True},
     {"control_image": True, "source_image": True, "mask_image": True},
-    {"reference_image": True},
-    {"reference_image": True, "source_image": True},
-    {"reference_image": True, "control_image": True, "source_image": True, "mask_image": True},
+    {"reference_images": True},
+    {"reference_images": True, "source_image": True},
+    {"reference_images": True, "control_image": True, "source_image": True, "mask_image": True},
 ]
 CASES: list[tuple[Controlled, dict[str, bool]]] = [
     *((kind, pictures) for kind in KINDS for pictures in ALL),
@@ -139,9 +139,9 @@ def _changed(row: ImageRow, **changes: object) -> ImageRow:
 def test_an_image_without_pictures_is_drawn_as_by_the_model_alone(
     tmp_path: Path, kind: Kind
 ) -> None:
-    rows = [*_rows(reference_image=True, control_image=True)[:1], {**PLAIN, "prompt": "a square"}]
+    rows = [*_rows(reference_images=True, control_image=True)[:1], {**PLAIN, "prompt": "a square"}]
     denoiser, found = _opened(tmp_path, kind, rows)
-    plain = [row for row in found if row.parameters.reference_image is None]
+    plain = [row for row in found if row.parameters.reference_images is None]
     drawn = (
         bytes_of(denoiser, [row for row in found if row not in plain], 4),
         bytes_of(denoiser, plain, 4),
@@ -152,7 +152,7 @@ def test_an_image_without_pictures_is_drawn_as_by_the_model_alone(
 
 
 def test_an_ip_adapter_draws_what_it_draws_in_diffusers(tmp_path: Path) -> None:
-    denoiser, rows = _opened(tmp_path, "sd", _rows(reference_image=True)[:1])
+    denoiser, rows = _opened(tmp_path, "sd", _rows(reference_images=True)[:1])
     pipe = models.pipe("sd")
     folder = str(adapters.ip_adapter("sd"))
     pipe.load_ip_adapter(
@@ -236,7 +236,7 @@ def test_a_controlnet_draws_what_it_draws_in_diffusers(
 def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: Kind) -> None:
     rows = [
         *_rows(control_image=True)[:2],
-        *_rows(reference_image=True)[2:],
+        *_rows(reference_images=True)[2:],
         {**PLAIN, "prompt": "a square"},
     ]
     done = run(

@@ -32,7 +32,7 @@ BARE: dict[str, object] = {
     "height": models.SIDE,
     "source_image": None,
     "mask_image": None,
-    "reference_image": None,
+    "reference_images": None,
 }
 
 
@@ -75,7 +75,7 @@ def _like(row: ImageRow, **changes: object) -> ImageRow:
 def test_an_ip_adapter_draws_what_it_draws_in_diffusers(
     tmp_path: Path, kind: Transformer, guidance: float
 ) -> None:
-    denoiser, found = _opened(tmp_path, kind, _rows("reference_image")[:1])
+    denoiser, found = _opened(tmp_path, kind, _rows("reference_images")[:1])
     rows = [_like(found[0], guidance=guidance)]
     pipe, folder = models.pipe(kind), ADAPTERS[kind]()
     if kind == "flux":
@@ -117,5 +117,5 @@ def test_an_adapter_of_another_family_is_refused_at_planning(
 ) -> None:
     with pytest.raises(BadInput, match=told):
         planned(
-            tmp_path, str(tmp_path / "out"), _rows("reference_image"), model=_model(kind, folder())
+            tmp_path, str(tmp_path / "out"), _rows("reference_images"), model=_model(kind, folder())
         )
