@@ -89,6 +89,7 @@ def tune(
     job, _ = pin_revisions(job)
     _, facts = locate_model(job.model)
     require_pipeline_support(job, facts.pipeline)
+    _require_drawing_from_text(job, facts)
     require_adapter_support(job.model, facts.pipeline)
     drafts = [
         _draft_entry(job, facts, device, size)
@@ -105,6 +106,15 @@ def tune(
         entries[draft.tuning_key] = entry
         add_tuning_entries(file, entry)
     return TuningResult(file, tuple(entries[draft.tuning_key] for draft in drafts), len(missing))
+
+
+def _require_drawing_from_text(job: Job, facts: ModelFacts) -> None:
+    pipeline = facts.pipeline
+    if facts.own.call.needs_images or family_of(pipeline).inpaint == pipeline:
+        raise BadInput(
+            f"{job.model.id}: {pipeline} needs images, and batches are measured from text alone. "
+            "Set batch.images."
+        )
 
 
 def _draft_entry(job: Job, facts: ModelFacts, device: torch.device, size: ImageSize) -> TuningEntry:

@@ -247,8 +247,8 @@ def _input_image_keys(rows: pa.Table) -> list[str]:
     digests: set[str] = set()
     for name in INPUT_IMAGE_COLUMNS:
         if name in rows.column_names:
-            values = rows[name].drop_null().unique()
-            digests.update(values.to_pylist())
+            for value in rows[name].drop_null().unique().to_pylist():
+                digests.update(value.split(","))
     return list(map(input_image_key, sorted(digests)))
 
 

@@ -24,6 +24,7 @@ from imagekiln.steps.models.facts import (
     default_image_size,
     default_steps,
 )
+from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.own_settings import NO_GUIDANCE
 from imagekiln.steps.models.resolve import shortcuts_label
 
@@ -161,7 +162,7 @@ def _filled_sql(job: Job, facts: ModelFacts, carried: str, empty_columns: tuple[
                    nullif(concat_ws(',', {image_set}), '') AS {INPUT_IMAGE_SET_COLUMN},
                    {", ".join(INPUT_IMAGE_COLUMNS)},
                    coalesce(strength, CASE WHEN source_image IS NOT NULL
-                                           THEN CAST({defaults.strength} AS DOUBLE) END)
+                                           THEN CAST({_strength(job, facts)} AS DOUBLE) END)
                        + 0.0::DOUBLE AS strength,
                    nullif(coalesce(guidance_rescale, {defaults.guidance_rescale or 0}), 0.0)
                        AS guidance_rescale, -- 0 is the same as none
@@ -195,6 +196,12 @@ def _size_sql(job: Job, facts: ModelFacts, empty_columns: tuple[str, ...]) -> tu
 def reads_references(job: Job, facts: ModelFacts) -> bool:
     """Return whether the pipeline itself reads reference images, and not an IP-Adapter."""
     return facts.own.call.images_argument is not None and job.model.ip_adapter is None
+
+
+def _strength(job: Job, facts: ModelFacts) -> float:
+    """Return the default strength. A model that fills masks redraws all that they cover."""
+    fills_masks = family_of(facts.pipeline).inpaint == facts.pipeline
+    return 1.0 if fills_masks else job.defaults.strength
 
 
 def _guidance_sql(job: Job, facts: ModelFacts) -> str:

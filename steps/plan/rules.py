@@ -267,7 +267,10 @@ def _image_support_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]
     variants = family_of(model.pipeline)
     missing_mode = f"is not supported: {model.pipeline} has no"
     support = {
-        "source_image": (variants.image_to_image, f"{missing_mode} image-to-image mode"),
+        "source_image": (
+            variants.image_to_image or variants.inpaint,
+            f"{missing_mode} image-to-image mode",
+        ),
         "mask_image": (variants.inpaint, f"{missing_mode} inpainting mode"),
         "control_image": (job.model.controlnet, "needs model.controlnet"),
         "reference_images": (

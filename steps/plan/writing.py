@@ -12,6 +12,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import hash_entries
 from imagekiln.steps.models.facts import default_image_size
 from imagekiln.steps.plan.draft import PlanDraft
+from imagekiln.steps.plan.image_sql import reads_references
 from imagekiln.steps.plan.input_files import input_fingerprint
 from imagekiln.steps.plan.rejected_rows import locate_rejected_rows
 from imagekiln.steps.runs.commits import digest_of
@@ -101,6 +102,8 @@ def write_plan(
         sample_images=0 if draft.sample is None else draft.sharding.shard_images[0],
         rewrite=inputs.rewrite,
         expected=expected,
+        has_references=reads_references(job, inputs.model.facts)
+        and any("reference_images" in (group.input_images or "") for group in draft.catalog.groups),
     )
     return plan if store.create(PLAN_KEY, plan_to_json(plan)) else None
 

@@ -114,7 +114,8 @@ class Plan:
     by the path of the setting, `passes` the files of passes by name, and `entries` the files of
     user functions. `rewrite` identifies the rewritten prompts. `fused_loras` lists, in canonical
     form, the LoRAs that are fused into the model's weights. `expected` is the estimate made at
-    planning. `rejected` and `duplicates` are the hashes of the objects that list these rows.
+    planning. `rejected` and `duplicates` are the hashes of the objects that list these rows. With
+    `has_references`, the pipeline reads reference images of any size.
     """
 
     schema_version: int
@@ -146,6 +147,7 @@ class Plan:
     rewrite: Annotated[RewriteFacts | None, Field(exclude_if=not_)] = None
     passes: Annotated[dict[str, PassFacts], Field(exclude_if=not_)] = field(default_factory=dict)
     expected: Annotated[Expectation | None, Field(exclude_if=not_)] = None
+    has_references: Annotated[bool, Field(exclude_if=not_)] = False
 
     @property
     def max_batch_size(self) -> int:

@@ -88,10 +88,13 @@ class CompiledPipeline:
         pipe: diffusers.DiffusionPipeline,
         speed: SpeedSettings,
         other_denoisers: Sequence[Network] = (),
+        *,
+        has_references: bool = False,
     ) -> None:
         """Set up compilation by settings, device and family. Nothing is compiled yet.
 
-        `other_denoisers` also run at each step. `mode` is `regional` if blocks are compiled.
+        `other_denoisers` also run at each step. With `has_references`, the denoiser also reads
+        reference images of any size. `mode` is `regional` if blocks are compiled.
         """
         self.clock = CompileClock()
         self.compiling_now = False
@@ -99,6 +102,7 @@ class CompiledPipeline:
         name = type(pipe).__name__
         self._call = known_call_of(name)
         self._limits_guidance = speed.guidance_interval is not None
+        self._has_references = has_references
         self._compiled: dict[Network, AnyFunction] = {}
         self._drawn: set[str] = set()
         denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
@@ -113,7 +117,8 @@ class CompiledPipeline:
         if isinstance(vae, diffusers.AutoencoderKL):  # others decode in loops that compile badly
             blocks.append(vae.decoder)
         # Texts of a pipeline that no table knows may have any length, each time another.
-        dynamic = None if family_of(name) is PLAIN_FAMILY else False
+        has_any_length = has_references or family_of(name) is PLAIN_FAMILY
+        dynamic = None if has_any_length else False
         for block in blocks:
             block.compile(dynamic=dynamic, **COMPILE_OPTIONS)
             self._compiled[block] = compiled_call(block)
@@ -179,7 +184,8 @@ class CompiledPipeline:
         self.compiling_now = shape not in self._drawn
         try:
             yield
-            self._drawn.add(shape)
+            if not self._has_references:  # whose next sizes may compile again
+                self._drawn.add(shape)
         finally:
             self.compiling_now = False
 

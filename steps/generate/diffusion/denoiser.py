@@ -82,10 +82,12 @@ class Denoiser:
         adapters: LoadedAdapters | None = None,
         *,
         planned_size: PlannedSize | None = None,
+        has_references: bool = False,
     ) -> None:
         """Take a pipeline on its device, in eval mode, with its LoRAs and adapters.
 
-        Images are decoded as in a batch of `planned_size`, by default of the actual size.
+        Images are decoded as in a batch of `planned_size`, by default of the actual size. With
+        `has_references`, rows have reference images that the pipeline reads.
         """
         speed = speed or SpeedSettings()
         self.device: torch.device = pipe.device
@@ -102,7 +104,9 @@ class Denoiser:
         other_denoisers = []
         if adapters is not None and adapters.controlnet is not None:
             other_denoisers.append(adapters.controlnet)
-        self.compiled_pipeline = CompiledPipeline(pipe, speed, other_denoisers)
+        self.compiled_pipeline = CompiledPipeline(
+            pipe, speed, other_denoisers, has_references=has_references
+        )
         self.vae_decoder = VaeDecoder(pipe, speed.vae, planned_size, self._prepare_recompilation)
         self._profiler = PipelineProfiler(self.device, self.compiled_pipeline.clock)
 
@@ -309,4 +313,11 @@ def load_denoiser(
         if store is None:
             return Denoiser(pipe, plan.job.speed, loras)
         adapters = load_adapters(pipe, plan, store)
-        return Denoiser(pipe, plan.job.speed, loras, adapters, planned_size=plan.batch_size)
+        return Denoiser(
+            pipe,
+            plan.job.speed,
+            loras,
+            adapters,
+            planned_size=plan.batch_size,
+            has_references=plan.has_references,
+        )

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import sys
 import zlib
 from pathlib import Path
@@ -18,7 +19,7 @@ from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import input_image_key
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.filesystem import open_filesystem
-from tests import jobs, models
+from tests import editors, jobs, models
 from tests.jobs import image_rows, rejected
 from tests.pictures import repeat_scan
 
@@ -235,3 +236,68 @@ def test_an_image_is_read_once_however_many_rows_name_it(tmp_path: Path) -> None
         digests = images.digest_column(column, "prompts.parquet").values.to_pylist()
         assert digests == [_hash(GOOD)] * 1000
     assert len(names_read) == 1
+
+
+def _plan_edits(
+    folder: Path, references: object, kind: str = "pix2pix", **columns: object
+) -> PlanResult:
+    column = references if isinstance(references, pa.Array) else pa.array(references)
+    prompts = [f"prompt {place}" for place in range(len(column))]
+    table = pa.table({"prompt": prompts, "reference_images": column, **columns})
+    model = {"id": str(editors.folder(kind)), "dtype": "float32"}
+    return jobs.plan(folder, table, model=model, **ALL)
+
+
+@pytest.mark.parametrize("form", ["bytes", "structs", "paths", "JSON", "one"])
+def test_a_row_has_several_reference_images(form: str, tmp_path: Path) -> None:
+    contents = [_file(side=8), GOOD]
+    paths = [str(tmp_path / name) for name in ("first.png", "second.png")]
+    for path, content in zip(paths, contents, strict=True):
+        Path(path).write_bytes(content)
+    cells = {
+        "bytes": pa.array([contents]),
+        "structs": pa.array([[{"bytes": content, "path": None} for content in contents]]),
+        "paths": pa.array([paths]),
+        "JSON": pa.array([json.dumps(paths)]),
+        "one": pa.array([paths[0]]),
+    }
+    planned = _plan_edits(tmp_path, cells[form], "qwen-image-edit-plus")
+    hashes = [_hash(content) for content in contents[: 1 if form == "one" else 2]]
+    assert image_rows(planned)["reference_images"].to_pylist() == [",".join(hashes)]
+    store = open_store(planned.uri)
+    assert [store.read(input_image_key(name)) for name in hashes] == contents[: len(hashes)]
+
+
+@pytest.mark.parametrize(
+    ("references", "reason"),
+    [
+        ([GOOD, b"none"], "is not a picture in PNG, JPEG, WEBP"),
+        ([GOOD, None], "does not exist, or may not be read"),
+        ([GOOD] * 11, "has over 10 images"),
+        ([], "is empty: StableDiffusionInstructPix2PixPipeline edits images"),
+        ([GOOD] * 2, "has more images than StableDiffusionInstructPix2PixPipeline takes: 1"),
+    ],
+)
+def test_a_bad_reference_costs_its_row(
+    references: list[bytes | None], reason: str, tmp_path: Path
+) -> None:
+    planned = _plan_edits(tmp_path, [[GOOD], references])
+    assert len(image_rows(planned)) == 1
+    assert [row["reason"] for row in rejected(planned)] == [reason]
+
+
+def test_the_size_follows_the_first_reference_or_the_row(tmp_path: Path) -> None:
+    wide = io.BytesIO()
+    Pillow.new("RGB", (64, 32)).save(wide, "PNG")
+    sizes = pa.array([None, 48], pa.int64())
+    planned = _plan_edits(tmp_path, [[wide.getvalue()]] * 2, width=sizes, height=sizes)
+    rows = image_rows(planned)
+    assert rows["width"].to_pylist() == [32, 48]
+    assert rows["height"].to_pylist() == [16, 48]
+
+
+def test_a_model_that_edits_nothing_takes_no_references(tmp_path: Path) -> None:
+    table = pa.table({"prompt": ["a star"] * 2, "reference_images": [[GOOD], None]})
+    planned = jobs.plan(tmp_path, table, **ALL)
+    (row,) = rejected(planned)
+    assert row["reason"] == "needs a model that edits images, or model.ip_adapter"

@@ -1,0 +1,145 @@
+"""Editing by instruction and reference images: each row reads its own references."""
+
+import importlib
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from diffusers.pipelines.flux import pipeline_flux_kontext
+from PIL import Image as Pillow
+
+from imagekiln import dataset
+from imagekiln.steps.local import run
+from imagekiln.steps.models.families import CallSignature, known_call_of
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
+from tests import editors, families, models, plain, plain_unets, runs
+
+pytestmark = [
+    pytest.mark.filterwarnings(models.DIFFUSERS_WARNS),
+    pytest.mark.filterwarnings("ignore::FutureWarning:diffusers"),
+]
+# Pipelines that also draw without references, beside the editors.
+ALSO_DRAWING = {
+    **dict.fromkeys(("flux2", "klein"), families.folder),
+    **dict.fromkeys(("qwen-image-2.1", "omnigen", "fibo2"), plain.folder),
+    **dict.fromkeys(
+        ("dreamlite", "FluxKontextPipeline", "Flux2KleinKVPipeline"), plain_unets.folder
+    ),
+}
+FOLDERS = dict.fromkeys(editors.MAKE, editors.folder) | ALSO_DRAWING
+BFLOAT16 = {"z-image-omni"}
+# One for each way to be called: with a list, a single image, or an image of the planned size.
+QUICK = ("klein", "qwen-image-edit", "pix2pix")
+KINDS = [
+    pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow, id=kind)
+    for kind in sorted(FOLDERS)
+    if kind not in ("flux-fill", "qwen-image-layered")
+]
+SCHEMA = pa.schema(
+    {
+        "prompt": pa.string(),
+        "id": pa.string(),
+        "reference_images": pa.list_(pa.binary()),
+        "source_image": pa.binary(),
+        "mask_image": pa.binary(),
+        "seed": pa.int64(),
+    }
+)
+Row = dict[str, object]
+
+
+def _image(width: int, height: int, seed: int) -> bytes:
+    noise = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    sink = io.BytesIO()
+    Pillow.fromarray(noise).resize((width, height)).save(sink, "PNG")
+    return sink.getvalue()
+
+
+# Functions of diffusers that scale every reference to a million pixels.
+SCALING = (
+    "qwenimage.pipeline_qwenimage_edit",
+    "qwenimage.pipeline_qwenimage_edit_plus",
+    "longcat_image.pipeline_longcat_image_edit",
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SCALING:
+        module = importlib.import_module(f"diffusers.pipelines.{name}")
+        scale = module.calculate_dimensions
+        small = lambda area, ratio, scale=scale: scale(area // 256, ratio)  # noqa: E731
+        monkeypatch.setattr(module, "calculate_dimensions", small)
+    sizes = [(64, 64), (96, 48), (48, 96)]
+    monkeypatch.setattr(pipeline_flux_kontext, "PREFERRED_KONTEXT_RESOLUTIONS", sizes)
+
+
+SQUARE, WIDE, TALL = _image(64, 64, 1), _image(128, 64, 2), _image(64, 96, 3)
+
+
+def _call(kind: str) -> CallSignature:
+    index = json.loads((FOLDERS[kind](kind) / "model_index.json").read_text())
+    return known_call_of(index["_class_name"])
+
+
+def _rows(kind: str) -> list[Row]:
+    last = [TALL, WIDE] if _call(kind).max_images > 1 else [TALL]
+    prompt = "a star in front of a wall"
+    if kind == "omnigen":
+        prompt += " <img><|image_1|></img>"
+    rows: list[Row] = [
+        {"prompt": prompt, "id": str(place), "reference_images": images, "seed": 7}
+        for place, images in enumerate(([SQUARE], [WIDE], last))
+    ]
+    if not _call(kind).needs_images:
+        rows.append({"prompt": "a star", "id": "text", "reference_images": None, "seed": 7})
+    return rows
+
+
+def _edit(kind: str, rows: list[Row], folder: Path, **settings: object) -> dict[str, Pillow.Image]:
+    """Run a whole job; return the image of each row by its id."""
+    folder.mkdir()
+    prompts = folder / "prompts.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), prompts)
+    model = {"id": str(FOLDERS[kind](kind)), "dtype": "float32"}
+    if kind in BFLOAT16:
+        model["dtype"] = "bfloat16"
+    changes = {"model": model, "defaults": {"steps": 2}, **settings}
+    done = run(runs.job(prompts, str(folder / "out"), **changes), NoProgress(), Stop())
+    assert done.summary.ok == len(rows)
+    return {
+        row["id"]: Pillow.open(io.BytesIO(row["image"]["bytes"]))
+        for batch in dataset(done.uri, ["id", "image"]).to_batches()
+        for row in batch.to_pylist()
+    }
+
+
+def test_a_model_that_fills_masks_draws_what_they_cover(tmp_path: Path) -> None:
+    mask = Pillow.new("L", (64, 64))
+    mask.paste(255, (0, 0, 32, 64))
+    sink = io.BytesIO()
+    mask.save(sink, "PNG")
+    rows = [
+        {"prompt": "a star", "id": str(seed), "source_image": image, "mask_image": sink.getvalue()}
+        for seed, image in enumerate((SQUARE, WIDE))
+    ]
+    images = _edit("flux-fill", rows, tmp_path / "fill")
+    (alone,) = _edit("flux-fill", rows[:1], tmp_path / "alone").values()
+    assert images["0"].tobytes() == alone.tobytes() != images["1"].tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_image_sees_the_references_of_another_row(kind: str, tmp_path: Path) -> None:
+    rows = _rows(kind)
+    together = _edit(kind, rows, tmp_path / "together")
+    reversed_ = _edit(kind, rows[::-1], tmp_path / "reversed")
+    for row in rows:
+        name = str(row["id"])
+        (alone,) = _edit(kind, [row], tmp_path / name).values()
+        assert alone.tobytes() == together[name].tobytes() == reversed_[name].tobytes()
+    assert len({image.tobytes() for image in together.values()}) == len(rows)
