@@ -13,6 +13,7 @@ from diffusers.pipelines.flux import pipeline_flux_kontext
 from PIL import Image as Pillow
 
 from imagekiln import dataset
+from imagekiln.steps.generate.diffusion import compile as compile_module
 from imagekiln.steps.local import run
 from imagekiln.steps.models.families import CallSignature, known_call_of
 from imagekiln.steps.runtime.progress import NoProgress
@@ -117,6 +118,22 @@ def _edit(kind: str, rows: list[Row], folder: Path, **settings: object) -> dict[
         for batch in dataset(done.uri, ["id", "image"]).to_batches()
         for row in batch.to_pylist()
     }
+
+
+@pytest.mark.parametrize("kind", ["klein", pytest.param("pix2pix", marks=pytest.mark.slow)])
+def test_compiled_code_follows_references_of_any_size(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_module, "COMPILE_OPTIONS", {"backend": "eager"})
+    plain = _edit(kind, _rows(kind), tmp_path / "plain")
+    compiled = _edit(kind, _rows(kind), tmp_path / "compiled", speed={"compile": "on"})
+    for name, image in compiled.items():
+        difference = np.subtract(image, plain[name], dtype=int)
+        assert np.abs(difference).max() <= 1
+    (run_folder,) = (tmp_path / "compiled" / "out").glob("tiny-*")
+    stats = runs.stats_of(str(run_folder))
+    assert stats is not None
+    assert stats.compile_mode == "regional"
 
 
 def test_a_model_that_fills_masks_draws_what_they_cover(tmp_path: Path) -> None:
