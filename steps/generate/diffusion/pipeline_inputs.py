@@ -22,6 +22,7 @@ from imagekiln.steps.runs.image import ImageRow, pad_rows
 
 PipelineKwargs = dict[str, object]
 StepCallback = Callable[[], None]
+PADDED_TEXTS = "its texts are padded without a mask, or decide for the whole batch"
 TEXT_STEP = 64  # tokens: single prompts are padded to a multiple, to share compiled code
 
 
@@ -35,8 +36,8 @@ class PipelineInputs:
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
         self._family = family_of(type(pipe).__name__)
         self._call = known_call_of(type(pipe).__name__)
-        # Of a pipeline that no table knows, a trial tells.
-        self.one_at_a_time = self._family.one_at_a_time
+        # Why batches are split. Of a pipeline that no table knows, a trial tells.
+        self.one_at_a_time = PADDED_TEXTS if self._family.one_at_a_time else None
         if self._family.positive_embeds:
             encoder = PromptEncoder(pipe, self._family)
             self._prompts = TextCache(encoder.encode_prompt)
@@ -54,7 +55,7 @@ class PipelineInputs:
 
     def split_batches(self, rows: Sequence[ImageRow], size: int) -> list[list[ImageRow]]:
         """Split rows of one shape into calls: one padded to `size`, or one per row."""
-        if self.one_at_a_time:
+        if self.one_at_a_time is not None:
             return [[row] for row in rows]
         return [pad_rows(rows, size)]
 
