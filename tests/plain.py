@@ -57,7 +57,7 @@ def _cogview3() -> Untyped:
             text_embed_dim=2 * WIDE,
             time_embed_dim=8,
             condition_dim=2,
-            pos_embed_max_size=16,
+            pos_embed_max_size=64,
             sample_size=SIDE // 2,
         ),
         vae=tiny_vae(latent_channels=4),

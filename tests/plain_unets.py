@@ -89,9 +89,12 @@ def _kolors() -> Untyped:
         add_qkv_bias=True,
         original_rope=True,
     )
+    text_encoder = ChatGLMModel(config)
+    for parameter in text_encoder.parameters():  # made without values
+        torch.nn.init.normal_(parameter, std=0.1)
     return diffusers.KolorsPipeline(
         vae=tiny_vae(latent_channels=4),
-        text_encoder=ChatGLMModel(config),
+        text_encoder=text_encoder,
         tokenizer=ChatGLMTokenizer(str(target / "tokenizer.model")),
         unet=tiny_unet(16, encoder_hid_dim=WIDE, encoder_hid_dim_type="text_proj", **TEXT_AND_TIME),
         scheduler=diffusers.EulerDiscreteScheduler(

@@ -15,7 +15,6 @@ from imagekiln.steps.generate.encoder import build_image_metadata, encode_drawn_
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.imaging.measures import PixelDifference, compare_pixels
 from imagekiln.steps.job.output import file_suffix
-from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.performance import limit_batch_pixels
 from imagekiln.steps.runs.attempts import merge_stats, read_attempts
 from imagekiln.steps.runs.image import (
@@ -179,6 +178,8 @@ def _find_stats(run: Run, part: str | None) -> ShardStats | None:
 
 def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
     """Return the number of images in the batch that generated the image."""
+    if stats is not None and stats.one_at_a_time is not None:
+        return 1
     width = row.parameters.width
     height = row.parameters.height
     planned = plan.batch_size(width, height)
@@ -189,11 +190,8 @@ def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
 
 
 def _place_in_batch(run: Run, stored: Mapping[str, Any], batch: int) -> int:
-    """Return the index of an image in its batch: GPU kernels may round differently at each index.
-
-    In model families that generate images one by one, it is 0.
-    """
-    if stored["part"] is None or family_of(run.plan.model.pipeline).one_at_a_time:
+    """Return the index of an image in its batch: GPU kernels may round differently at each index."""
+    if stored["part"] is None:
         return 0
     [part] = iter_named_parts(run, [stored["part"]])
     for group in group_by_shape(image_rows(part.rows)):

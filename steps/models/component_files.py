@@ -42,10 +42,10 @@ ATTENTION_KEYS = ("attn_implementation", "_attn_implementation")
 CODE_ON_HUB = re.compile("[/:]")
 CLASS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 # diffusers imports any library that a model names. Folders of its pipelines have classes such as
-# text encoders and safety checkers.
+# text encoders and safety checkers; glm_image has those of transformers' folder of the same name.
 LIBRARIES = {
     *("diffusers", "transformers"),
-    *("deepfloyd_if", "flux", "ideogram4", "kandinsky", "kolors", "latent_diffusion"),
+    *("deepfloyd_if", "flux", "glm_image", "ideogram4", "kandinsky", "kolors", "latent_diffusion"),
     "stable_diffusion",
 }
 Config = dict[str, object]

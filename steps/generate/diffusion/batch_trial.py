@@ -27,11 +27,12 @@ GeneratePixels = Callable[[Sequence[ImageRow]], torch.Tensor]
 log = logging.getLogger(__name__)
 
 
-def rows_are_independent(row: ImageRow, dtype: torch.dtype, generate: GeneratePixels) -> bool:
+def find_dependence(row: ImageRow, dtype: torch.dtype, generate: GeneratePixels) -> str | None:
     """Generate two rows of the shape of `row` alone and together, and compare the pixels.
 
-    A pipeline that takes no batch, or fails in one, counts as dependent. Raises what `generate`
-    raises of a lost device or a lack of memory.
+    Returns why rows must be generated one at a time; None if they leave each other alone. A
+    pipeline may also take no batch, or fail in one. Raises what `generate` raises of a lost device
+    or a lack of memory.
     """
     try:
         reason = _find_difference(_trial_rows(row), generate, dtype)
@@ -41,10 +42,9 @@ def rows_are_independent(row: ImageRow, dtype: torch.dtype, generate: GeneratePi
         if is_device_lost(error) or is_out_of_memory(error):
             raise
         reason = sanitize_line(first_line(str(error)) or type(error).__name__)
-    if reason is None:
-        return True
-    log.info("The pipeline generates images one at a time: %s.", reason)
-    return False
+    if reason is not None:
+        log.info("The pipeline generates images one at a time: %s.", reason)
+    return reason
 
 
 def _find_difference(

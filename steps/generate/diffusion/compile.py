@@ -36,20 +36,11 @@ Network: TypeAlias = Any  # diffusers has no types, and modules do not say what 
 COMPILE_OPTIONS: Mapping[str, Any] = {"options": {"deterministic": True}}
 # More than all shapes of a run need: SDXL's UNet has 15 graphs per shape.
 MAX_GRAPHS = 2**15
-# The blocks of networks for which diffusers names none, or only one of a UNet's two.
-_UNET_BLOCKS = frozenset({"BasicTransformerBlock", "ResnetBlock2D"})
-BLOCK_CLASSES: Mapping[str, frozenset[str]] = {
-    "UNet2DConditionModel": _UNET_BLOCKS,
-    "ControlNetModel": _UNET_BLOCKS,
-    "SD3Transformer2DModel": frozenset({"JointTransformerBlock", "SD3SingleTransformerBlock"}),
-    "SD3ControlNetModel": frozenset({"JointTransformerBlock", "SD3SingleTransformerBlock"}),
-    "PixArtTransformer2DModel": frozenset({"BasicTransformerBlock"}),
-    "SanaTransformer2DModel": frozenset({"SanaTransformerBlock"}),
-    "AuraFlowTransformer2DModel": frozenset(
-        {"AuraFlowJointTransformerBlock", "AuraFlowSingleTransformerBlock"}
-    ),
-    "CogView4Transformer2DModel": frozenset({"CogView4TransformerBlock"}),
-}
+# Of a UNet, diffusers declares one of two.
+UNET_BLOCKS = frozenset({"BasicTransformerBlock", "ResnetBlock2D"})
+UNETS = {"UNet2DConditionModel", "ControlNetModel"}
+# The networks that run at every step. Ideogram 4 has one more for its negative side.
+DENOISERS = ("unet", "transformer", "unconditional_transformer")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -105,14 +96,13 @@ class CompiledPipeline:
         self._has_references = has_references
         self._compiled: dict[Network, AnyFunction] = {}
         self._drawn: set[str] = set()
-        denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
-        compiles = family_of(name).compiles and _should_compile(speed, pipe.device)
-        blocks = blocks_of(denoiser) if denoiser is not None and compiles else []
+        if not family_of(name).compiles or not _should_compile(speed, pipe.device):
+            return
+        denoisers = (*denoisers_of(pipe), *other_denoisers)
+        blocks = [block for denoiser in denoisers for block in blocks_of(denoiser)]
         if not blocks:
             return
         self.mode = "regional"
-        for other in other_denoisers:
-            blocks += blocks_of(other)
         vae = getattr(pipe, "vae", None)
         if isinstance(vae, diffusers.AutoencoderKL):  # others decode in loops that compile badly
             blocks.append(vae.decoder)
@@ -208,10 +198,16 @@ def code_shape(
     return f"{images} {tokens} {plain_shape}"
 
 
+def denoisers_of(pipe: diffusers.DiffusionPipeline) -> list[Network]:
+    """List the networks of a pipeline that run at every step."""
+    networks = [getattr(pipe, name, None) for name in DENOISERS]
+    return [network for network in networks if network is not None]
+
+
 def blocks_of(denoiser: Network) -> list[Network]:
-    """List the repeated blocks of a denoiser; empty if their classes are not known."""
-    name = type(denoiser).__name__
-    classes = BLOCK_CLASSES.get(name) or repeated_blocks(denoiser)
+    """List the repeated blocks of a denoiser; empty if it has none."""
+    is_unet = type(denoiser).__name__ in UNETS
+    classes = UNET_BLOCKS if is_unet else repeated_blocks(denoiser)
     modules = denoiser.modules()
     return [module for module in modules if type(module).__name__ in classes]
 

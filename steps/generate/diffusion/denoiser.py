@@ -12,7 +12,7 @@ from diffusers.utils import BaseOutput
 from PIL import Image as Pillow
 
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, load_adapters
-from imagekiln.steps.generate.diffusion.batch_trial import rows_are_independent, trial_row
+from imagekiln.steps.generate.diffusion.batch_trial import find_dependence, trial_row
 from imagekiln.steps.generate.diffusion.compile import CompiledPipeline
 from imagekiln.steps.generate.diffusion.device import (
     DeviceEvent,
@@ -137,8 +137,8 @@ class Denoiser:
     ) -> Sequence[DrawnImage]:
         """Generate rows from `over`, their images by index in the part. Otherwise as `draw`."""
         if self._needs_trial and size > 1 and not self._inputs.takes_one_row(rows[0]):
+            self._inputs.one_at_a_time = self._find_dependence(rows[0])
             self._needs_trial = False
-            self._inputs.one_at_a_time = not self._are_rows_independent(rows[0])
         calls = []
         for batch in self._inputs.split_batches(rows, size):
             call = partial(self._call_pipeline, batch, check, over)
@@ -152,6 +152,11 @@ class Denoiser:
         if previous is not None:
             wait_for_event(previous)
         return PendingBatch(len(rows), done_event, read)
+
+    @property
+    def one_at_a_time(self) -> str | None:
+        """Why batches are split into single images; None if they are not, or not yet."""
+        return self._inputs.one_at_a_time
 
     def _code_tokens(self, batch: Sequence[ImageRow]) -> int | None:
         """Return the padded length of a batch's prompts, if compiled code depends on it."""
@@ -217,7 +222,7 @@ class Denoiser:
         with shortcuts, noise:
             return variant.draw(kwargs)
 
-    def _are_rows_independent(self, row: ImageRow) -> bool:
+    def _find_dependence(self, row: ImageRow) -> str | None:
         """Try rows of a pipeline that no table knows, in the shape of `row`."""
         variant = self._variants.text_to_image
         row = trial_row(row, known_call_of(type(variant.pipe).__name__))
@@ -229,7 +234,7 @@ class Denoiser:
             return to_tensor(self._run(variant, kwargs, len(rows)), row)
 
         with self.compiled_pipeline.uncompiled():
-            return rows_are_independent(row, denoiser_network(variant.pipe).dtype, generate)
+            return find_dependence(row, denoiser_network(variant.pipe).dtype, generate)
 
     def _to_drawn_images(
         self, rows: Sequence[ImageRow], calls: Sequence["PipelineCall"], is_timed: bool

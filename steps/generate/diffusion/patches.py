@@ -91,12 +91,16 @@ def set_compiled_call(module: torch.nn.Module, call: AnyFunction | None) -> None
 
 
 def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
-    """Return the classes of a denoiser's repeated blocks; empty if diffusers names none.
+    """Return the classes of a denoiser's repeated blocks, by its declaration or else its lists.
 
     `compile_repeated_blocks` cannot be undone. Source: diffusers/models/modeling_utils.py,
     `ModelMixin._repeated_blocks`.
     """
-    return frozenset(getattr(denoiser, "_repeated_blocks", None) or ())
+    if declared := getattr(denoiser, "_repeated_blocks", None):
+        return frozenset(declared)
+    lists = [each for each in denoiser.children() if isinstance(each, torch.nn.ModuleList)]
+    classes = {type(block).__name__ for blocks in lists for block in blocks}
+    return frozenset(name for name in classes if "Block" in name)
 
 
 # --- Samplers -------------------------------------------------------------------------------------

@@ -14,7 +14,11 @@ import torch
 import transformers
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, in_setting
-from imagekiln.steps.generate.diffusion.compile import create_code_folder
+from imagekiln.steps.generate.diffusion.compile import (
+    blocks_of,
+    create_code_folder,
+    denoisers_of,
+)
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
     describe_device,
@@ -48,8 +52,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 # Of float8:
 MIN_CAPABILITY = (8, 9)  # NVIDIA's Ada; Hopper is 9.0
 SIDE_MULTIPLE = 16  # both sides of a product in float8 must be multiples of this
-# The repeated blocks, by the names in all families. The first and last projections lie outside.
-BLOCK_PATTERN = re.compile(r"(blocks|^layers|^noise_refiner|^context_refiner)\.\d")
 # Modulation layers have one row per image: too little to gain.
 MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
 # SDXL's empty negative prompt is all zeros. Divided by a scale of 0, it would not be finite.
@@ -68,11 +70,11 @@ def load_pipeline(plan: Plan, weights: WeightsCheck | None = None) -> diffusers.
     _require_text_input(model.id, pipe)
     if plan.fused_loras is not None:
         fuse_loras(pipe, model.loras, plan.loras, plan.fused_loras)
-    network = denoiser_network(pipe)
     if plan.job.speed.quantization == "fp8":
-        quantize_to_fp8(network)
+        for network in denoisers_of(pipe):
+            quantize_to_fp8(network)
     if pipe.device.type == "cuda":  # fastest for convolutions
-        network.to(memory_format=torch.channels_last)
+        denoiser_network(pipe).to(memory_format=torch.channels_last)
     return pipe
 
 
@@ -306,10 +308,15 @@ def quantize_to_fp8(denoiser: diffusers.ModelMixin) -> None:
 
 
 def quantizable_layers(denoiser: diffusers.ModelMixin) -> Iterator[str]:
-    """Yield the names of the layers that are worth quantizing."""
+    """Yield the names of the layers that are worth quantizing.
+
+    The first and last projections lie outside the repeated blocks.
+    """
+    repeated = {module for block in blocks_of(denoiser) for module in block.modules()}
     for name, module in denoiser.named_modules():
-        is_repeated = BLOCK_PATTERN.search(name) and not MODULATION_PATTERN.search(name)
-        if is_repeated and isinstance(module, torch.nn.Linear) and _is_quantizable(module.weight):
+        if module not in repeated or MODULATION_PATTERN.search(name):
+            continue
+        if isinstance(module, torch.nn.Linear) and _is_quantizable(module.weight):
             yield name
 
 

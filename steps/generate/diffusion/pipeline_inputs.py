@@ -24,6 +24,8 @@ from imagekiln.steps.runs.image import ImageRow, pad_rows
 
 PipelineKwargs = dict[str, object]
 StepCallback = Callable[[], None]
+PADDED_TEXTS = "its texts are padded without a mask, or decide for the whole batch"
+REFERENCES = "each row has its own reference images"
 TEXT_STEP = 64  # tokens: single prompts are padded to a multiple, to share compiled code
 
 
@@ -37,8 +39,10 @@ class PipelineInputs:
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
         self._family = family_of(type(pipe).__name__)
         self._call = known_call_of(type(pipe).__name__)
-        # Of a pipeline that no table knows, a trial tells.
-        self.one_at_a_time = self._family.one_at_a_time or self._call.needs_images
+        # Why batches are split. Of a pipeline that no table knows, a trial tells.
+        self.one_at_a_time = PADDED_TEXTS if self._family.one_at_a_time else None
+        if self._call.needs_images:
+            self.one_at_a_time = REFERENCES
         if self._family.positive_embeds:
             encoder = PromptEncoder(pipe, self._family)
             self._prompts = TextCache(encoder.encode_prompt)
@@ -66,7 +70,7 @@ class PipelineInputs:
         """
         has_adapter = getattr(self._pipe, "image_encoder", None) is not None
         has_references = row.parameters.reference_images is not None
-        return self.one_at_a_time or (has_references and not has_adapter)
+        return self.one_at_a_time is not None or (has_references and not has_adapter)
 
     def split_batches(self, rows: Sequence[ImageRow], size: int) -> list[list[ImageRow]]:
         """Split rows of one shape into calls: one padded to `size`, or one per row."""
