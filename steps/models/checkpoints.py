@@ -11,7 +11,8 @@ from pathlib import Path
 from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.fields import HubReference, PipelineSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, quantized_error
+from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config
+from imagekiln.steps.models.quantization import quantized_error
 from imagekiln.steps.models.weights import (
     GGUF_SUFFIX,
     SAFETENSORS_SUFFIX,
@@ -68,7 +69,7 @@ def require_plain_weights(names: Collection[str], subject: str) -> None:
     """Raise BadInput if a file's tensors are quantized, since their scales would be ignored."""
     scale = min(filter(QUANTIZED.search, names), default=None)
     if scale is not None:
-        raise quantized_error(subject, f"it has {cut_name(scale)}")
+        raise quantized_error(subject, f"it has {scale}")
 
 
 def configuration_reference(model: PipelineSettings) -> HubReference:

@@ -21,6 +21,7 @@ from imagekiln.steps.models.checkpoints import (
     require_whole_checkpoint,
 )
 from imagekiln.steps.models.component_files import (
+    CONFIG_FILE,
     MODEL_INDEX_FILE,
     SCHEDULER_CONFIG,
     Config,
@@ -41,6 +42,7 @@ from imagekiln.steps.models.hub import (
     require_undamaged,
 )
 from imagekiln.steps.models.own_settings import NO_GUIDANCE, OwnSettings, read_own_settings
+from imagekiln.steps.models.quantization import quantization_method
 from imagekiln.steps.models.weights import (
     PICKLE_SUFFIXES,
     SAFETENSORS_SUFFIX,
@@ -163,9 +165,16 @@ def _list_weights(model: ModelSettings, folder: Path, index: Config) -> list[Pur
         )
     if not is_on_hub:
         for path in loaded:
-            subject = f"{model.id}: {path.parent.name}"
-            require_plain_weights(tensor_names(folder / path, subject), subject)
+            if not _is_quantized(folder, path):
+                subject = f"{model.id}: {path.parent.name}"
+                require_plain_weights(tensor_names(folder / path, subject), subject)
     return loaded
+
+
+def _is_quantized(folder: Path, weights: PurePath) -> bool:
+    """Return whether the configuration beside a weights file says that it is quantized."""
+    config = read_config(folder, str(weights.with_name(CONFIG_FILE)))
+    return quantization_method(config) is not None
 
 
 def loaded_weights(weights: Iterable[AnyPath], variant: str | None) -> list[AnyPath]:

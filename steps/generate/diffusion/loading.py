@@ -7,6 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Collection, Iterable
+from importlib import import_module
 from pathlib import Path
 
 import diffusers
@@ -14,11 +15,19 @@ import torch
 import transformers
 from safetensors import safe_open
 
-from imagekiln.steps.errors import cut_name
+from imagekiln.steps.errors import BadInput, cut_name
 from imagekiln.steps.generate.diffusion.patches import Untyped, checked_conversion
-from imagekiln.steps.models.component_files import Config, class_references, read_model_index
+from imagekiln.steps.models.component_files import (
+    CONFIG_FILE,
+    Config,
+    class_references,
+    read_config,
+    read_model_index,
+)
 from imagekiln.steps.models.facts import loaded_weights
+from imagekiln.steps.models.quantization import QUANTIZERS, quantization_method
 from imagekiln.steps.models.weights import tensor_names
+from imagekiln.steps.storage.failures import error_reason
 
 Starts = str | tuple[str, ...]
 MAX_LISTED = 3
@@ -49,7 +58,12 @@ DENOISER = "model.diffusion_model."  # a file with only a transformer may lack t
 
 
 def load_network(network_class: Untyped, folder: Path, **options: object) -> Untyped:
-    """Load a network from a folder. Raises ValueError if a tensor is missing or unused."""
+    """Load a network from a folder, also a quantized one.
+
+    Raises ValueError if a tensor is missing or unused, BadInput if the network's quantizer is not
+    installed or does not work here.
+    """
+    prepare_quantizer(network_class, folder)
     network, info = network_class.from_pretrained(
         folder, use_safetensors=True, local_files_only=True, output_loading_info=True, **options
     )
@@ -62,6 +76,27 @@ def load_network(network_class: Untyped, folder: Path, **options: object) -> Unt
         if name.removeprefix("model.").partition(".")[0] not in absent
     )
     return network
+
+
+def prepare_quantizer(network_class: Untyped, folder: Path) -> None:
+    """Import the package that loads a quantized network. Raises BadInput if it does not work."""
+    method = quantization_method(read_config(folder, CONFIG_FILE))
+    if method is None:
+        return
+    quantizer = QUANTIZERS[method]
+    try:
+        import_module(quantizer.package)  # some register themselves with transformers
+    except ImportError as error:
+        raise BadInput(
+            f"{folder.name}: is quantized by {method}, whose package does not load "
+            f"({error_reason(error)}). Type: pip install {quantizer.install}."
+        ) from error
+    is_of_diffusers = issubclass(network_class, diffusers.ModelMixin)
+    if quantizer.needs_gpu and is_of_diffusers and not torch.cuda.is_available():
+        raise BadInput(
+            f"{folder.name}: is quantized by {method}, which needs a GPU for this network. Run it "
+            "on a GPU, or choose the model before quantization."
+        )
 
 
 def require_present(missing: Collection[str]) -> None:
