@@ -92,10 +92,14 @@ def read_config(folder: Path, name: str) -> Config:
     return read_json(path, str(path)) if path.is_file() else {}
 
 
+def denoiser_component(index: Config) -> str:
+    """Return the name of the network in an index that runs at every step."""
+    return next((name for name in DENOISER_COMPONENTS if name in index), "unet")
+
+
 def read_denoiser_config(folder: Path, index: Config) -> Config:
     """Read the configuration of the network that runs at every step. Raises as `read_config`."""
-    component = next((name for name in DENOISER_COMPONENTS if name in index), "unet")
-    return read_config(folder, f"{component}/{CONFIG_FILE}")
+    return read_config(folder, f"{denoiser_component(index)}/{CONFIG_FILE}")
 
 
 def read_model_index(folder: Path, name: str) -> Config:

@@ -16,6 +16,7 @@ from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.checkpoints import (
     checkpoint_file,
     configuration_reference,
+    is_gguf,
     require_fitting_configuration,
     require_plain_weights,
     require_whole_checkpoint,
@@ -25,6 +26,7 @@ from imagekiln.steps.models.component_files import (
     MODEL_INDEX_FILE,
     SCHEDULER_CONFIG,
     Config,
+    denoiser_component,
     list_files,
     read_config,
     read_denoiser_config,
@@ -68,7 +70,7 @@ class ModelFacts:
     """Facts about a model that a plan freezes. Sizes are in pixels.
 
     `weights_bytes` is the memory that the loaded weights take; None if a header of theirs could not
-    be read.
+    be read. `quantization` is the method by which the denoiser's weights are quantized.
     """
 
     digest: str
@@ -77,6 +79,7 @@ class ModelFacts:
     height: int
     size_multiple: int
     own: OwnSettings
+    quantization: str | None = None
     weights_bytes: int | None = field(default=None, compare=False)  # the digest identifies them
 
 
@@ -88,7 +91,7 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
     """
     folder = configuration_folder(model)
     index = read_model_index(folder, model.id)
-    weights = [*map(str, _list_weights(model, folder, index))]
+    weights = _list_weights(model, folder, index)
     require_data_only(folder, model.id)
     require_fitting_configuration(model, read_config(folder, SCHEDULER_CONFIG))
     pipeline = str(index["_class_name"])
@@ -97,6 +100,9 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
     if reason and not (from_images and family.image_to_image):
         raise BadInput(f"{model.id}: is a {pipeline}, which {reason}.")
     denoiser = read_denoiser_config(folder, index)
+    is_in_gguf = is_gguf(checkpoint_file(model))
+    quantization = "gguf" if is_in_gguf else quantization_method(denoiser)
+    quantized = [path for path in weights if _is_quantized(folder, path)]
     side, multiple = _default_side_and_multiple(denoiser, read_config(folder, "vae/config.json"))
     side = family.default_size or side
     multiple = family.size_multiple or multiple
@@ -111,7 +117,10 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
         height=side,
         size_multiple=multiple,
         own=read_own_settings(model, folder, index, denoiser),
-        weights_bytes=measure_weights(model, folder, weights),
+        quantization=quantization,
+        weights_bytes=measure_weights(
+            configuration_reference(model), folder, weights, model.dtype, quantized
+        ),
     )
 
 
@@ -139,15 +148,25 @@ def configuration_folder(model: ModelSettings) -> Path:
 
 
 def _list_weights(model: ModelSettings, folder: Path, index: Config) -> list[PurePosixPath]:
-    """List the safetensors that a model is loaded from: on the hub, in its folder, or its one file.
+    """List the files that a model is loaded from: on the hub, in its folder, or its one file.
 
-    Raises BadInput if some are pickles, if none is of the variant, or if some are quantized.
+    Raises BadInput if some are pickles, if none is of the variant, or if some are quantized and
+    their configuration does not say so.
     """
     checkpoint = checkpoint_file(model)
-    if checkpoint is not None:
-        return [PurePosixPath(checkpoint.absolute())]
-    is_on_hub = is_hub_id(model.id)
-    files = [*map(PurePosixPath, list_hub_files(model))] if is_on_hub else list_files(folder)
+    if checkpoint is None:
+        return _list_networks(model, folder, index)
+    weights = [PurePosixPath(checkpoint.absolute())]
+    if is_gguf(checkpoint):
+        others = {name: value for name, value in index.items() if name != denoiser_component(index)}
+        weights += _list_networks(model, folder, others)
+    return weights
+
+
+def _list_networks(model: ModelSettings, folder: Path, index: Config) -> list[PurePosixPath]:
+    reference = configuration_reference(model)
+    is_on_hub = is_hub_id(reference.id)
+    files = [*map(PurePosixPath, list_hub_files(reference))] if is_on_hub else list_files(folder)
     # Folders that are not components are skipped, since the pipeline does not read them.
     paths = sorted(path for path in files if isinstance(index.get(path.parts[0]), list))
     weights = [path for path in paths if path.suffix == SAFETENSORS_SUFFIX]

@@ -7,17 +7,17 @@ of a commit has links to them: https://huggingface.co/docs/huggingface_hub/guide
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, explained_by
 from imagekiln.steps.job.fields import HubReference
-from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.weights import (
+    GGUF_SUFFIX,
     READER_THREADS,
     BeforePiece,
     is_weights_file,
@@ -162,32 +162,44 @@ def list_hub_files(model: HubReference) -> tuple[str, ...]:
     return ()
 
 
-def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) -> int | None:
+def measure_weights(
+    model: HubReference,
+    folder: Path,
+    paths: Sequence[PurePath],
+    dtype: str,
+    quantized: Collection[PurePath] = (),
+) -> int | None:
     """Compute the bytes that the weights in these files of a model take once they are loaded.
 
     Reads headers only, on the hub if the folder lacks a file. None if a header cannot be read.
     """
     from huggingface_hub import HfApi, errors, parse_local_safetensors_file_metadata
 
-    float_bytes = 4 if model.dtype == "float32" else 2
+    float_bytes = 4 if dtype == "float32" else 2
 
-    def measure(name: str) -> int:
-        if (folder / name).is_file():
-            header = parse_local_safetensors_file_metadata(folder / name)
+    def measure(path: PurePath) -> int:
+        if path.suffix.lower() == GGUF_SUFFIX:
+            return (folder / path).stat().st_size
+        if (folder / path).is_file():
+            header = parse_local_safetensors_file_metadata(folder / path)
         else:
             header = HfApi().parse_safetensors_file_metadata(
-                model.id, name, revision=model.revision
+                model.id, str(path), revision=model.revision
             )
-        # All floats are loaded in the model's dtype, and there are few other numbers.
+        # Floats are loaded in the model's dtype, but for those of 8 bits in quantized weights.
+        # There are few other numbers.
+        bytes_of = {kind: float_bytes for kind in header.parameter_count if "F" in kind}
+        if path in quantized:
+            bytes_of |= {kind: 1 for kind in bytes_of if kind.startswith("F8")}
         counts = header.parameter_count.items()
-        return sum(count * (float_bytes if "F" in kind else 1) for kind, count in counts)
+        return sum(count * bytes_of.get(kind, 1) for kind, count in counts)
 
     with (
         suppress(KilnError, errors.SafetensorsParsingError),
         _translate_hub_errors(model),
         ThreadPoolExecutor(FILES_AT_ONCE, "weights-size") as pool,
     ):
-        return sum(pool.map(measure, names)) or None
+        return sum(pool.map(measure, paths)) or None
     return None
 
 

@@ -27,6 +27,7 @@ QUANTIZERS: Mapping[str, Quantizer] = {
     "sdnq": Quantizer("sdnq", "sdnq"),
     "torchao": Quantizer("torchao", "'imagekiln[fp8]'"),
 }
+GGUF = Quantizer("gguf", "'imagekiln[gguf]'")
 REFUSAL_REASONS = {
     **dict.fromkeys(("fp8", "mxfp4", "mxfp8", "nunchaku_lite"), "its kernels are code on a hub"),
     "modelopt": "its state is a pickle",

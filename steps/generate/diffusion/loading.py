@@ -6,7 +6,7 @@ The libraries initialize missing tensors at random and drop unknown ones, which 
 import inspect
 import math
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -16,16 +16,27 @@ import transformers
 from safetensors import safe_open
 
 from imagekiln.steps.errors import BadInput, cut_name
-from imagekiln.steps.generate.diffusion.patches import Untyped, checked_conversion
+from imagekiln.steps.generate.diffusion.patches import (
+    Untyped,
+    checked_conversion,
+    count_numbers,
+    keep_gguf_in_linear_layers,
+)
 from imagekiln.steps.models.component_files import (
     CONFIG_FILE,
     Config,
     class_references,
+    denoiser_component,
     read_config,
     read_model_index,
 )
 from imagekiln.steps.models.facts import loaded_weights
-from imagekiln.steps.models.quantization import QUANTIZERS, quantization_method
+from imagekiln.steps.models.quantization import (
+    GGUF,
+    QUANTIZERS,
+    Quantizer,
+    quantization_method,
+)
 from imagekiln.steps.models.weights import tensor_names
 from imagekiln.steps.storage.failures import error_reason
 
@@ -63,7 +74,7 @@ def load_network(network_class: Untyped, folder: Path, **options: object) -> Unt
     Raises ValueError if a tensor is missing or unused, BadInput if the network's quantizer is not
     installed or does not work here.
     """
-    prepare_quantizer(network_class, folder)
+    _prepare_quantizer(network_class, folder)
     network, info = network_class.from_pretrained(
         folder, use_safetensors=True, local_files_only=True, output_loading_info=True, **options
     )
@@ -78,25 +89,32 @@ def load_network(network_class: Untyped, folder: Path, **options: object) -> Unt
     return network
 
 
-def prepare_quantizer(network_class: Untyped, folder: Path) -> None:
-    """Import the package that loads a quantized network. Raises BadInput if it does not work."""
+def _prepare_quantizer(network_class: Untyped, folder: Path) -> None:
     method = quantization_method(read_config(folder, CONFIG_FILE))
     if method is None:
         return
     quantizer = QUANTIZERS[method]
-    try:
-        import_module(quantizer.package)  # some register themselves with transformers
-    except ImportError as error:
-        raise BadInput(
-            f"{folder.name}: is quantized by {method}, whose package does not load "
-            f"({error_reason(error)}). Type: pip install {quantizer.install}."
-        ) from error
+    _import_quantizer(folder.name, quantizer)
     is_of_diffusers = issubclass(network_class, diffusers.ModelMixin)
     if quantizer.needs_gpu and is_of_diffusers and not torch.cuda.is_available():
         raise BadInput(
             f"{folder.name}: is quantized by {method}, which needs a GPU for this network. Run it "
             "on a GPU, or choose the model before quantization."
         )
+
+
+def _import_quantizer(subject: str, quantizer: Quantizer) -> None:
+    """Import a quantizer's package, since some register themselves with transformers.
+
+    Raises BadInput if it cannot be imported.
+    """
+    try:
+        import_module(quantizer.package)
+    except ImportError as error:
+        raise BadInput(
+            f"{subject}: is quantized, and its package {quantizer.package} does not load "
+            f"({error_reason(error)}). Type: pip install {quantizer.install}."
+        ) from error
 
 
 def require_present(missing: Collection[str]) -> None:
@@ -125,20 +143,23 @@ def require_applied(file: Path, parts: Iterable[object], start: Starts = "") -> 
     for part in parts:
         if isinstance(part, torch.nn.Module):
             loaded += part.state_dict().values()
-    held = sum(tensor.numel() for tensor in loaded)
     with safe_open(file, framework="pt") as tensors:
         names = [name for name in tensors.keys() if name.startswith(start)]  # noqa: SIM118
-        harmless = list(filter(HARMLESS.search, names))
-        unused = lost_names(harmless, tensors.get_tensor, loaded)
-        names = [name for name in names if name not in unused]
-        numbers = 0
-        for name in names:
-            part = tensors.get_slice(name)
-            shape = part.get_shape()
-            numbers += math.prod(shape)
-        if numbers > held:
-            lost = lost_names(names, tensors.get_tensor, loaded)
-            require_placed(lost or names)
+        counts = {name: math.prod(tensors.get_slice(name).get_shape()) for name in names}
+        _require_counted(counts, tensors.get_tensor, loaded)
+
+
+def _require_counted(
+    counts: Mapping[str, int],
+    read: Callable[[str], torch.Tensor],
+    loaded: Collection[torch.Tensor],
+) -> None:
+    """Raise ValueError if a file's tensors, with these counts of numbers, exceed the loaded."""
+    harmless = list(filter(HARMLESS.search, counts))
+    unused = lost_names(harmless, read, loaded)
+    names = [name for name in counts if name not in unused]
+    if sum(counts[name] for name in names) > sum(map(count_numbers, loaded)):
+        require_placed(lost_names(names, read, loaded) or names)
 
 
 def lost_names(
@@ -241,6 +262,42 @@ def load_checkpoint(
     require_applied(file, [denoiser], prefix)
     require_applied(file, [parts.get("vae")], STARTS["Autoencoder"])
     return pipe
+
+
+def load_gguf(file: Path, folder: Path, index: Config, dtype: torch.dtype) -> dict[str, Untyped]:
+    """Load the denoiser of a pipeline from a GGUF file, by its name in the index.
+
+    Its configuration is in the pipeline's folder. Otherwise as `load_network`.
+    """
+    _import_quantizer(str(file), GGUF)
+    name = denoiser_component(index)
+    library, class_name = dict(class_references(index))[name]
+    network_class = _network_class(library, class_name)
+    if not hasattr(network_class, "from_single_file"):
+        raise ValueError(f"diffusers loads no {class_name} from GGUF")
+    with checked_conversion(_require_filled):
+        network = network_class.from_single_file(
+            str(file),
+            config=str(folder / name),
+            quantization_config=diffusers.GGUFQuantizationConfig(compute_dtype=dtype),
+            dtype=dtype,
+            local_files_only=True,
+        )
+    _require_gguf_applied(file, network)
+    keep_gguf_in_linear_layers(network, dtype)
+    return {name: network}
+
+
+def _require_gguf_applied(file: Path, network: Untyped) -> None:
+    from gguf import GGUFReader
+
+    tensors = {each.name: each for each in GGUFReader(file).tensors}
+    counts = {name: int(tensor.n_elements) for name, tensor in tensors.items()}
+
+    def read(name: str) -> torch.Tensor:
+        return torch.from_numpy(tensors[name].data.copy())
+
+    _require_counted(counts, read, network.state_dict().values())
 
 
 def _require_filled(network: Untyped, tensors: dict[str, torch.Tensor]) -> None:

@@ -21,12 +21,21 @@ from imagekiln.steps.generate.diffusion.device import (
     device_memory,
     explain_device,
 )
-from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_networks
+from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_gguf, load_networks
 from imagekiln.steps.generate.diffusion.loras import fuse_loras
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
-from imagekiln.steps.models.checkpoints import checkpoint_file, scheduler_changes
-from imagekiln.steps.models.component_files import read_model_index, require_data_only
+from imagekiln.steps.models.checkpoints import (
+    checkpoint_file,
+    configuration_reference,
+    is_gguf,
+    scheduler_changes,
+)
+from imagekiln.steps.models.component_files import (
+    denoiser_component,
+    read_model_index,
+    require_data_only,
+)
 from imagekiln.steps.models.facts import WeightsCheck, configuration_folder
 from imagekiln.steps.models.hub import (
     ask_hub,
@@ -128,15 +137,20 @@ def _load_networks(
 ) -> diffusers.DiffusionPipeline:
     dtype = DTYPES[model.dtype]
     file = checkpoint_file(model)
-    if file is not None:
+    index = read_model_index(folder, model.id)
+    networks = {}
+    if file is not None and is_gguf(file):
+        networks = load_gguf(file, folder, index, dtype)
+    elif file is not None:
         pipe = load_checkpoint(file, folder, pipeline, dtype)
         changes = scheduler_changes(model)
         pipe.scheduler = pipe.scheduler.from_config(pipe.scheduler.config, **changes)
         return pipe
-    index = read_model_index(folder, model.id)
+    others = {name: value for name, value in index.items() if name not in networks}
+    networks |= load_networks(folder, others, model.variant, dtype)
     return diffusers.DiffusionPipeline.from_pretrained(
         folder,
-        **load_networks(folder, index, model.variant, dtype),
+        **networks,
         dtype=dtype,
         variant=model.variant,
         use_safetensors=True,
@@ -211,22 +225,30 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
 
     The check of a local folder may still be running.
     """
-    if checkpoint_file(model) is not None:
+    file = checkpoint_file(model)
+    reference = configuration_reference(model)
+    if file is not None and not (is_gguf(file) and is_hub_id(reference.id)):
         return configuration_folder(model)
-    if not is_hub_id(model.id):
-        return Path(resolve_path(model.id))
+    if not is_hub_id(reference.id):
+        return Path(resolve_path(reference.id))
     # A folder's name on the planning machine may be a hub id here, so check it first.
     weights.require_planned()
+    configuration = download_configuration(reference)  # refuses damaged files
+    index = read_model_index(configuration, reference.id)
+    from_file = {denoiser_component(index): None} if file is not None else {}
 
     def download() -> Path:
         return Path(
             diffusers.DiffusionPipeline.download(
-                model.id, revision=model.revision, variant=model.variant, use_safetensors=True
+                reference.id,
+                revision=reference.revision,
+                variant=model.variant,
+                use_safetensors=True,
+                **from_file,
             )
         )
 
-    download_configuration(model)  # refuses damaged files before diffusers reads them
-    folder = ask_hub(model, download)
+    folder = ask_hub(reference, download)
     weights.add_downloaded(folder)
     return folder
 
