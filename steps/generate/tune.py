@@ -88,7 +88,7 @@ def tune(
     device = choose_device(job.device)
     job, _ = pin_revisions(job)
     _, facts = locate_model(job.model)
-    require_pipeline_support(job, facts.pipeline)
+    require_pipeline_support(job, facts.pipeline, facts.quantization)
     require_adapter_support(job.model, facts.pipeline)
     drafts = [
         _draft_entry(job, facts, device, size)

@@ -91,7 +91,7 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
     """
     folder = configuration_folder(model)
     index = read_model_index(folder, model.id)
-    weights = _list_weights(model, folder, index)
+    weights = [*map(str, _list_weights(model, folder, index))]
     require_data_only(folder, model.id)
     require_fitting_configuration(model, read_config(folder, SCHEDULER_CONFIG))
     pipeline = str(index["_class_name"])
@@ -102,7 +102,7 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
     denoiser = read_denoiser_config(folder, index)
     is_in_gguf = is_gguf(checkpoint_file(model))
     quantization = "gguf" if is_in_gguf else quantization_method(denoiser)
-    quantized = [path for path in weights if _is_quantized(folder, path)]
+    quantized = [name for name in weights if _is_quantized(folder, PurePath(name))]
     side, multiple = _default_side_and_multiple(denoiser, read_config(folder, "vae/config.json"))
     side = family.default_size or side
     multiple = family.size_multiple or multiple
@@ -118,9 +118,7 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
         size_multiple=multiple,
         own=read_own_settings(model, folder, index, denoiser),
         quantization=quantization,
-        weights_bytes=measure_weights(
-            configuration_reference(model), folder, weights, model.dtype, quantized
-        ),
+        weights_bytes=measure_weights(model, folder, weights, quantized),
     )
 
 

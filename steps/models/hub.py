@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, explained_by
 from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.weights import (
     GGUF_SUFFIX,
     READER_THREADS,
@@ -163,11 +164,7 @@ def list_hub_files(model: HubReference) -> tuple[str, ...]:
 
 
 def measure_weights(
-    model: HubReference,
-    folder: Path,
-    paths: Sequence[PurePath],
-    dtype: str,
-    quantized: Collection[PurePath] = (),
+    model: ModelSettings, folder: Path, names: Sequence[str], quantized: Collection[str] = ()
 ) -> int | None:
     """Compute the bytes that the weights in these files of a model take once they are loaded.
 
@@ -175,31 +172,31 @@ def measure_weights(
     """
     from huggingface_hub import HfApi, errors, parse_local_safetensors_file_metadata
 
-    float_bytes = 4 if dtype == "float32" else 2
+    float_bytes = 4 if model.dtype == "float32" else 2
 
-    def measure(path: PurePath) -> int:
-        if path.suffix.lower() == GGUF_SUFFIX:
-            return (folder / path).stat().st_size
-        if (folder / path).is_file():
-            header = parse_local_safetensors_file_metadata(folder / path)
+    def measure(name: str) -> int:
+        if name.lower().endswith(GGUF_SUFFIX):
+            return Path(name).stat().st_size
+        if (folder / name).is_file():
+            header = parse_local_safetensors_file_metadata(folder / name)
         else:
             header = HfApi().parse_safetensors_file_metadata(
-                model.id, str(path), revision=model.revision
+                model.config or model.id, name, revision=model.revision
             )
-        # Floats are loaded in the model's dtype, but for those of 8 bits in quantized weights.
+        # All floats are loaded in the model's dtype, but for those of 8 bits in quantized weights.
         # There are few other numbers.
-        bytes_of = {kind: float_bytes for kind in header.parameter_count if "F" in kind}
-        if path in quantized:
-            bytes_of |= {kind: 1 for kind in bytes_of if kind.startswith("F8")}
+        floats = {kind for kind in header.parameter_count if "F" in kind}
+        if name in quantized:
+            floats = {kind for kind in floats if not kind.startswith("F8")}
         counts = header.parameter_count.items()
-        return sum(count * bytes_of.get(kind, 1) for kind, count in counts)
+        return sum(count * (float_bytes if kind in floats else 1) for kind, count in counts)
 
     with (
         suppress(KilnError, errors.SafetensorsParsingError),
         _translate_hub_errors(model),
         ThreadPoolExecutor(FILES_AT_ONCE, "weights-size") as pool,
     ):
-        return sum(pool.map(measure, paths)) or None
+        return sum(pool.map(measure, names)) or None
     return None
 
 
