@@ -115,7 +115,7 @@ class SpeedSettings(Settings):
     )
     quantization: Literal["none", "fp8", "nvfp4"] = Field(
         default="none",
-        description="The denoiser is computed in 8 bits (fp8) or 4 (nvfp4); the GPU must support it.",
+        description="fp8 computes the denoiser in 8 bits, nvfp4 in 4; the GPU must support it.",
     )
     guidance_interval: tuple[Share, Share] | None = Field(
         default=None,

@@ -302,8 +302,8 @@ def require_quantization_support(device: torch.device, method: str) -> None:
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < minimum:
         major, minor = minimum
         raise BadInput(
-            f"speed.quantization is {method}, which takes a GPU of compute capability {major}.{minor} "
-            f"or more, and this is {describe_device(device)}. Run it on such a GPU, or write none."
+            f"speed.quantization is {method}, which takes a GPU of compute capability "
+            f"{major}.{minor} or more, and this is {describe_device(device)}. Run it on such a GPU, or write none."
         )
 
 
@@ -344,9 +344,8 @@ def _fp8_config() -> object:
 def _nvfp4_config() -> object:
     from torchao.prototype.mx_formats import NVFP4DynamicActivationNVFP4WeightConfig
 
-    return NVFP4DynamicActivationNVFP4WeightConfig(
-        use_triton_kernel=False
-    )  # needs no more packages
+    # Its Triton kernel is in another package.
+    return NVFP4DynamicActivationNVFP4WeightConfig(use_triton_kernel=False)
 
 
 def quantizable_layers(denoiser: diffusers.ModelMixin) -> Iterator[str]:

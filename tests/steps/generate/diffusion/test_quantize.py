@@ -35,7 +35,7 @@ def test_where_the_extra_is_missing_it_is_named(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(
         BadInput, match=r"is fp8, which needs an extra\. Type: pip install 'imagekiln\[fp8\]'"
     ):
-        require_quantization_support(CPU)
+        require_quantization_support(CPU, "fp8")
 
 
 def test_a_pod_without_such_a_gpu_says_so_before_it_loads_a_model(
