@@ -318,6 +318,6 @@ def require_quantizable_loras(job: Job) -> None:
     if method != "none" and job.model.loras:
         raise BadInput(
             f"speed.quantization is {method}, which works with LoRAs only if all rows share them. "
-            "Name them in defaults.loras, and remove the column loras from the prompts or sweep, or "
-            "set columns.loras to null. Or set speed.quantization to none."
+            "Name them in defaults.loras, and remove the column loras from the prompts or sweep, "
+            "or set columns.loras to null. Or set speed.quantization to none."
         )

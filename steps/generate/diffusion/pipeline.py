@@ -303,7 +303,8 @@ def require_quantization_support(device: torch.device, method: str) -> None:
         major, minor = minimum
         raise BadInput(
             f"speed.quantization is {method}, which takes a GPU of compute capability "
-            f"{major}.{minor} or more, and this is {describe_device(device)}. Run it on such a GPU, or write none."
+            f"{major}.{minor} or more, and this is {describe_device(device)}. Run it on such a "
+            "GPU, or write none."
         )
 
 
