@@ -4,9 +4,10 @@ The libraries initialize missing tensors at random and drop unknown ones, which 
 """
 
 import inspect
+import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from imagekiln.steps.models.quantization import (
     Quantizer,
     quantization_method,
 )
-from imagekiln.steps.models.weights import tensor_names
+from imagekiln.steps.models.weights import read_header, tensor_names
 from imagekiln.steps.storage.failures import error_reason
 
 Starts = str | tuple[str, ...]
@@ -79,6 +80,10 @@ def load_network(network_class: Untyped, folder: Path, **options: object) -> Unt
         folder, use_safetensors=True, local_files_only=True, output_loading_info=True, **options
     )
     require_present(info["missing_keys"])
+    require_loaded(network)
+    variant = options.get("variant")
+    for file in loaded_weights(sorted(folder.glob("*.safetensors")), variant):
+        require_placed(_find_unlisted(file))
     parts = {name.rpartition(".")[2] for name, _ in network.named_modules()}
     absent = OTHER_PARTS - parts
     require_placed(
@@ -101,6 +106,19 @@ def _prepare_quantizer(network_class: Untyped, folder: Path) -> None:
             f"{folder.name}: is quantized by {method}, which needs a GPU for this network. Run it "
             "on a GPU, or choose the model before quantization."
         )
+
+
+def _find_unlisted(file: Path) -> Iterator[str]:
+    """Yield tensors that torchao's metadata in a file does not list; diffusers ignores them."""
+    names, metadata = read_header(file, str(file))
+    if "tensor_names" not in metadata:
+        return
+    listed = set()
+    for name in json.loads(metadata["tensor_names"]):
+        module, _, tensor = name.rpartition(".")
+        parts = json.loads(metadata[name]).get("_tensor_data_names")
+        listed |= {f"{module}._{tensor}_{part}" for part in parts} if parts else {name}
+    yield from set(names) - listed
 
 
 def _import_quantizer(subject: str, quantizer: Quantizer) -> None:
