@@ -152,7 +152,7 @@ wheel: $(VENV)/uv ## Build the source distribution and the wheel into dist/
 sbom: wheel $(TOOLS)/bin ## List the packages that a full installation has, with licences, in dist/ as CycloneDX
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/sbom
 	@$(BIN)/uv pip install --quiet --python build/sbom --require-hashes --constraints $(LOCK) \
-		--requirements pyproject.toml --extra generate --extra fp8 --extra c2pa
+		--requirements pyproject.toml --extra generate --extra fp8 --extra gguf --extra c2pa
 	@$(BIN)/uv pip install --quiet --python build/sbom --no-deps dist/*.whl
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(TOOLS)/bin/cyclonedx-py environment \
 		--output-reproducible --pyproject pyproject.toml --output-file "$$(ls dist/*.whl | sed 's/-py3.*//').cdx.json" build/sbom

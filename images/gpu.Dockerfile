@@ -29,7 +29,7 @@ RUN awk '/^[^ ]/ { is_uv = /^uv==/ } is_uv' requirements/lock.txt >uv.txt \
     fi \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
         ${lock} --requirements pyproject.toml \
-        --extra generate --extra fp8 --extra c2pa \
+        --extra generate --extra fp8 --extra gguf --extra c2pa \
         $(for extra in ${EXTRAS}; do printf -- '--extra %s ' "${extra}"; done)
 
 FROM dependencies AS ours

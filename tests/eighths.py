@@ -10,4 +10,4 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchao.quantization import quant_api
 
     monkeypatch.setattr(quant_api, "_check_hardware_support", lambda _: None)
-    monkeypatch.setattr(pipeline, "require_fp8_support", lambda _: None)
+    monkeypatch.setattr(pipeline, "require_quantization_support", lambda *_: None)

@@ -29,8 +29,8 @@ def require_libraries(job: Job | None = None) -> None:
     limit_spinning()
     if job is None:
         return
-    if job.speed.quantization == "fp8":
-        require_extra("fp8", ("torchao",), "for speed.quantization: fp8")
+    if job.speed.quantization != "none":
+        require_extra("fp8", ("torchao",), f"for speed.quantization: {job.speed.quantization}")
     if job.c2pa is not None:
         require_extra("c2pa", ("c2pa",), "to sign images")
 

@@ -88,7 +88,7 @@ def tune(
     device = choose_device(job.device)
     job, _ = pin_revisions(job)
     _, facts = locate_model(job.model)
-    require_pipeline_support(job, facts.pipeline)
+    require_pipeline_support(job, facts.pipeline, facts.quantization)
     _require_drawing_from_text(job, facts)
     require_adapter_support(job.model, facts.pipeline)
     drafts = [

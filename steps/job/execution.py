@@ -113,8 +113,9 @@ class SpeedSettings(Settings):
         default="auto",
         description="How latents are decoded; auto decodes in pieces only if memory is short.",
     )
-    quantization: Literal["none", "fp8"] = Field(
-        default="none", description="fp8 computes the denoiser in 8 bits; the GPU must support it."
+    quantization: Literal["none", "fp8", "nvfp4"] = Field(
+        default="none",
+        description="fp8 computes the denoiser in 8 bits, nvfp4 in 4; the GPU must support it.",
     )
     guidance_interval: tuple[Share, Share] | None = Field(
         default=None,
@@ -150,11 +151,12 @@ class SpeedSettings(Settings):
         return (step - FIRST_STEPS - 1) % self.step_cache.interval != 0
 
     @model_validator(mode="after")
-    def _require_compile_for_fp8(self) -> "SpeedSettings":
-        if self.quantization == "fp8" and self.compile == "off":
+    def _require_compile_for_quantization(self) -> "SpeedSettings":
+        method = self.quantization
+        if method != "none" and self.compile == "off":
             raise ValueError(
-                "has quantization: fp8 and compile: off; without compilation, fp8 is slower than "
-                "bfloat16, so remove one of them"
+                f"has quantization: {method} and compile: off; without compilation, {method} is "
+                "slower than bfloat16, so remove one of them"
             )
         return self
 

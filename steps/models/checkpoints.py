@@ -11,7 +11,8 @@ from pathlib import Path
 from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.fields import HubReference, PipelineSettings
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config, quantized_error
+from imagekiln.steps.models.component_files import SCHEDULER_CONFIG, Config
+from imagekiln.steps.models.quantization import quantized_error
 from imagekiln.steps.models.weights import (
     GGUF_SUFFIX,
     SAFETENSORS_SUFFIX,
@@ -38,7 +39,7 @@ KINDS: Mapping[str, str] = {
     "an upscaler": r"\b(?:rdb|RDB)1\.|^RRDB_trunk\.|\bresidual_group\.",
     "an embedding": r"^emb_params$|^string_to_param|^clip_[lg]$",
     "a VAE": r"^(?:first_stage_model\.|vae\.)?decoder\.(?:conv_in|mid)\b",
-    "a text encoder": r"^text_model\.|^encoder\.block\.",
+    "a text encoder": r"^text_model\.|^encoder\.block\.|^(?:enc\.)?blk\.",  # the last in GGUF
 }
 # Scales and packed numbers of fp8, bitsandbytes, GPTQ, AWQ and SVDQuant.
 QUANTIZED = re.compile(
@@ -68,7 +69,7 @@ def require_plain_weights(names: Collection[str], subject: str) -> None:
     """Raise BadInput if a file's tensors are quantized, since their scales would be ignored."""
     scale = min(filter(QUANTIZED.search, names), default=None)
     if scale is not None:
-        raise quantized_error(subject, f"it has {cut_name(scale)}")
+        raise quantized_error(subject, f"it has {scale}")
 
 
 def configuration_reference(model: PipelineSettings) -> HubReference:
@@ -89,8 +90,8 @@ def checkpoint_file(model: ModelSettings) -> Path | None:
     if not is_weights_file(model.id):
         if model.config is not None:
             raise BadInput(
-                f"model.config is for a model in one safetensors file, and {model.id} is not one. "
-                "Remove it."
+                "model.config is for a model in one safetensors or GGUF file, and "
+                f"{model.id} is not one. Remove it."
             )
         return None
     if is_remote_uri(model.id):
@@ -102,9 +103,7 @@ def checkpoint_file(model: ModelSettings) -> Path | None:
     with translate_errors(model.id):
         if not file.is_file():
             raise Missing(f"{model.id}: no such model file. Check the name.")
-    if suffix == GGUF_SUFFIX:
-        raise quantized_error(model.id, "GGUF")
-    if suffix != SAFETENSORS_SUFFIX:
+    if suffix not in (SAFETENSORS_SUFFIX, GGUF_SUFFIX):
         raise BadInput(
             f"{model.id}: is a pickle, which can run code. Choose the model's safetensors file, or "
             "convert it."
@@ -112,6 +111,11 @@ def checkpoint_file(model: ModelSettings) -> Path | None:
     if model.variant is not None:
         raise BadInput(f"{model.id}: is one file, which has no variants. Remove model.variant.")
     return file
+
+
+def is_gguf(file: Path | None) -> bool:
+    """Return whether the file of a single-file model is GGUF, which holds only its denoiser."""
+    return file is not None and file.suffix.lower() == GGUF_SUFFIX
 
 
 def require_whole_checkpoint(model: ModelSettings) -> None:

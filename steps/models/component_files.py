@@ -16,6 +16,12 @@ from pathlib import Path, PurePosixPath
 from imagekiln.steps.errors import BadInput, Missing, cut_name
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.models.hub import download_snapshot, is_hub_id, list_hub_files
+from imagekiln.steps.models.quantization import (
+    QUANTIZATION_CONFIG,
+    QUANTIZERS,
+    quantization_method,
+    quantized_error,
+)
 from imagekiln.steps.models.weights import (
     SAFETENSORS_SUFFIX,
     BeforePiece,
@@ -37,9 +43,11 @@ WEIGHTS_INDEX_PATTERN = "*.safetensors.index*.json"
 SAFETENSORS_PATTERN = f"*{SAFETENSORS_SUFFIX}"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 UNNAMED_MODULE = "None.py"  # diffusers looks for it if no module is named
-QUANTIZATION_KEYS = ("quantization_config", "quantization")
+QUANTIZATION_KEYS = (QUANTIZATION_CONFIG, "quantization")
 ATTENTION_KEYS = ("attn_implementation", "_attn_implementation")
 CODE_ON_HUB = re.compile("[/:]")
+# torchao calls what a configuration names in its modules. They have functions, too.
+AO_TYPE = re.compile(r"torch\.dtype|[A-Z]\w{0,99}")
 CLASS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 # diffusers imports any library that a model names. Folders of its pipelines have classes such as
 # text encoders and safety checkers; glm_image has those of transformers' folder of the same name.
@@ -84,10 +92,14 @@ def read_config(folder: Path, name: str) -> Config:
     return read_json(path, str(path)) if path.is_file() else {}
 
 
+def denoiser_component(index: Config) -> str:
+    """Return the name of the network in an index that runs at every step."""
+    return next((name for name in DENOISER_COMPONENTS if name in index), "unet")
+
+
 def read_denoiser_config(folder: Path, index: Config) -> Config:
     """Read the configuration of the network that runs at every step. Raises as `read_config`."""
-    component = next((name for name in DENOISER_COMPONENTS if name in index), "unet")
-    return read_config(folder, f"{component}/{CONFIG_FILE}")
+    return read_config(folder, f"{denoiser_component(index)}/{CONFIG_FILE}")
 
 
 def read_model_index(folder: Path, name: str) -> Config:
@@ -137,7 +149,8 @@ def require_data_component(
 ) -> None:
     """Raise BadInput if loading one network, tokenizer or scheduler could do more than read data.
 
-    Also raises it if the network is quantized, unless `may_be_quantized`.
+    Also raises it if the network is quantized by a method that is not loaded, unless
+    `may_be_quantized`.
     """
     with translate_errors(name):
         configs = sorted(folder.glob(CONFIG_PATTERN))
@@ -155,12 +168,18 @@ def require_data_component(
 
 
 def _check_config(config: Config, name: str, may_be_quantized: bool) -> None:
+    own = config.get(QUANTIZATION_CONFIG)
     for key, value in _iter_settings(config):
         if key in ATTENTION_KEYS and isinstance(value, str) and CODE_ON_HUB.search(value):
             raise _unusual(name, f"{key} names code on a hub")
         if key in QUANTIZATION_KEYS and isinstance(value, dict) and value and not may_be_quantized:
-            method = value.get("quant_method") or value.get("quant_algo")
-            raise quantized_error(name, cut_name(str(method or key)))
+            method = quantization_method({QUANTIZATION_CONFIG: value})
+            # The libraries ignore the settings of a network inside of another.
+            if value is not own or method not in QUANTIZERS:
+                raise quantized_error(name, str(method))
+    for key, value in _iter_settings(own):
+        if key == "_type" and AO_TYPE.fullmatch(str(value)) is None:
+            raise _unusual(name, f"{cut_name(str(value))} is no class of torchao's")
 
 
 def _iter_settings(value: object, key: str = "") -> Iterator[tuple[str, object]]:
@@ -184,14 +203,6 @@ def _check_weights_index(index: Config, name: str) -> None:
     for file in map(str, names):
         if not is_plain_name(file) or not file.endswith(SAFETENSORS_SUFFIX):
             raise _unusual(name, f"{cut_name(file)} is no safetensors file beside it")
-
-
-def quantized_error(subject: str, method: str) -> BadInput:
-    """Build the error for quantized weights. `method` is the method, or a sign of it."""
-    return BadInput(
-        f"{subject}: is quantized ({method}), and Imagekiln loads float32, float16 and bfloat16. "
-        "Choose the model before quantization; speed.quantization makes it fp8."
-    )
 
 
 def _unusual(name: str, what: str) -> BadInput:

@@ -16,14 +16,17 @@ from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.checkpoints import (
     checkpoint_file,
     configuration_reference,
+    is_gguf,
     require_fitting_configuration,
     require_plain_weights,
     require_whole_checkpoint,
 )
 from imagekiln.steps.models.component_files import (
+    CONFIG_FILE,
     MODEL_INDEX_FILE,
     SCHEDULER_CONFIG,
     Config,
+    denoiser_component,
     list_files,
     read_config,
     read_denoiser_config,
@@ -41,6 +44,7 @@ from imagekiln.steps.models.hub import (
     require_undamaged,
 )
 from imagekiln.steps.models.own_settings import NO_GUIDANCE, OwnSettings, read_own_settings
+from imagekiln.steps.models.quantization import quantization_method
 from imagekiln.steps.models.weights import (
     PICKLE_SUFFIXES,
     SAFETENSORS_SUFFIX,
@@ -66,7 +70,7 @@ class ModelFacts:
     """Facts about a model that a plan freezes. Sizes are in pixels.
 
     `weights_bytes` is the memory that the loaded weights take; None if a header of theirs could not
-    be read.
+    be read. `quantization` is the method by which the denoiser's weights are quantized.
     """
 
     digest: str
@@ -75,6 +79,7 @@ class ModelFacts:
     height: int
     size_multiple: int
     own: OwnSettings
+    quantization: str | None = None
     weights_bytes: int | None = field(default=None, compare=False)  # the digest identifies them
 
 
@@ -95,6 +100,9 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
     if reason and not (from_images and family.image_to_image):
         raise BadInput(f"{model.id}: is a {pipeline}, which {reason}.")
     denoiser = read_denoiser_config(folder, index)
+    is_in_gguf = is_gguf(checkpoint_file(model))
+    quantization = "gguf" if is_in_gguf else quantization_method(denoiser)
+    quantized = [name for name in weights if _is_quantized(folder, PurePath(name))]
     side, multiple = _default_side_and_multiple(denoiser, read_config(folder, "vae/config.json"))
     side = family.default_size or side
     multiple = family.size_multiple or multiple
@@ -109,7 +117,8 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
         height=side,
         size_multiple=multiple,
         own=read_own_settings(model, folder, index, denoiser),
-        weights_bytes=measure_weights(model, folder, weights),
+        quantization=quantization,
+        weights_bytes=measure_weights(model, folder, weights, quantized),
     )
 
 
@@ -137,15 +146,25 @@ def configuration_folder(model: ModelSettings) -> Path:
 
 
 def _list_weights(model: ModelSettings, folder: Path, index: Config) -> list[PurePosixPath]:
-    """List the safetensors that a model is loaded from: on the hub, in its folder, or its one file.
+    """List the files that a model is loaded from: on the hub, in its folder, or its one file.
 
-    Raises BadInput if some are pickles, if none is of the variant, or if some are quantized.
+    Raises BadInput if some are pickles, if none is of the variant, or if some are quantized and
+    their configuration does not say so.
     """
     checkpoint = checkpoint_file(model)
-    if checkpoint is not None:
-        return [PurePosixPath(checkpoint.absolute())]
-    is_on_hub = is_hub_id(model.id)
-    files = [*map(PurePosixPath, list_hub_files(model))] if is_on_hub else list_files(folder)
+    if checkpoint is None:
+        return _list_networks(model, folder, index)
+    weights = [PurePosixPath(checkpoint.absolute())]
+    if is_gguf(checkpoint):
+        others = {name: value for name, value in index.items() if name != denoiser_component(index)}
+        weights += _list_networks(model, folder, others)
+    return weights
+
+
+def _list_networks(model: ModelSettings, folder: Path, index: Config) -> list[PurePosixPath]:
+    reference = configuration_reference(model)
+    is_on_hub = is_hub_id(reference.id)
+    files = [*map(PurePosixPath, list_hub_files(reference))] if is_on_hub else list_files(folder)
     # Folders that are not components are skipped, since the pipeline does not read them.
     paths = sorted(path for path in files if isinstance(index.get(path.parts[0]), list))
     weights = [path for path in paths if path.suffix == SAFETENSORS_SUFFIX]
@@ -163,9 +182,16 @@ def _list_weights(model: ModelSettings, folder: Path, index: Config) -> list[Pur
         )
     if not is_on_hub:
         for path in loaded:
-            subject = f"{model.id}: {path.parent.name}"
-            require_plain_weights(tensor_names(folder / path, subject), subject)
+            if not _is_quantized(folder, path):
+                subject = f"{model.id}: {path.parent.name}"
+                require_plain_weights(tensor_names(folder / path, subject), subject)
     return loaded
+
+
+def _is_quantized(folder: Path, weights: PurePath) -> bool:
+    """Return whether the configuration beside a weights file says that it is quantized."""
+    config = read_config(folder, str(weights.with_name(CONFIG_FILE)))
+    return quantization_method(config) is not None
 
 
 def loaded_weights(weights: Iterable[AnyPath], variant: str | None) -> list[AnyPath]:

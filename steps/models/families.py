@@ -294,16 +294,27 @@ def _read_table() -> Mapping[str, CallSignature]:
     return {name: CallSignature(**values) for name, values in table.items()}
 
 
-def require_pipeline_support(job: Job, pipeline: str) -> None:
-    """Raise BadInput if the pipeline's class does not support the job's shortcuts or LoRAs."""
+def require_pipeline_support(job: Job, pipeline: str, quantized: str | None = None) -> None:
+    """Raise BadInput if the pipeline's class does not support the job's shortcuts or LoRAs.
+
+    `quantized` is the method by which its denoiser is quantized.
+    """
     speed = job.speed
     family = family_of(pipeline)
-    in_fp8 = speed.quantization == "fp8"
-    if in_fp8 and job.model.dtype != "bfloat16":
+    if speed.quantization != "none" and job.model.dtype != "bfloat16":
         raise BadInput(
-            "speed.quantization is fp8, which needs bfloat16, but model.dtype is "
+            f"speed.quantization is {speed.quantization}, which needs bfloat16, but model.dtype is "
             f"{job.model.dtype}. Set model.dtype to bfloat16."
         )
+    for setting, is_set in {
+        f"speed.quantization: {speed.quantization}": speed.quantization != "none",
+        "model.loras": bool(job.model.loras),
+    }.items():
+        if quantized is not None and is_set:
+            raise BadInput(
+                f"{setting} does not work with {job.model.id}, whose denoiser is quantized already "
+                f"({quantized}). Remove it, or choose the model before quantization."
+            )
     unsupported = {
         "model.loras": bool(job.model.loras) and not family.supports_loras,
         "speed.guidance_interval": speed.guidance_interval is not None
@@ -319,9 +330,10 @@ def require_pipeline_support(job: Job, pipeline: str) -> None:
 
 def require_quantizable_loras(job: Job) -> None:
     """Raise BadInput if LoRAs of single rows would change quantized layers."""
-    if job.speed.quantization == "fp8" and job.model.loras:
+    method = job.speed.quantization
+    if method != "none" and job.model.loras:
         raise BadInput(
-            "speed.quantization is fp8, which works with LoRAs only if all rows share them. Name "
-            "them in defaults.loras, and remove the column loras from the prompts or sweep, or "
-            "set columns.loras to null. Or set speed.quantization to none."
+            f"speed.quantization is {method}, which works with LoRAs only if all rows share them. "
+            "Name them in defaults.loras, and remove the column loras from the prompts or sweep, "
+            "or set columns.loras to null. Or set speed.quantization to none."
         )

@@ -7,7 +7,7 @@ of a commit has links to them: https://huggingface.co/docs/huggingface_hub/guide
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -18,6 +18,7 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, expla
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.weights import (
+    GGUF_SUFFIX,
     READER_THREADS,
     BeforePiece,
     is_weights_file,
@@ -162,7 +163,9 @@ def list_hub_files(model: HubReference) -> tuple[str, ...]:
     return ()
 
 
-def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) -> int | None:
+def measure_weights(
+    model: ModelSettings, folder: Path, names: Sequence[str], quantized: Collection[str] = ()
+) -> int | None:
     """Compute the bytes that the weights in these files of a model take once they are loaded.
 
     Reads headers only, on the hub if the folder lacks a file. None if a header cannot be read.
@@ -172,15 +175,21 @@ def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) ->
     float_bytes = 4 if model.dtype == "float32" else 2
 
     def measure(name: str) -> int:
+        if name.lower().endswith(GGUF_SUFFIX):
+            return Path(name).stat().st_size
         if (folder / name).is_file():
             header = parse_local_safetensors_file_metadata(folder / name)
         else:
             header = HfApi().parse_safetensors_file_metadata(
-                model.id, name, revision=model.revision
+                model.config or model.id, name, revision=model.revision
             )
-        # All floats are loaded in the model's dtype, and there are few other numbers.
+        # All floats are loaded in the model's dtype, but for those of 8 bits in quantized weights.
+        # There are few other numbers.
+        floats = {kind for kind in header.parameter_count if "F" in kind}
+        if name in quantized:
+            floats = {kind for kind in floats if not kind.startswith("F8")}
         counts = header.parameter_count.items()
-        return sum(count * (float_bytes if "F" in kind else 1) for kind, count in counts)
+        return sum(count * (float_bytes if kind in floats else 1) for kind, count in counts)
 
     with (
         suppress(KilnError, errors.SafetensorsParsingError),

@@ -163,7 +163,7 @@ def resolve_passes(job: Job, own: ModelFacts) -> ResolvedPasses:
         setting = f"{PASSES_PREFIX}{name}"
         with in_setting(setting):
             configurations[name], model = locate_model(pass_job.model, from_images=True)
-            require_pipeline_support(pass_job, model.pipeline)
+            require_pipeline_support(pass_job, model.pipeline, model.quantization)
         facts[name] = PassFacts(model.digest, model=model)
         update = {
             "steps": default_steps(pass_job, model, setting),

@@ -127,7 +127,7 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
     """
     job, revisions = pin_revisions(job, planned)
     configuration, facts = locate_model(job.model)
-    require_pipeline_support(job, facts.pipeline)
+    require_pipeline_support(job, facts.pipeline, facts.quantization)
     passes = resolve_passes(job, facts)
     return ResolvedModel(
         job=job.model_copy(update={"passes": passes.settings}),

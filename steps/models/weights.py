@@ -10,6 +10,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.models.gguf_header import read_gguf_names
 from imagekiln.steps.storage.local import open_file
 
 READER_THREADS = 4
@@ -56,10 +57,12 @@ def iter_pieces(path: Path, before_piece: BeforePiece) -> Iterator[memoryview]:
 
 
 def read_header(path: Path, setting: str) -> Header:
-    """Read the names of the tensors in the safetensors file at `path`, and its metadata.
+    """Read the names of the tensors in the safetensors or GGUF file at `path`, and its metadata.
 
-    Raises BadInput if it is not a complete safetensors file, OSError if it cannot be opened.
+    Raises BadInput if the file is incomplete or of another kind, OSError if it cannot be opened.
     """
+    if path.suffix.lower() == GGUF_SUFFIX:
+        return read_gguf_names(path, setting), {}
     try:
         # Opened here first, since the library reports any file that it cannot open as missing.
         with open_file(path), safe_open(path, framework="np") as file:

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from imagekiln.steps.generate.diffusion.compile import MAX_GRAPHS, CompiledPipeline
-from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, quantize_to_fp8
+from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, quantize_denoiser
 from imagekiln.steps.generate.diffusion.vae import VaeDecoder
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.job import Job
@@ -145,7 +145,7 @@ def run_as_jobs_do(pipe: Untyped, work: Work) -> None:
     if pipe.device.type == "cuda":
         denoiser_network(pipe).to(memory_format=torch.channels_last)
     if work.fp8:
-        quantize_to_fp8(denoiser_network(pipe))
+        quantize_denoiser(denoiser_network(pipe), "fp8")
     torch._dynamo.config.recompile_limit = MAX_GRAPHS
     CompiledPipeline(pipe, SpeedSettings(compile="on" if work.compile else "off"))
     VaeDecoder(pipe, "auto", lambda _width, _height: work.batch)

@@ -99,7 +99,13 @@ class Denoiser:
         variants = PipelineVariants(pipe, loras, adapters)
         self._variants = variants
         self._inputs = variants.text_to_image.inputs
-        self._needs_trial = family_of(type(pipe).__name__) is PLAIN_FAMILY
+        denoiser = denoiser_network(pipe)
+        if getattr(denoiser, "is_loaded_in_8bit", False):
+            # bitsandbytes looks for large numbers in a whole batch, and computes them in 16 bits.
+            self._inputs.one_at_a_time = True
+        is_plain = family_of(type(pipe).__name__) is PLAIN_FAMILY
+        is_quantized = hasattr(denoiser, "hf_quantizer")  # its activations, too, in some
+        self._needs_trial = (is_plain or is_quantized) and not self._inputs.one_at_a_time
 
         other_denoisers = []
         if adapters is not None and adapters.controlnet is not None:

@@ -4,9 +4,11 @@ The libraries initialize missing tensors at random and drop unknown ones, which 
 """
 
 import inspect
+import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 
 import diffusers
@@ -14,11 +16,30 @@ import torch
 import transformers
 from safetensors import safe_open
 
-from imagekiln.steps.errors import cut_name
-from imagekiln.steps.generate.diffusion.patches import Untyped, checked_conversion
-from imagekiln.steps.models.component_files import Config, class_references, read_model_index
+from imagekiln.steps.errors import BadInput, cut_name
+from imagekiln.steps.generate.diffusion.patches import (
+    Untyped,
+    checked_conversion,
+    count_numbers,
+    keep_gguf_in_linear_layers,
+)
+from imagekiln.steps.models.component_files import (
+    CONFIG_FILE,
+    Config,
+    class_references,
+    denoiser_component,
+    read_config,
+    read_model_index,
+)
 from imagekiln.steps.models.facts import loaded_weights
-from imagekiln.steps.models.weights import tensor_names
+from imagekiln.steps.models.quantization import (
+    GGUF,
+    QUANTIZERS,
+    Quantizer,
+    quantization_method,
+)
+from imagekiln.steps.models.weights import read_header, tensor_names
+from imagekiln.steps.storage.failures import error_reason
 
 Starts = str | tuple[str, ...]
 MAX_LISTED = 3
@@ -49,11 +70,20 @@ DENOISER = "model.diffusion_model."  # a file with only a transformer may lack t
 
 
 def load_network(network_class: Untyped, folder: Path, **options: object) -> Untyped:
-    """Load a network from a folder. Raises ValueError if a tensor is missing or unused."""
+    """Load a network from a folder, also a quantized one.
+
+    Raises ValueError if a tensor is missing or unused, BadInput if the network's quantizer is not
+    installed or does not work here.
+    """
+    _prepare_quantizer(network_class, folder)
     network, info = network_class.from_pretrained(
         folder, use_safetensors=True, local_files_only=True, output_loading_info=True, **options
     )
     require_present(info["missing_keys"])
+    require_loaded(network)
+    variant = options.get("variant")
+    for file in loaded_weights(sorted(folder.glob("*.safetensors")), variant):
+        require_placed(_find_unlisted(file))
     parts = {name.rpartition(".")[2] for name, _ in network.named_modules()}
     absent = OTHER_PARTS - parts
     require_placed(
@@ -62,6 +92,47 @@ def load_network(network_class: Untyped, folder: Path, **options: object) -> Unt
         if name.removeprefix("model.").partition(".")[0] not in absent
     )
     return network
+
+
+def _prepare_quantizer(network_class: Untyped, folder: Path) -> None:
+    method = quantization_method(read_config(folder, CONFIG_FILE))
+    if method is None:
+        return
+    quantizer = QUANTIZERS[method]
+    _import_quantizer(folder.name, quantizer)
+    is_of_diffusers = issubclass(network_class, diffusers.ModelMixin)
+    if quantizer.needs_gpu and is_of_diffusers and not torch.cuda.is_available():
+        raise BadInput(
+            f"{folder.name}: is quantized by {method}, which needs a GPU for this network. Run it "
+            "on a GPU, or choose the model before quantization."
+        )
+
+
+def _find_unlisted(file: Path) -> Iterator[str]:
+    """Yield tensors that torchao's metadata in a file does not list; diffusers ignores them."""
+    names, metadata = read_header(file, str(file))
+    if "tensor_names" not in metadata:
+        return
+    listed = set()
+    for name in json.loads(metadata["tensor_names"]):
+        module, _, tensor = name.rpartition(".")
+        parts = json.loads(metadata[name]).get("_tensor_data_names")
+        listed |= {f"{module}._{tensor}_{part}" for part in parts} if parts else {name}
+    yield from set(names) - listed
+
+
+def _import_quantizer(subject: str, quantizer: Quantizer) -> None:
+    """Import a quantizer's package, since some register themselves with transformers.
+
+    Raises BadInput if it cannot be imported.
+    """
+    try:
+        import_module(quantizer.package)
+    except ImportError as error:
+        raise BadInput(
+            f"{subject}: is quantized, and its package {quantizer.package} does not load "
+            f"({error_reason(error)}). Type: pip install {quantizer.install}."
+        ) from error
 
 
 def require_present(missing: Collection[str]) -> None:
@@ -90,20 +161,23 @@ def require_applied(file: Path, parts: Iterable[object], start: Starts = "") -> 
     for part in parts:
         if isinstance(part, torch.nn.Module):
             loaded += part.state_dict().values()
-    held = sum(tensor.numel() for tensor in loaded)
     with safe_open(file, framework="pt") as tensors:
         names = [name for name in tensors.keys() if name.startswith(start)]  # noqa: SIM118
-        harmless = list(filter(HARMLESS.search, names))
-        unused = lost_names(harmless, tensors.get_tensor, loaded)
-        names = [name for name in names if name not in unused]
-        numbers = 0
-        for name in names:
-            part = tensors.get_slice(name)
-            shape = part.get_shape()
-            numbers += math.prod(shape)
-        if numbers > held:
-            lost = lost_names(names, tensors.get_tensor, loaded)
-            require_placed(lost or names)
+        counts = {name: math.prod(tensors.get_slice(name).get_shape()) for name in names}
+        _require_counted(counts, tensors.get_tensor, loaded)
+
+
+def _require_counted(
+    counts: Mapping[str, int],
+    read: Callable[[str], torch.Tensor],
+    loaded: Collection[torch.Tensor],
+) -> None:
+    """Raise ValueError if a file's tensors, with these counts of numbers, exceed the loaded."""
+    harmless = list(filter(HARMLESS.search, counts))
+    unused = lost_names(harmless, read, loaded)
+    names = [name for name in counts if name not in unused]
+    if sum(counts[name] for name in names) > sum(map(count_numbers, loaded)):
+        require_placed(lost_names(names, read, loaded) or names)
 
 
 def lost_names(
@@ -206,6 +280,42 @@ def load_checkpoint(
     require_applied(file, [denoiser], prefix)
     require_applied(file, [parts.get("vae")], STARTS["Autoencoder"])
     return pipe
+
+
+def load_gguf(file: Path, folder: Path, index: Config, dtype: torch.dtype) -> dict[str, Untyped]:
+    """Load the denoiser of a pipeline from a GGUF file, by its name in the index.
+
+    Its configuration is in the pipeline's folder. Otherwise as `load_network`.
+    """
+    _import_quantizer(str(file), GGUF)
+    name = denoiser_component(index)
+    library, class_name = dict(class_references(index))[name]
+    network_class = _network_class(library, class_name)
+    if not hasattr(network_class, "from_single_file"):
+        raise ValueError(f"diffusers loads no {class_name} from GGUF")
+    with checked_conversion(_require_filled):
+        network = network_class.from_single_file(
+            str(file),
+            config=str(folder / name),
+            quantization_config=diffusers.GGUFQuantizationConfig(compute_dtype=dtype),
+            dtype=dtype,
+            local_files_only=True,
+        )
+    _require_gguf_applied(file, network)
+    keep_gguf_in_linear_layers(network, dtype)
+    return {name: network}
+
+
+def _require_gguf_applied(file: Path, network: Untyped) -> None:
+    from gguf import GGUFReader
+
+    tensors = {each.name: each for each in GGUFReader(file).tensors}
+    counts = {name: int(tensor.n_elements) for name, tensor in tensors.items()}
+
+    def read(name: str) -> torch.Tensor:
+        return torch.from_numpy(tensors[name].data.copy())
+
+    _require_counted(counts, read, network.state_dict().values())
 
 
 def _require_filled(network: Untyped, tensors: dict[str, torch.Tensor]) -> None:

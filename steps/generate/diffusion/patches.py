@@ -5,6 +5,7 @@ Versions: torch 2.15, diffusers 0.42, peft 0.21.
 """
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -291,6 +292,30 @@ def checked_conversion(check: Callable[[Untyped, Untyped], None]) -> Iterator[No
         replaced_method(single_file_utils, "load_model_dict_into_meta", load_and_check),
     ):
         yield
+
+
+def count_numbers(tensor: torch.Tensor) -> int:
+    """Return how many numbers a tensor holds, also one that is packed as in GGUF.
+
+    Source: diffusers/quantizers/gguf/utils.py, `GGUFParameter.quant_shape`.
+    """
+    return math.prod(getattr(tensor, "quant_shape", tensor.shape))
+
+
+def keep_gguf_in_linear_layers(network: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Dequantize all parameters from GGUF but the weights of linear layers.
+
+    Other layers, and biases, would compute with the packed bytes. Source:
+    diffusers/quantizers/gguf/utils.py, `GGUFLinear.forward_native`.
+    """
+    from diffusers.quantizers.gguf import utils  # needs the package gguf
+
+    for module in network.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            is_computed = isinstance(module, utils.GGUFLinear) and name == "weight"
+            if isinstance(parameter, utils.GGUFParameter) and not is_computed:
+                plain = utils.dequantize_gguf_tensor(parameter).to(dtype)
+                setattr(module, name, torch.nn.Parameter(plain, requires_grad=False))
 
 
 # --- LoRAs ----------------------------------------------------------------------------------------

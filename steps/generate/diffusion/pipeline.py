@@ -1,6 +1,7 @@
 """Load a diffusers pipeline: safetensors only, no remote code, in the plan's dtype."""
 
 import inspect
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -25,12 +26,21 @@ from imagekiln.steps.generate.diffusion.device import (
     device_memory,
     explain_device,
 )
-from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_networks
+from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_gguf, load_networks
 from imagekiln.steps.generate.diffusion.loras import fuse_loras
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
-from imagekiln.steps.models.checkpoints import checkpoint_file, scheduler_changes
-from imagekiln.steps.models.component_files import read_model_index, require_data_only
+from imagekiln.steps.models.checkpoints import (
+    checkpoint_file,
+    configuration_reference,
+    is_gguf,
+    scheduler_changes,
+)
+from imagekiln.steps.models.component_files import (
+    denoiser_component,
+    read_model_index,
+    require_data_only,
+)
 from imagekiln.steps.models.facts import WeightsCheck, configuration_folder
 from imagekiln.steps.models.hub import (
     ask_hub,
@@ -49,9 +59,9 @@ from imagekiln.steps.storage.uri import resolve_path
 
 MAX_CUDA_THREADS = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Of float8:
-MIN_CAPABILITY = (8, 9)  # NVIDIA's Ada; Hopper is 9.0
-SIDE_MULTIPLE = 16  # both sides of a product in float8 must be multiples of this
+# By speed.quantization: Ada, as Hopper is 9.0, and Blackwell.
+MIN_CAPABILITIES = {"fp8": (8, 9), "nvfp4": (10, 0)}
+SIDE_MULTIPLE = 16  # both sides of a product in 8 or 4 bits must be multiples of this
 # Modulation layers have one row per image: too little to gain.
 MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
 # SDXL's empty negative prompt is all zeros. Divided by a scale of 0, it would not be finite.
@@ -70,9 +80,9 @@ def load_pipeline(plan: Plan, weights: WeightsCheck | None = None) -> diffusers.
     _require_text_input(model.id, pipe)
     if plan.fused_loras is not None:
         fuse_loras(pipe, model.loras, plan.loras, plan.fused_loras)
-    if plan.job.speed.quantization == "fp8":
+    if plan.job.speed.quantization != "none":
         for network in denoisers_of(pipe):
-            quantize_to_fp8(network)
+            quantize_denoiser(network, plan.job.speed.quantization)
     if pipe.device.type == "cuda":  # fastest for convolutions
         denoiser_network(pipe).to(memory_format=torch.channels_last)
     return pipe
@@ -83,8 +93,8 @@ def open_device(plan: Plan) -> torch.device:
     device = choose_device(plan.job.device)
     # Compiled code calls convolutions through PyTorch, which reads this at each call.
     torch.backends.cudnn.deterministic = True
-    if plan.job.speed.quantization == "fp8":
-        require_fp8_support(device)
+    if plan.job.speed.quantization != "none":
+        require_quantization_support(device, plan.job.speed.quantization)
     _refuse_emulated_dtype(plan, device)
     if memory := device_memory(device):
         weights_bytes = sum_weights(plan.model, plan.passes)
@@ -120,6 +130,7 @@ def load_pretrained(
 
 
 def _silence_libraries() -> None:
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     for library in (diffusers, transformers):  # a pod's log is for the job's messages
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
@@ -130,15 +141,20 @@ def _load_networks(
 ) -> diffusers.DiffusionPipeline:
     dtype = DTYPES[model.dtype]
     file = checkpoint_file(model)
-    if file is not None:
+    index = read_model_index(folder, model.id)
+    networks = {}
+    if file is not None and is_gguf(file):
+        networks = load_gguf(file, folder, index, dtype)
+    elif file is not None:
         pipe = load_checkpoint(file, folder, pipeline, dtype)
         changes = scheduler_changes(model)
         pipe.scheduler = pipe.scheduler.from_config(pipe.scheduler.config, **changes)
         return pipe
-    index = read_model_index(folder, model.id)
+    others = {name: value for name, value in index.items() if name not in networks}
+    networks |= load_networks(folder, others, model.variant, dtype)
     return diffusers.DiffusionPipeline.from_pretrained(
         folder,
-        **load_networks(folder, index, model.variant, dtype),
+        **networks,
         dtype=dtype,
         variant=model.variant,
         use_safetensors=True,
@@ -203,7 +219,7 @@ def library_versions(job: Job) -> dict[str, str]:
     }
     if job.model.loras:
         versions["peft"] = version("peft")
-    if job.speed.quantization == "fp8":
+    if job.speed.quantization != "none":
         versions["torchao"] = version("torchao")
     return versions
 
@@ -213,22 +229,30 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
 
     The check of a local folder may still be running.
     """
-    if checkpoint_file(model) is not None:
+    file = checkpoint_file(model)
+    reference = configuration_reference(model)
+    if file is not None and not (is_gguf(file) and is_hub_id(reference.id)):
         return configuration_folder(model)
-    if not is_hub_id(model.id):
-        return Path(resolve_path(model.id))
+    if not is_hub_id(reference.id):
+        return Path(resolve_path(reference.id))
     # A folder's name on the planning machine may be a hub id here, so check it first.
     weights.require_planned()
+    configuration = download_configuration(reference)  # refuses damaged files
+    index = read_model_index(configuration, reference.id)
+    from_file = {denoiser_component(index): None} if file is not None else {}
 
     def download() -> Path:
         return Path(
             diffusers.DiffusionPipeline.download(
-                model.id, revision=model.revision, variant=model.variant, use_safetensors=True
+                reference.id,
+                revision=reference.revision,
+                variant=model.variant,
+                use_safetensors=True,
+                **from_file,
             )
         )
 
-    download_configuration(model)  # refuses damaged files before diffusers reads them
-    folder = ask_hub(model, download)
+    folder = ask_hub(reference, download)
     weights.add_downloaded(folder)
     return folder
 
@@ -269,42 +293,62 @@ def _fetch_planned_model(plan: Plan) -> Path:
     return folder
 
 
-def require_fp8_support(device: torch.device) -> None:
-    """Raise BadInput if this installation or device cannot compute in float8."""
+def require_quantization_support(device: torch.device, method: str) -> None:
+    """Raise BadInput if this installation or device cannot compute in a job's quantization."""
     if find_spec("torchao") is None:
         raise BadInput(
-            "speed.quantization is fp8, which needs an extra. "
+            f"speed.quantization is {method}, which needs an extra. "
             "Type: pip install 'imagekiln[fp8]', or write none."
         )
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
-        major, minor = MIN_CAPABILITY
+    minimum = MIN_CAPABILITIES[method]
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < minimum:
+        major, minor = minimum
         raise BadInput(
-            f"speed.quantization is fp8, which takes a GPU of compute capability {major}.{minor} "
-            f"or more, and this is {describe_device(device)}. Run it on such a GPU, or write none."
+            f"speed.quantization is {method}, which takes a GPU of compute capability "
+            f"{major}.{minor} or more, and this is {describe_device(device)}. Run it on such a "
+            "GPU, or write none."
         )
 
 
-def quantize_to_fp8(denoiser: diffusers.ModelMixin) -> None:
-    """Quantize the linear layers of the repeated blocks to float8, before anything is compiled.
+def quantize_denoiser(denoiser: diffusers.ModelMixin, method: str) -> None:
+    """Quantize the linear layers of the repeated blocks to fp8 or nvfp4, before it is compiled.
 
-    Torchao scales by row of weights and by token, so no image depends on its neighbors.
+    Activations are scaled by token, or by 16 numbers of it, so no image depends on its neighbors.
     """
-    from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
-    from torchao.quantization.quantize_.common import KernelPreference
+    from torchao.quantization import quantize_
 
     layers = set(quantizable_layers(denoiser))
     if not layers:
         raise BadInput(
-            "speed.quantization is fp8, and the denoiser has no layer that float8 can hold. "
+            f"speed.quantization is {method}, and the denoiser has no layer that it can hold. "
             "Write none."
         )
-    config = Float8DynamicActivationFloat8WeightConfig(
+    config = _fp8_config() if method == "fp8" else _nvfp4_config()
+    quantize_(denoiser, config, filter_fn=lambda _, name: name in layers)
+    if method == "nvfp4":
+        for name in layers:
+            # Otherwise the largest number of a batch would scale all of its images.
+            weight = denoiser.get_submodule(name).weight
+            weight.act_quant_kwargs.use_dynamic_per_tensor_scale = False
+
+
+def _fp8_config() -> object:
+    from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow
+    from torchao.quantization.quantize_.common import KernelPreference
+
+    return Float8DynamicActivationFloat8WeightConfig(
         granularity=PerRow(),
         activation_value_lb=ACTIVATION_LOWER_BOUND,
         kernel_preference=KernelPreference.TORCH,  # the same kernels in every installation
         set_inductor_config=False,
     )
-    quantize_(denoiser, config, filter_fn=lambda _, name: name in layers)
+
+
+def _nvfp4_config() -> object:
+    from torchao.prototype.mx_formats import NVFP4DynamicActivationNVFP4WeightConfig
+
+    # Its Triton kernel is in another package.
+    return NVFP4DynamicActivationNVFP4WeightConfig(use_triton_kernel=False)
 
 
 def quantizable_layers(denoiser: diffusers.ModelMixin) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Section `denoiser`: the network of every step alone, by what is compiled and how."""
 
-from imagekiln.steps.generate.diffusion.pipeline import quantize_to_fp8
+from imagekiln.steps.generate.diffusion.pipeline import quantize_denoiser
 from tests.bench.gpu.calls import FLUX_WAYS, UNET_WAYS
 from tests.bench.gpu.networks import Network, make_denoiser
 from tests.bench.gpu.session import Session
@@ -27,7 +27,7 @@ def measure_denoiser(session: Session) -> None:
         if not way.is_fp8:
             _measure(session, network, way, f"denoiser.{kind}")
         elif not session.needs_cuda(f"denoiser, {way.name}"):
-            quantize_to_fp8(network.module)
+            quantize_denoiser(network.module, "fp8")
             _measure(session, network, way, f"denoiser.{kind}-fp8")
     del network
     release_memory()

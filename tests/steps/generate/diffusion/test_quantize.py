@@ -13,8 +13,8 @@ from imagekiln.steps.generate.diffusion.pipeline import (
     denoiser_network,
     load_pipeline,
     quantizable_layers,
-    quantize_to_fp8,
-    require_fp8_support,
+    quantize_denoiser,
+    require_quantization_support,
 )
 from imagekiln.steps.generate.start import generate
 from tests import eighths, families, models, runs
@@ -35,7 +35,7 @@ def test_where_the_extra_is_missing_it_is_named(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(
         BadInput, match=r"is fp8, which needs an extra\. Type: pip install 'imagekiln\[fp8\]'"
     ):
-        require_fp8_support(CPU)
+        require_quantization_support(CPU, "fp8")
 
 
 def test_a_pod_without_such_a_gpu_says_so_before_it_loads_a_model(
@@ -86,7 +86,7 @@ def test_an_image_in_fp8_is_near_to_that_in_bfloat16_and_knows_no_neighbours(
     ]
     pipe = families.pipe(kind, torch.bfloat16)
     before = pixels_of(Denoiser(pipe), rows, size)
-    quantize_to_fp8(denoiser_network(pipe))
+    quantize_denoiser(denoiser_network(pipe), "fp8")
     denoiser = Denoiser(pipe)
     first, *others = rows
     alone = pixels_of(denoiser, [first], size)[0]
