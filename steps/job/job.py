@@ -66,6 +66,7 @@ from imagekiln.steps.job.prompts import (
     PromptList,
     PromptTemplate,
     RewriteSettings,
+    RunPrompts,
 )
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
 
@@ -196,6 +197,8 @@ def _prompts_kind(value: object) -> str:
     """Return the kind of a job's prompts, to report only mistakes of that kind."""
     if isinstance(value, PromptList) or (isinstance(value, dict) and "texts" in value):
         return "prompts in the job"
+    if isinstance(value, RunPrompts) or (isinstance(value, dict) and value.keys() == {"run"}):
+        return "images of a run"
     if isinstance(value, dict | PromptTemplate):
         return "prompts from templates"
     return "places" if isinstance(value, list | tuple) else "place"
@@ -213,10 +216,11 @@ class Job(Settings):
         | Annotated[tuple[Location, ...], Field(min_length=1), Tag("places")]
         | Annotated[PromptTemplate, Tag("prompts from templates")]
         | Annotated[PromptList, Tag("prompts in the job")]
+        | Annotated[RunPrompts, Tag("images of a run")]
     ) = Field(
         discriminator=Discriminator(_prompts_kind),
         description="Paths, globs, folders or URIs of Parquet, CSV, JSON or Arrow files, a "
-        "template, or some texts.",
+        "template, some texts, or the images of a run.",
     )
     # Omitted from the serialized job if it is not set, to keep run ids stable.
     rewrite: RewriteSettings | None = Field(
@@ -350,15 +354,24 @@ class Job(Settings):
         return self.prompts.sweep.values if isinstance(self.prompts, PromptTemplate) else {}
 
     @property
+    def source_run(self) -> str | None:
+        """The run, or the output, whose images are the prompt rows; None if there is none."""
+        if isinstance(self.prompts, RunPrompts | PromptTemplate):
+            return self.prompts.run
+        return None
+
+    @property
     def prompt_patterns(self) -> tuple[str, ...]:
-        """Locations in `prompts`. For a template, its table and its wildcard files."""
+        """Locations in `prompts`. For a template, its table or run and its wildcard files."""
         if isinstance(self.prompts, str):
             return (self.prompts,)
         if isinstance(self.prompts, PromptList):
             return ()
+        if isinstance(self.prompts, RunPrompts):
+            return (self.prompts.run,)
         if isinstance(self.prompts, PromptTemplate):
-            wildcards = self.prompts.wildcards
-            return (*self.prompts.table_patterns, *filter(None, [wildcards]))
+            others = [self.prompts.run, self.prompts.wildcards]
+            return (*self.prompts.table_patterns, *filter(None, others))
         return self.prompts
 
     @property

@@ -1,0 +1,102 @@
+"""Prompt rows from the images of finished runs.
+
+The rows come from manifests, without image bytes: a cell of the column `image` is the location of
+the image's bytes, which are read when the row is. Settings of the source have other names than
+prompt columns, so that only those are taken over that `columns` names.
+"""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+
+from imagekiln.steps.dataset.dataset import IMAGE_COLUMN, open_dataset
+from imagekiln.steps.dataset.runs import RunSource, find_runs
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.columns import RESERVED_COLUMNS
+from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.plan.columns import OUR_NAMES, is_set
+from imagekiln.steps.plan.source_files import SourceFile
+from imagekiln.steps.runs.commits import digest_of
+from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runs.readback import LOCATION_COLUMNS, read_image_bytes
+from imagekiln.steps.runs.run import open_run, split_address
+from imagekiln.steps.runs.tables import ID_COLUMN, LOCATION_SCHEMA, write_parquet
+from imagekiln.steps.storage import open_store
+
+INPUT_COLUMN = "reference_image"  # the prompt column that reads the images by default
+SOURCE_PREFIX = "source_"  # of the settings of the source's images
+
+
+def require_finished(uri: str) -> None:
+    """Raise BadInput if a run is not finished, or if an output has no such run, TryAgain."""
+    run_uri, _ = split_address(uri)
+    if open_store(run_uri).exists(PLAN_KEY) and not open_run(run_uri).is_finished:
+        raise BadInput(
+            f"{uri}: is not finished, and prompts.run takes the images of finished runs. Run or "
+            "retry it to its end first."
+        )
+    find_runs(uri)
+
+
+def write_run_table(uri: str, folder: Path) -> SourceFile:
+    """Write the images that are ok of a run, or the newest of an output, as rows in `folder`.
+
+    Raises BadInput if the run is not finished, Missing, TryAgain.
+    """
+    require_finished(uri)
+    dataset = open_dataset(uri, newest_by=ID_COLUMN)
+    schema = _add_names(dataset.manifest_columns.empty_table(), "").schema
+    path = folder / "source-run.parquet"
+    tables = (_add_names(rows, run.uri) for run, rows in dataset.iter_rows())
+    write_parquet(path, schema, (batch for table in tables for batch in table.to_batches()))
+    return SourceFile(uri, path, _digest(dataset.runs))
+
+
+def read_run_image(name: str, _: str, limit: int) -> bytes:
+    """Read an image of a run by the location in its cell. Raises BadInput, Missing, TryAgain."""
+    uri, *values = json.loads(name)
+    row = dict(zip(LOCATION_COLUMNS, values, strict=True))
+    return read_image_bytes(open_store(uri), row)[:limit]
+
+
+def run_columns(job: Job) -> ColumnNames:
+    """Return the job's names of columns, with a prompt column that reads the source's images."""
+    names = dict(job.columns)
+    if IMAGE_COLUMN in names.values() or names[INPUT_COLUMN] is None:
+        return job.columns
+    return job.columns.model_copy(update={INPUT_COLUMN: IMAGE_COLUMN})
+
+
+def wanted_columns(columns: ColumnNames) -> list[str]:
+    """Return the prompt columns to take from a run: its images, and those that the job names."""
+    return [
+        ours
+        for ours in OUR_NAMES
+        if ours in ("prompt", "id") or is_set(ours, getattr(columns, ours))
+    ]
+
+
+def _add_names(rows: pa.Table, uri: str) -> pa.Table:
+    """Rename the columns of a manifest to those of prompt rows, and add the cells of images."""
+    cells = [
+        json.dumps([uri, *location])
+        for location in zip(*(rows[name].to_pylist() for name in LOCATION_COLUMNS), strict=True)
+    ]
+    columns = {
+        SOURCE_PREFIX + name if name in RESERVED_COLUMNS else name: rows[name]
+        for name in sorted(rows.column_names, key=RESERVED_COLUMNS.__contains__)
+        if name not in LOCATION_SCHEMA.names
+    }
+    columns |= {
+        "id": rows[ID_COLUMN],
+        "prompt": rows["prompt"],
+        IMAGE_COLUMN: pa.array(cells, pa.string()),
+    }
+    return pa.table(columns)
+
+
+def _digest(runs: tuple[RunSource, ...]) -> str:
+    """Hash the runs by their manifests, which have the hashes of all images in their names."""
+    names = [[run.uri.rpartition("/")[2], *run.manifests] for run in runs]
+    return digest_of(json.dumps(names).encode())
