@@ -25,6 +25,10 @@ from imagekiln.steps.runs.tables import ID_COLUMN, LOCATION_SCHEMA, write_parque
 from imagekiln.steps.storage import open_store
 
 INPUT_COLUMN = "reference_image"  # the prompt column that reads the images by default
+KEPT_SETTINGS = (
+    *("negative_prompt", "seed", "width", "height", "steps", "guidance", "sampler"),
+    "guidance_rescale",
+)
 SOURCE_PREFIX = "source_"  # of the settings of the source's images
 
 
@@ -61,11 +65,17 @@ def read_run_image(name: str, _: str, limit: int) -> bytes:
 
 
 def run_columns(job: Job) -> ColumnNames:
-    """Return the job's names of columns, with a prompt column that reads the source's images."""
+    """Return the job's names of columns, with a prompt column that reads the source's images.
+
+    Images that are not drawn keep the settings with which they were.
+    """
     names = dict(job.columns)
-    if IMAGE_COLUMN in names.values() or names[INPUT_COLUMN] is None:
-        return job.columns
-    return job.columns.model_copy(update={INPUT_COLUMN: IMAGE_COLUMN})
+    taken = {}
+    if not job.draws:
+        taken = {ours: SOURCE_PREFIX + ours for ours in KEPT_SETTINGS}
+    if IMAGE_COLUMN not in names.values() and (names[INPUT_COLUMN] is not None or not job.draws):
+        taken[INPUT_COLUMN] = IMAGE_COLUMN
+    return job.columns.model_copy(update=taken)
 
 
 def wanted_columns(columns: ColumnNames) -> list[str]:
