@@ -59,9 +59,8 @@ def write_run_table(uri: str, folder: Path) -> SourceFile:
 
 def read_run_image(name: str, _: str, limit: int) -> bytes:
     """Read an image of a run by the location in its cell. Raises BadInput, Missing, TryAgain."""
-    uri, *values = json.loads(name)
-    row = dict(zip(LOCATION_COLUMNS, values, strict=True))
-    return read_image_bytes(open_store(uri), row)[:limit]
+    location = json.loads(name)
+    return read_image_bytes(open_store(location["run"]), location)[:limit]
 
 
 def run_columns(job: Job) -> ColumnNames:
@@ -89,10 +88,8 @@ def wanted_columns(columns: ColumnNames) -> list[str]:
 
 def _add_names(rows: pa.Table, uri: str) -> pa.Table:
     """Rename the columns of a manifest to those of prompt rows, and add the cells of images."""
-    cells = [
-        json.dumps([uri, *location])
-        for location in zip(*(rows[name].to_pylist() for name in LOCATION_COLUMNS), strict=True)
-    ]
+    locations = rows.select([*LOCATION_COLUMNS]).to_pylist()
+    cells = [json.dumps({"run": uri, **location}) for location in locations]
     columns = {
         SOURCE_PREFIX + name if name in RESERVED_COLUMNS else name: rows[name]
         for name in sorted(rows.column_names, key=RESERVED_COLUMNS.__contains__)

@@ -195,7 +195,7 @@ def _read_table(
         if recipes.columns:
             raise BadInput(
                 f"{TEMPLATE_SETTING}: names column {recipes.columns[0]!r}, and there is no "
-                "table. Set prompts.table, or prompts.run."
+                "table. Set prompts.table."
             )
         return ()
     written = _written_columns(settings)
