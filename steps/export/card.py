@@ -37,12 +37,14 @@ def write_card(store: Store, commit: ExportCommit) -> None:
         [file.sha256 for file in commit.files],
     )
     front: dict[str, object] = {
-        "task_categories": ["text-to-image"],
+        "task_categories": ["image-to-image" if commit.settings.triplets else "text-to-image"],
         "tags": ["synthetic", "imagekiln"],
         "size_categories": [size_category(commit.images)],
         "configs": [configuration],
     }
-    if commit.settings.format == "webdataset" and len(suffixes) == 1 and commit.files:
+    # The formats of input images, and so their names, are in no row.
+    is_uniform = len(suffixes) == 1 and not commit.settings.triplets
+    if commit.settings.format == "webdataset" and is_uniform and commit.files:
         rows = read_file_rows(store, commit.files[0])
         columns = rows.select(file_columns(commit, rows)).schema
         front["dataset_info"] = {"features": sample_features(columns, *suffixes)}

@@ -1,10 +1,10 @@
 """Files of an export in each format, and the pieces of its manifest.
 
 A Parquet file has a row group for each batch of images, and an Arrow stream has a record batch. A
-WebDataset tar has three members for each image: the image, its row as JSON, and its prompt. A
-folder of pictures has a file for each image, and its row as JSON beside it. Its table
-`metadata.parquet`, which Hugging Face's `imagefolder` reads, is written last. A folder without the
-table is incomplete and is written again.
+WebDataset tar has three members for each image: the image, its row as JSON, and its prompt; with
+triplets, also its input images. A folder of pictures has a file for each image, and its row as JSON
+beside it. Its table `metadata.parquet`, which Hugging Face's `imagefolder` reads, is written last.
+A folder without the table is incomplete and is written again.
 
 The same images give the same bytes.
 
@@ -35,6 +35,13 @@ from imagekiln.steps.export.commits import (
     read_file_rows,
 )
 from imagekiln.steps.export.rows import cut_rows
+from imagekiln.steps.export.triplets import (
+    InputImages,
+    name_inputs,
+    read_inputs,
+    triplet_schema,
+    triplet_table,
+)
 from imagekiln.steps.runs.parts import (
     image_column,
     image_table_options,
@@ -42,7 +49,7 @@ from imagekiln.steps.runs.parts import (
 )
 from imagekiln.steps.runs.readback import read_images
 from imagekiln.steps.runs.row_values import json_lines
-from imagekiln.steps.runs.tables import LOCATION_SCHEMA, read_table, to_parquet
+from imagekiln.steps.runs.tables import LOCATION_SCHEMA, parquet_options, read_table, to_parquet
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.store import Store, create_once
 
@@ -57,11 +64,24 @@ MANIFEST_COLUMNS = ("image_id", "id", "byte_size", "sha256", "run_id")
 
 @dataclass(frozen=True, slots=True)
 class ImageBatch:
-    """Images of a file with their rows, and the suffix of each image's own file."""
+    """Images of a file with their rows, and the suffix of each image's own file.
+
+    `inputs` are the input images of each row; None if they are not exported.
+    """
 
     rows: pa.Table
     contents: Sequence[bytes]
     suffixes: Sequence[str]
+    inputs: Sequence[InputImages] | None = None
+
+    @property
+    def images(self) -> pa.Array:
+        """The column of images."""
+        image_ids = self.rows["image_id"].to_pylist()
+        names = [
+            f"{image_id}{suffix}" for image_id, suffix in zip(image_ids, self.suffixes, strict=True)
+        ]
+        return image_column(self.contents, names)
 
 
 def make_file(output: Store, store: Store, commit: ExportCommit, file: ExportFile) -> bytes:
@@ -79,7 +99,8 @@ def make_file(output: Store, store: Store, commit: ExportCommit, file: ExportFil
         case "files":
             return write_pictures(batches, store, file.key)
         case kind:
-            return write_tables(batches, rows.select(columns).schema, kind)
+            schema = rows.select(columns).schema
+            return write_tables(batches, schema, kind, triplets=commit.settings.triplets)
 
 
 def file_columns(commit: ExportCommit, rows: pa.Table) -> list[str]:
@@ -95,7 +116,7 @@ def _read_batches(
 ) -> Iterator[ImageBatch]:
     """Read the images of these rows from the parts of runs."""
     tables = iter([rows])
-    batches = list(cut_rows(tables, BATCH_BYTES, "parquet"))
+    batches = list(cut_rows(tables, BATCH_BYTES, "parquet", triplets=commit.settings.triplets))
     suffix_of = {run.run_id: run.suffix for run in commit.runs}
     with ThreadPoolExecutor(IMAGE_READERS) as pool:
 
@@ -106,31 +127,34 @@ def _read_batches(
             for part in batch["part"].to_pylist():
                 folder, _, _ = part.partition("/")
                 suffixes.append(suffix_of[folder])
-            return ImageBatch(batch.select(columns), contents, suffixes)
+            inputs = read_inputs(output, batch, pool) if commit.settings.triplets else None
+            return ImageBatch(batch.select(columns), contents, suffixes, inputs)
 
         yield from map_ordered(read, len(batches), BATCHES_AT_ONCE)
 
 
 def write_tables(
-    batches: Iterable[ImageBatch], rows: pa.Schema, kind: Literal["parquet", "arrow"]
+    batches: Iterable[ImageBatch],
+    rows: pa.Schema,
+    kind: Literal["parquet", "arrow"],
+    *,
+    triplets: bool = False,
 ) -> bytes:
     """Write images with rows of this schema as a Parquet file or an Arrow stream."""
-    schema = image_table_schema(rows)
+    schema = triplet_schema(rows) if triplets else image_table_schema(rows)
     sink = io.BytesIO()
-    options = image_table_options(schema)
+    options = parquet_options(schema) if triplets else image_table_options(schema)
     with (
         pq.ParquetWriter(sink, schema, **options)
         if kind == "parquet"
         else pa.ipc.new_stream(sink, schema)
     ) as writer:
         for batch in batches:
-            image_ids = batch.rows["image_id"].to_pylist()
-            names = [
-                f"{image_id}{suffix}"
-                for image_id, suffix in zip(image_ids, batch.suffixes, strict=True)
-            ]
-            columns = [image_column(batch.contents, names), *batch.rows.columns]
-            table = pa.Table.from_arrays(columns, schema=schema)
+            if batch.inputs is None:
+                columns = [batch.images, *batch.rows.columns]
+                table = pa.Table.from_arrays(columns, schema=schema)
+            else:
+                table = triplet_table(batch.rows, batch.images, batch.inputs)
             writer.write_table(table.combine_chunks())
     return sink.getvalue()
 
@@ -146,11 +170,13 @@ def write_tar(batches: Iterable[ImageBatch]) -> bytes:
                 batch.contents,
                 json_lines(batch.rows),
                 batch.rows["prompt"].to_pylist(),
+                batch.inputs or [()] * batch.rows.num_rows,
                 strict=True,
             )
-            for image_id, suffix, content, line, prompt in samples:
+            for image_id, suffix, content, line, prompt, inputs in samples:
                 # Readers expect the image first.
                 members = {suffix: content, ".json": line, ".txt": prompt.encode()}
+                members |= name_inputs(inputs)
                 for extension, data in members.items():
                     info = tarfile.TarInfo(f"{image_id}{extension}")
                     info.size = len(data)

@@ -7,7 +7,12 @@ from typing import Annotated
 from pydantic import ByteSize, Field, TypeAdapter, ValidationError, with_config
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.output import MAX_FILE_BYTES, MIN_FILE_BYTES, ExportFormat
+from imagekiln.steps.job.output import (
+    MAX_FILE_BYTES,
+    MIN_FILE_BYTES,
+    TRIPLET_FORMATS,
+    ExportFormat,
+)
 
 DEFAULT_FILE_SIZE = "500MB"
 DEFAULT_NEWEST_BY = "image_id"
@@ -20,7 +25,7 @@ class ExportSettings:
 
     With the format `files` each image is a file, and `file_size` has no effect. `partition_by` is
     the column whose values become folders. Images with the same value in `newest_by` are exported
-    only from the newest run that has one.
+    only from the newest run that has one. With `triplets`, each row has its input images too.
     """
 
     format: ExportFormat
@@ -28,6 +33,7 @@ class ExportSettings:
     partition_by: str | None = None
     columns: tuple[str, ...] | None = None
     newest_by: str = DEFAULT_NEWEST_BY
+    triplets: bool = False
 
 
 SETTINGS_TYPE_ADAPTER: TypeAdapter[ExportSettings] = TypeAdapter(ExportSettings)
@@ -39,8 +45,12 @@ def read_settings(
     partition_by: str | None = None,
     columns: Sequence[str] | None = None,
     newest_by: str = DEFAULT_NEWEST_BY,
+    *,
+    triplets: bool = False,
 ) -> ExportSettings:
     """Parse settings that a user wrote. Raises BadInput."""
+    if triplets and file_format not in TRIPLET_FORMATS:
+        raise BadInput("triplets: do not come as files. Export parquet, arrow or webdataset.")
     if file_format == "files" and file_size is not None:
         raise BadInput("file size: does not apply to `files`, as each image is one. Remove it.")
     values = {
@@ -49,6 +59,7 @@ def read_settings(
         "partition_by": partition_by,
         "columns": columns,
         "newest_by": newest_by,
+        "triplets": triplets,
     }
     try:
         return SETTINGS_TYPE_ADAPTER.validate_python(values)

@@ -150,7 +150,11 @@ def export_run(job: Job, uri: str, progress: Progress | None = None) -> tuple[Ex
     results = list[ExportResult]()
     for wanted in job.export:
         settings = read_settings(
-            wanted.format, wanted.file_size, wanted.partition_by, wanted.columns
+            wanted.format,
+            wanted.file_size,
+            wanted.partition_by,
+            wanted.columns,
+            triplets=wanted.triplets,
         )
         results.append(export(source.output.uri, wanted.to, settings, progress))
     return tuple(results)
@@ -223,7 +227,9 @@ def _plan_next(source: _Source, store: Store, head: ExportHead) -> ExportCommit:
     tables = _select(iter_rows(dataset, schema), is_new)
     made = 0
     for folder, rows_of in iter_partitions(tables, schema, settings.partition_by):
-        for rows in cut_rows(rows_of, settings.file_size, settings.format):
+        for rows in cut_rows(
+            rows_of, settings.file_size, settings.format, triplets=settings.triplets
+        ):
             place = (number, made)
             file = _plan_file(store, settings.format, rows, folder, place)
             files.append(file)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.device import describe_device, process_peak_bytes
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.encoder import OutputEncoder
 from imagekiln.steps.generate.scores import score_and_rank
+from imagekiln.steps.generate.source_images import ImageSource
 from imagekiln.steps.generate.stages import (
     CommittedPart,
     DrawnBatch,
@@ -51,7 +51,7 @@ class ShardWork:
         self,
         store: Store,
         plan: Plan,
-        open_denoiser: Callable[[], Denoiser],
+        open_denoiser: Callable[[], ImageSource],
         progress: Progress,
         stop: Stop,
     ) -> None:
@@ -118,7 +118,7 @@ class ShardWork:
         self._progress.add_committed(part.rows.num_rows)
         return False
 
-    def _judge(self, drawn: Iterator[DrawnBatch], denoiser: Denoiser) -> Iterator[DrawnBatch]:
+    def _judge(self, drawn: Iterator[DrawnBatch], denoiser: ImageSource) -> Iterator[DrawnBatch]:
         """Score the images and run the job's passes on those that are kept."""
         job = self._plan.job
 
@@ -142,7 +142,7 @@ class ShardWork:
     def _stats(
         self,
         number: int,
-        denoiser: Denoiser,
+        denoiser: ImageSource,
         recovery: BatchRecovery,
         committed: Sequence[CommittedPart],
         seconds: StageSeconds,
@@ -164,8 +164,8 @@ class ShardWork:
             versions=library_versions(self._plan.job),
             busy_share=time_share(busy, seconds.total - seconds.load),
             peak_memory=process_peak_bytes(denoiser.device),
-            compile_mode=denoiser.compiled_pipeline.mode,
-            decode_mode=denoiser.vae_decoder.mode,
+            compile_mode=denoiser.compile_mode,
+            decode_mode=denoiser.decode_mode,
             one_at_a_time=denoiser.one_at_a_time,
             started_at=ended_at - seconds.total,
             ended_at=ended_at,

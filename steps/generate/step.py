@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.generate.attempt import ShardWork
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import describe_device, free_memory
 from imagekiln.steps.generate.meter import Meter
 from imagekiln.steps.generate.passes import load_passes
 from imagekiln.steps.generate.scores import load_scorers
+from imagekiln.steps.generate.source_images import ImageSource, load_image_source
 from imagekiln.steps.job.user_checks import import_entries
 from imagekiln.steps.models.facts import WeightsCheck
 from imagekiln.steps.runs.attempts import read_begun
@@ -43,13 +43,13 @@ class LazyDenoiser:
         self._plan = plan
         self._weights = weights
         self._note_device = note_device
-        self._denoiser: Denoiser | None = None
+        self._denoiser: ImageSource | None = None
 
-    def __call__(self) -> Denoiser:
-        """Load the denoiser, or return the loaded one. Raises as `load_denoiser`."""
+    def __call__(self) -> ImageSource:
+        """Load the denoiser, or return the loaded one. Raises as `load_image_source`."""
         if self._denoiser is None:
             import_entries(self._plan.job)  # first: a missing function fails before the model loads
-            denoiser = load_denoiser(self._plan, self._store, self._weights)
+            denoiser = load_image_source(self._plan, self._store, self._weights)
             self._denoiser = denoiser  # before scorers and passes, so that `close` frees it
             denoiser.scorers = load_scorers(self._plan, denoiser.device)
             if self._plan.job.passes:
@@ -69,7 +69,7 @@ def generate_shard(
     store: Store,
     plan: Plan,
     number: int,
-    open_denoiser: Callable[[], Denoiser],
+    open_denoiser: Callable[[], ImageSource],
     progress: Progress,
     stop: Stop,
     *,
@@ -116,7 +116,7 @@ def generate_and_help(
     store: Store,
     plan: Plan,
     number: int,
-    open_denoiser: Callable[[], Denoiser],
+    open_denoiser: Callable[[], ImageSource],
     meter: Meter,
     stop: Stop,
     *,
@@ -147,7 +147,7 @@ def help_late_shards(
     store: Store,
     plan: Plan,
     own: int,
-    open_denoiser: Callable[[], Denoiser],
+    open_denoiser: Callable[[], ImageSource],
     meter: Meter,
     stop: Stop,
 ) -> None:

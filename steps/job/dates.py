@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.prompts import PromptTemplate
+from imagekiln.steps.job.prompts import PromptTemplate, RunPrompts
 
 DATE_PLACEHOLDER = re.compile(r"\{date(?::([^{}]+))?\}")
 DEFAULT_DATE_FORMAT = "%Y-%m-%d"
@@ -31,8 +31,10 @@ def job_for_date(job: Job, at: datetime, zone: ZoneInfo) -> Job:
         )
 
     prompts = job.prompts
-    if isinstance(prompts, PromptTemplate):
-        places = {"table": fill_in(prompts.table), "wildcards": fill_in(prompts.wildcards)}
+    if isinstance(prompts, PromptTemplate | RunPrompts):
+        places = {
+            name: fill_in(value) for name, value in prompts if name in ("table", "run", "wildcards")
+        }
         prompts = prompts.model_copy(update=places)
     run_id = job.run_id or f"{job.name}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
     return job.model_copy(update={"prompts": fill_in(prompts), "run_id": run_id})

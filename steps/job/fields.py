@@ -98,6 +98,7 @@ ImageReference = Annotated[str, AfterValidator(_require_image)]
 _REVISION_PART = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}"
 REVISION_PATTERN = rf"^{_REVISION_PART}(/{_REVISION_PART}){{0,9}}$"
 
+NO_MODEL_ID = "none"  # the model of jobs that leave it out
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 

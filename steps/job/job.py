@@ -27,6 +27,7 @@ from imagekiln.steps.job.execution import (
     SpeedSettings,
 )
 from imagekiln.steps.job.fields import (
+    NO_MODEL_ID,
     RUN_ID_PATTERN,
     Guidance,
     ImageReference,
@@ -66,6 +67,7 @@ from imagekiln.steps.job.prompts import (
     PromptList,
     PromptTemplate,
     RewriteSettings,
+    RunPrompts,
 )
 from imagekiln.steps.job.scores import MAX_SCORES, AnyScore, KeepSettings, ScoreName, check_scores
 
@@ -114,6 +116,9 @@ class ModelSettings(PipelineSettings):
     loras: dict[AdapterName, LoraSettings] = Field(
         default={}, description="LoRAs, by the names that rows use for them."
     )
+
+
+NO_MODEL = ModelSettings(id=NO_MODEL_ID, dtype="float32")
 
 
 class RowDefaults(Settings):
@@ -196,6 +201,8 @@ def _prompts_kind(value: object) -> str:
     """Return the kind of a job's prompts, to report only mistakes of that kind."""
     if isinstance(value, PromptList) or (isinstance(value, dict) and "texts" in value):
         return "prompts in the job"
+    if isinstance(value, RunPrompts) or (isinstance(value, dict) and value.keys() == {"run"}):
+        return "images of a run"
     if isinstance(value, dict | PromptTemplate):
         return "prompts from templates"
     return "places" if isinstance(value, list | tuple) else "place"
@@ -213,10 +220,11 @@ class Job(Settings):
         | Annotated[tuple[Location, ...], Field(min_length=1), Tag("places")]
         | Annotated[PromptTemplate, Tag("prompts from templates")]
         | Annotated[PromptList, Tag("prompts in the job")]
+        | Annotated[RunPrompts, Tag("images of a run")]
     ) = Field(
         discriminator=Discriminator(_prompts_kind),
         description="Paths, globs, folders or URIs of Parquet, CSV, JSON or Arrow files, a "
-        "template, or some texts.",
+        "template, some texts, or the images of a run.",
     )
     # Omitted from the serialized job if it is not set, to keep run ids stable.
     rewrite: RewriteSettings | None = Field(
@@ -225,7 +233,11 @@ class Job(Settings):
         description="A language model that rewrites each prompt before the run is planned.",
     )
     output: Location = Field(description="The folder or URI that holds the runs.")
-    model: ModelSettings
+    model: ModelSettings = Field(
+        default=NO_MODEL,
+        description="The diffusers pipeline. Without one, the images of prompts.run are not drawn "
+        "but taken as they are, for passes, scores and another encoding.",
+    )
     columns: ColumnNames = ColumnNames()
     carry: tuple[NonEmptyText, ...] = Field(
         default=(), description="Other input columns to keep in the manifest."
@@ -291,6 +303,11 @@ class Job(Settings):
     )
     cluster: ClusterSettings = ClusterSettings()
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _read_null(cls, model: object) -> object:
+        return NO_MODEL if model is None else model
+
     @field_validator("carry")
     @classmethod
     def _require_unique_columns(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -316,10 +333,35 @@ class Job(Settings):
                 "has a pass of the kind refine, which does not work with model.controlnet or "
                 "model.ip_adapter; give the pass a model of its own, or remove one of them"
             )
+        self._check_model()
         check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carried_names})
         check_passes(self.passes, self.all_gates, self.carried_names)
         check_exports(self.export, self.output)
         return self
+
+    def _check_model(self) -> None:
+        """Raise ValueError if there is no model, and a setting that needs one."""
+        if self.draws:
+            return
+        if self.source_run is None:
+            raise ValueError("has no model, which only a job over prompts.run can do without")
+        of_model = {
+            "other settings of model": self.model != NO_MODEL,
+            "defaults": self.defaults != RowDefaults(),
+            "speed": self.speed != SpeedSettings(),
+            "keep": self.keep is not None,
+            "batch.tuning": self.batch.tuning is not None,
+            "prompts.sweep": bool(self.swept),
+            "a refine pass without a model": self.refines_with_own_model,
+        }
+        needless = next((name for name, is_there in of_model.items() if is_there), None)
+        if needless is not None:
+            raise ValueError(f"has no model, and {needless}; remove that, or set model")
+
+    @property
+    def draws(self) -> bool:
+        """Return whether the job has a model that draws, rather than images of a run alone."""
+        return self.model.id != NO_MODEL_ID
 
     @property
     def refines_with_own_model(self) -> bool:
@@ -350,15 +392,24 @@ class Job(Settings):
         return self.prompts.sweep.values if isinstance(self.prompts, PromptTemplate) else {}
 
     @property
+    def source_run(self) -> str | None:
+        """The run, or the output, whose images are the prompt rows; None if there is none."""
+        if isinstance(self.prompts, RunPrompts | PromptTemplate):
+            return self.prompts.run
+        return None
+
+    @property
     def prompt_patterns(self) -> tuple[str, ...]:
-        """Locations in `prompts`. For a template, its table and its wildcard files."""
+        """Locations in `prompts`. For a template, its table or run and its wildcard files."""
         if isinstance(self.prompts, str):
             return (self.prompts,)
         if isinstance(self.prompts, PromptList):
             return ()
+        if isinstance(self.prompts, RunPrompts):
+            return (self.prompts.run,)
         if isinstance(self.prompts, PromptTemplate):
-            wildcards = self.prompts.wildcards
-            return (*self.prompts.table_patterns, *filter(None, [wildcards]))
+            others = [self.prompts.run, self.prompts.wildcards]
+            return (*self.prompts.table_patterns, *filter(None, others))
         return self.prompts
 
     @property

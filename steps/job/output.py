@@ -131,6 +131,7 @@ class C2paSettings(Settings):
 
 
 ExportFormat = Literal["parquet", "arrow", "webdataset", "files"]
+TRIPLET_FORMATS = ("parquet", "arrow", "webdataset")
 MAX_EXPORTS = 8
 MIN_FILE_BYTES = 10**6
 # A file is built in memory, and uploaded to S3 in one request of at most 5 GiB.
@@ -151,12 +152,20 @@ class RunExport(Settings):
     columns: tuple[NonEmptyText, ...] | None = Field(
         default=None, description="The columns of the export; if absent, all."
     )
+    triplets: bool = Field(
+        default=False,
+        description="Adds the input images of each row: input_image, edit_prompt, edited_image.",
+    )
 
     @model_validator(mode="after")
     def _require_files_with_a_size(self) -> "RunExport":
         if self.format == "files" and self.file_size is not None:
             raise ValueError(
                 "has file_size and format: files, which has a file for each image; remove file_size"
+            )
+        if self.triplets and self.format not in TRIPLET_FORMATS:
+            raise ValueError(
+                "has triplets and format: files; write format: parquet, arrow or webdataset"
             )
         return self
 

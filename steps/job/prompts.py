@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from imagekiln.steps.job.columns import MAX_SEED, SEED, Sampler
 from imagekiln.steps.job.fields import (
@@ -15,6 +15,7 @@ from imagekiln.steps.job.fields import (
     Number,
     Settings,
     StepCount,
+    is_unset,
 )
 from imagekiln.steps.prompts.parser import parse_template
 from imagekiln.steps.prompts.template import TemplateMistake
@@ -60,8 +61,16 @@ class PromptList(Settings):
     )
 
 
+class RunPrompts(Settings):
+    """The images of earlier runs as prompt rows, each with the prompt that it was made from."""
+
+    run: Location = Field(
+        description="The folder or URI of a finished run, or of an output with such runs."
+    )
+
+
 class PromptTemplate(Settings):
-    """Prompts made from a template, alone or for each row of a table."""
+    """Prompts made from a template, alone or for each row of a table or image of a run."""
 
     template: NonEmptyText | Annotated[tuple[NonEmptyText, ...], Field(min_length=1)] = Field(
         description="One or more templates, such as a {red|blue} __animal__ in {{ city }}."
@@ -71,6 +80,12 @@ class PromptTemplate(Settings):
     )
     table: Location | Annotated[tuple[Location, ...], Field(min_length=1)] | None = Field(
         default=None, description="Paths, globs, folders or URIs of the table with the columns."
+    )
+    run: Location | None = Field(
+        default=None,
+        exclude_if=is_unset,
+        description="In place of a table: the folder or URI of a finished run, or of an output, "
+        "whose images become prompt rows.",
     )
     wildcards: Location | None = Field(
         default=None, description="The folder or URI with the wildcard files, such as animal.txt."
@@ -94,6 +109,12 @@ class PromptTemplate(Settings):
                 which = f"template {number}, " if len(templates) > 1 else ""
                 raise ValueError(f"is no template: {which}{mistake}") from mistake
         return value
+
+    @model_validator(mode="after")
+    def _require_one_source(self) -> "PromptTemplate":
+        if self.run is not None and self.table is not None:
+            raise ValueError("has run and table; remove one of them")
+        return self
 
     @property
     def templates(self) -> tuple[str, ...]:

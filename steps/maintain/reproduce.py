@@ -190,7 +190,7 @@ def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
 
 
 def _place_in_batch(run: Run, stored: Mapping[str, Any], batch: int) -> int:
-    """Return the index of an image in its batch: GPU kernels may round differently at each index."""
+    """Return the index of an image in its batch, since GPU kernels may round otherwise at each."""
     if stored["part"] is None:
         return 0
     [part] = iter_named_parts(run, [stored["part"]])
@@ -207,14 +207,14 @@ def _draw_again(run: Run, row: ImageRow, batch: int, place: int) -> tuple[DrawnI
     """Generate the image at this position in a batch, and run its passes."""
     require_libraries()
     # Imported only to generate pixels: torch takes seconds to import.
-    from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
     from imagekiln.steps.generate.diffusion.device import describe_device
     from imagekiln.steps.generate.diffusion.pipeline import library_versions
     from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
     from imagekiln.steps.generate.passes import load_passes
+    from imagekiln.steps.generate.source_images import load_image_source
 
     plan = run.plan
-    with closing(load_denoiser(plan, run.store)) as denoiser:
+    with closing(load_image_source(plan, run.store)) as denoiser:
         recovery = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
         rows = [row] * (place + 1)
         *_, drawn = next(recovery.draw_batches(rows))

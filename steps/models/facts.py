@@ -1,6 +1,7 @@
 """Facts about a model that a plan records, and the check that it is still that model."""
 
 import hashlib
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -12,6 +13,7 @@ from typing import Self, TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.job.columns import MAX_SIDE
+from imagekiln.steps.job.fields import NO_MODEL_ID
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.checkpoints import (
     checkpoint_file,
@@ -81,6 +83,18 @@ class ModelFacts:
     own: OwnSettings
     quantization: str | None = None
     weights_bytes: int | None = field(default=None, compare=False)  # the digest identifies them
+
+
+# Steps and guidance of images that are not drawn are those of their source.
+NO_MODEL_FACTS = ModelFacts(
+    digest=NO_MODEL_ID,
+    pipeline=NO_MODEL_ID,
+    width=1,
+    height=1,
+    size_multiple=1,
+    own=OwnSettings(1, None, "no model"),
+)
+NO_CONFIGURATION = Path(os.devnull)  # a folder that does not exist
 
 
 def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Path, ModelFacts]:
@@ -219,6 +233,8 @@ def model_digest(model: ModelSettings, before_piece: BeforePiece = proceed) -> s
 
     `before_piece` is called before each piece of a local model is read, and may raise to cancel.
     """
+    if model.id == NO_MODEL_ID:
+        return NO_MODEL_FACTS.digest
     file = checkpoint_file(model)
     if file is None:
         return weights_digest(model, model.variant, before_piece)
@@ -336,7 +352,9 @@ def default_guidance(job: Job, facts: ModelFacts) -> float | None:
 
 
 def describe_defaults(job: Job, facts: ModelFacts) -> str:
-    """Describe the default steps and guidance, and their sources."""
+    """Describe the default steps and guidance, and their sources; empty without a model."""
+    if not job.draws:
+        return ""
     number = default_guidance(job, facts)
     texts = {
         "steps": pluralize(default_steps(job, facts), "step"),

@@ -26,7 +26,7 @@ from imagekiln.steps.plan.columns import describe_unread, passthrough_names
 from imagekiln.steps.plan.derived_columns import DERIVED_FIELDS, DerivedColumns
 from imagekiln.steps.plan.image_sql import images_sql, model_key
 from imagekiln.steps.plan.input_files import InputFile
-from imagekiln.steps.plan.input_images import ImageSink, InputImages
+from imagekiln.steps.plan.input_images import ImageSink, InputImages, read_input_image
 from imagekiln.steps.plan.prompt_batches import (
     CellNotes,
     empty_columns,
@@ -48,6 +48,7 @@ from imagekiln.steps.plan.sharding import (
     tuned_figure,
     work_per_image,
 )
+from imagekiln.steps.plan.source_runs import read_run_image
 from imagekiln.steps.runs.plan import (
     BatchSize,
     RewriteFacts,
@@ -194,7 +195,8 @@ def _make_images(
     configurations = [model.configuration, *model.pass_configurations.values()]
     lora_digests = {name: lora.sha256 for name, lora in model.loras.items()}
     derived = DerivedColumns(configurations, job.defaults.loras, lora_digests)
-    batches = iter_prompt_batches(inputs.files, InputImages(store_image), notes)
+    read = read_input_image if job.source_run is None else read_run_image
+    batches = iter_prompt_batches(inputs.files, InputImages(store_image, read), notes)
     rows = map(derived.append_to, batches)
     write_images(
         database,

@@ -141,13 +141,16 @@ def find_unused_columns(files: Iterable[InputFile]) -> tuple[str, ...]:
 
 
 def read_footers(
-    sources: tuple[SourceFile, ...], columns: ColumnNames, carry: tuple[str, ...]
+    sources: tuple[SourceFile, ...],
+    columns: ColumnNames,
+    carry: tuple[str, ...],
+    wanted: Sequence[str] = OUR_NAMES,
 ) -> tuple[InputFile, ...]:
     """Read every footer, so that a bad file fails before any row is read.
 
-    Raises BadInput, TryAgain.
+    `wanted` are the prompt columns to match. Raises BadInput, TryAgain.
     """
-    files = tuple(read_footer(source, columns, carry)[0] for source in sources)
+    files = tuple(read_footer(source, columns, carry, wanted)[0] for source in sources)
     require_rows(files)
     for file in files:
         if file.passthrough != files[0].passthrough:

@@ -274,7 +274,7 @@ def _image_support_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]
         "mask_image": (variants.inpaint, f"{missing_mode} inpainting mode"),
         "control_image": (job.model.controlnet, "needs model.controlnet"),
         "reference_images": (
-            job.model.ip_adapter or model.own.call.images_argument,
+            job.model.ip_adapter or model.own.call.images_argument or not job.draws,
             "needs a model that edits images, or model.ip_adapter",
         ),
     }

@@ -6,7 +6,7 @@ other. Random choices depend on the row's content and the job's seed, not on the
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 from math import prod
@@ -26,6 +26,7 @@ from imagekiln.steps.job.prompts import (
     TEMPLATE_COLUMN,
     PromptList,
     PromptTemplate,
+    RunPrompts,
 )
 from imagekiln.steps.plan.columns import (
     OUR_NAMES,
@@ -50,6 +51,7 @@ from imagekiln.steps.plan.source_files import (
     gather_sources,
     write_prompt_list,
 )
+from imagekiln.steps.plan.source_runs import run_columns, wanted_columns, write_run_table
 from imagekiln.steps.prompts.parser import Mode, parse_template
 from imagekiln.steps.prompts.rendering import Drawing, render
 from imagekiln.steps.prompts.template import MAX_COUNT, Template, TemplateMistake, count_texts
@@ -147,6 +149,13 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
     Raises BadInput, Missing, TryAgain.
     """
     settings = job.prompts
+    if job.source_run is not None:
+        job = job.model_copy(update={"columns": run_columns(job)})
+    if isinstance(settings, RunPrompts):
+        source = write_run_table(settings.run, folder)
+        wanted = wanted_columns(job.columns)
+        (file,) = read_footers((source,), job.columns, job.read_columns, wanted)
+        return (replace(file, unused_columns=()),)
     if isinstance(settings, PromptTemplate):
         return (_make_prompts(job, settings, folder),)
     if isinstance(settings, PromptList):
@@ -169,9 +178,12 @@ def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile
     digest = _hash_content(VERSION, recipes.digest, input_fingerprint(table))
     source = SourceFile(TEMPLATE_SETTING, path, digest)
     columns = job.columns.model_copy(update=maker.written)
-    (file,) = read_footers((source,), columns, job.read_columns)
+    wanted = OUR_NAMES if settings.run is None else [*maker.written, *wanted_columns(job.columns)]
+    (file,) = read_footers((source,), columns, job.read_columns, wanted)
 
     unused = [name for name in find_unused_columns(table) if name not in recipes.columns]
+    if settings.run is not None:
+        unused = []
     return replace(file, unused_columns=tuple(unused), made_prompts=count)
 
 
@@ -179,7 +191,7 @@ def _read_table(
     job: Job, settings: PromptTemplate, recipes: PromptRecipes, folder: Path
 ) -> tuple[InputFile, ...]:
     """Read the footers of the table's files. Their `passthrough` are the columns to copy."""
-    if settings.table is None:
+    if settings.table is None and settings.run is None:
         if recipes.columns:
             raise BadInput(
                 f"{TEMPLATE_SETTING}: names column {recipes.columns[0]!r}, and there is no "
@@ -192,8 +204,13 @@ def _read_table(
             raise BadInput(
                 f"carry: {name!r} is a column that templates write. Rename it in the table."
             )
-    wanted = ["id", *(ours for ours in OUR_NAMES if ours not in written)]
-    sources = convert_sources(gather_sources(settings.table_patterns, folder), folder)
+    readable: Sequence[str] = OUR_NAMES
+    if settings.run is None:
+        sources = convert_sources(gather_sources(settings.table_patterns, folder), folder)
+    else:
+        sources = (write_run_table(settings.run, folder),)
+        readable = wanted_columns(job.columns)
+    wanted = ["id", *(ours for ours in readable if ours not in written)]
     files = tuple(_read_file(job, source, wanted, recipes.columns) for source in sources)
     require_rows(files)
     first = files[0]
@@ -225,7 +242,7 @@ def _read_file(
     )
     copied = {field.name: field for field in file.passthrough}
     for ours, theirs in file.column_names.items():
-        if ours in INPUT_IMAGE_COLUMNS:
+        if ours in INPUT_IMAGE_COLUMNS and job.source_run is None:
             # The paths that a cell may reference depend on the location of its table.
             raise BadInput(
                 f"{source.uri}: column {theirs!r} has input images, which templates do not take. "

@@ -26,6 +26,7 @@ def export(
     partition_by: str | None = None,
     columns: Sequence[str] | None = None,
     newest_by: str = "image_id",
+    triplets: bool = False,
     progress: bool | None = None,
 ) -> "results.ExportResult":
     """Copy the images that are ok of a run, or of a job's output, into fewer, larger files.
@@ -34,15 +35,16 @@ def export(
     maximum size of a file, in bytes or as "1GB", 500MB by default, and cannot be set for `files`.
     `partition_by` is a column whose values become folders, and `columns` are the columns to export.
     Each image is exported once. For each value of `newest_by`, such as id, only images of the
-    newest run that has one are exported. Called again, it resumes, adds new images, and drops
-    images that were forgotten or replaced by a newer one. Raises BadInput if an image is damaged,
-    or the destination has other content; Missing if there is no run; Incomplete if one was never
-    aggregated.
+    newest run that has one are exported. With `triplets`, each row has its input images too, in
+    the columns input_image, edit_prompt and edited_image. Called again, it resumes, adds new
+    images, and drops images that were forgotten or replaced by a newer one. Raises BadInput if an
+    image is damaged, or the destination has other content; Missing if there is no run; Incomplete
+    if one was never aggregated.
     """
     from imagekiln.steps.export.settings import read_settings
     from imagekiln.steps.export.step import export as export_images
 
-    settings = read_settings(format, file_size, partition_by, columns, newest_by)
+    settings = read_settings(format, file_size, partition_by, columns, newest_by, triplets=triplets)
     with show_progress(progress) as reporter:
         return export_images(fspath(source), fspath(destination), settings, reporter)
 

@@ -39,6 +39,7 @@ from imagekiln.steps.job.prompts import (
     PromptSweep,
     PromptTemplate,
     RewriteSettings,
+    RunPrompts,
 )
 from imagekiln.steps.job.scores import (
     AestheticScore,
@@ -81,6 +82,7 @@ __all__ = [
     "RewriteSettings",
     "RowDefaults",
     "RunExport",
+    "RunPrompts",
     "ShardSettings",
     "SharpnessScore",
     "SpeedSettings",

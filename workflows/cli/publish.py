@@ -52,6 +52,11 @@ from imagekiln.workflows.cli.terminal import print_result
     help="Of images with the same value in this column, export only those of the newest run. "
     "With `id`, the newest version of each edited row.",
 )
+@cloup.option(
+    "--triplets",
+    is_flag=True,
+    help="Add the input images of each row, for training: input_image, edit_prompt, edited_image.",
+)
 @format_option
 def export(
     source: str,
@@ -61,6 +66,8 @@ def export(
     partition_by: str | None,
     columns: str | None,
     newest_by: str,
+    *,
+    triplets: bool,
 ) -> None:
     """Copy the images that are ok, once each, to fewer files or pictures.
 
@@ -72,7 +79,9 @@ def export(
     from imagekiln.steps.runtime.progress import open_progress
 
     names = None if columns is None else [name.strip() for name in columns.split(",")]
-    settings = read_settings(file_format, file_size, partition_by, names, newest_by)
+    settings = read_settings(
+        file_format, file_size, partition_by, names, newest_by, triplets=triplets
+    )
     with open_progress() as progress:
         result = export_images(source, destination, settings, progress)
     print_result(result)

@@ -13,6 +13,7 @@ from imagekiln.steps.job.prompts import PromptList, PromptTemplate
 from imagekiln.steps.job.tuning_file import read_tuning_file
 from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.source_files import expand_pattern
+from imagekiln.steps.plan.source_runs import require_finished
 from imagekiln.steps.plan.templates import load_recipes
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import translate_errors
@@ -132,9 +133,12 @@ def check_prompts(job: Job) -> DoctorCheck:
     if isinstance(job.prompts, PromptTemplate):
         load_recipes(job.prompts)
         patterns = job.prompts.table_patterns
+    if job.source_run is not None:
+        require_finished(job.source_run)
+        patterns = ()
     for pattern in patterns:
         _read_first_file(pattern)
-    names = ", ".join(patterns) or "The templates"
+    names = ", ".join(patterns) or job.source_run or "The templates"
     return ok(f"{names} can be read {WHOSE_CREDENTIALS}.")
 
 

@@ -13,7 +13,7 @@ from PIL import Image as Pillow
 
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, load_adapters
 from imagekiln.steps.generate.diffusion.batch_trial import find_dependence, trial_row
-from imagekiln.steps.generate.diffusion.compile import CompiledPipeline
+from imagekiln.steps.generate.diffusion.compile import CompiledPipeline, CompileMode
 from imagekiln.steps.generate.diffusion.device import (
     DeviceEvent,
     finish_device_work,
@@ -35,7 +35,7 @@ from imagekiln.steps.generate.diffusion.transfer import (
     copy_to_host,
     to_tensor,
 )
-from imagekiln.steps.generate.diffusion.vae import PlannedSize, VaeDecoder
+from imagekiln.steps.generate.diffusion.vae import DecodeMode, PlannedSize, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.execution import SpeedSettings
@@ -122,6 +122,16 @@ class Denoiser:
         self._upcoming: Sequence[ImageRow] = ()
         self._copy_stream = side_stream(self.device)
         self._previous_batch: DeviceEvent | None = None
+
+    @property
+    def compile_mode(self) -> CompileMode:
+        """The mode in which the denoiser is compiled now."""
+        return self.compiled_pipeline.mode
+
+    @property
+    def decode_mode(self) -> DecodeMode:
+        """The mode in which the VAE decodes now."""
+        return self.vae_decoder.mode
 
     def draw(
         self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]

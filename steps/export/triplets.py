@@ -1,0 +1,122 @@
+"""Triplets of edited images: the input image, the instruction, and the result.
+
+The columns have the names of `fusing/instructpix2pix-1000-samples`, which are the defaults of
+diffusers' `train_instruct_pix2pix.py`. Images beside the first of a row, such as of a model that
+reads several, are in a list, so that all files have the same columns.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
+from imagekiln.steps.runs.keys import input_image_key
+from imagekiln.steps.runs.tables import IMAGE_FIELD
+from imagekiln.steps.storage.store import Store
+
+FIRST_INPUT = "input_image"
+INSTRUCTION = "edit_prompt"
+RESULT = "edited_image"
+OTHER_INPUTS = "other_input_images"
+TRIPLET_COLUMNS = (FIRST_INPUT, INSTRUCTION, RESULT, OTHER_INPUTS)
+# Columns whose images are edited. Masks and control images only guide that.
+EDITED_COLUMNS = tuple(
+    name for name in INPUT_IMAGE_COLUMNS if name not in ("mask_image", "control_image")
+)
+IMAGE_FEATURE = {"_type": "Image"}
+HUGGINGFACE_FEATURES = {
+    FIRST_INPUT: IMAGE_FEATURE,
+    RESULT: IMAGE_FEATURE,
+    OTHER_INPUTS: {"feature": IMAGE_FEATURE, "_type": "List"},
+}
+# By the first bytes of a file: the formats of input images.
+SUFFIXES = {b"\x89PNG": ".png", b"\xff\xd8": ".jpg", b"RIFF": ".webp"}
+InputImages = Sequence[tuple[str, bytes]]  # of one row: the SHA-256 and the bytes of each
+
+
+def require_free_names(columns: Sequence[str]) -> None:
+    """Raise BadInput if a column has a name of triplets."""
+    for name in TRIPLET_COLUMNS:
+        if name in columns:
+            raise BadInput(
+                f"column {name!r}: triplets have another column of this name. Name the columns "
+                "to export, without it."
+            )
+
+
+def read_inputs(output: Store, rows: pa.Table, pool: Executor) -> list[InputImages]:
+    """Read the edited images of each row, from the folders of their runs in `output`.
+
+    Raises BadInput if one has changed, Missing, TryAgain.
+    """
+    keys = _input_keys(rows)
+    distinct = list(dict.fromkeys(key for of_row in keys for key in of_row))
+
+    def read(key: str) -> bytes:
+        content = output.read(key)
+        if not key.endswith(hashlib.sha256(content).hexdigest()):
+            raise BadInput(f"{output.uri_of(key)}: is not the planned image. Restore it.")
+        return content
+
+    contents = dict(zip(distinct, pool.map(read, distinct), strict=True))
+    return [[(key.rpartition("/")[2], contents[key]) for key in of_row] for of_row in keys]
+
+
+def name_inputs(images: InputImages) -> dict[str, bytes]:
+    """Name the input images of a row as members of a WebDataset sample, by their formats."""
+    members = {}
+    for number, (_, content) in enumerate(images, start=1):
+        kind = next(suffix for start, suffix in SUFFIXES.items() if content.startswith(start))
+        mark = "" if number == 1 else f"_{number}"
+        members[f".{FIRST_INPUT}{mark}{kind}"] = content
+    return members
+
+
+def count_inputs(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """Count the edited images of each row."""
+    return np.array(list(map(len, _input_keys(rows))), np.int64)
+
+
+def _input_keys(rows: pa.Table) -> list[list[str]]:
+    """Return the keys of the edited images of each row."""
+    names = [name for name in EDITED_COLUMNS if name in rows.column_names]
+    keys = []
+    for part, *cells in zip(*(rows[name].to_pylist() for name in ["part", *names]), strict=True):
+        folder, _, _ = part.partition("/")
+        digests = [digest for cell in cells if cell for digest in cell.split(",")]
+        keys.append([f"{folder}/{input_image_key(digest)}" for digest in digests])
+    return keys
+
+
+def triplet_schema(rows: pa.Schema) -> pa.Schema:
+    """Return the schema of triplets of these rows."""
+    kind = IMAGE_FIELD.type
+    first = (
+        pa.field(FIRST_INPUT, kind),
+        rows.field("prompt").with_name(INSTRUCTION),
+        pa.field(RESULT, kind),
+        pa.field(OTHER_INPUTS, pa.list_(pa.field("element", kind))),
+    )
+    others = [field for field in rows if field.name != "prompt"]
+    features = {"info": {"features": HUGGINGFACE_FEATURES}}
+    return pa.schema([*first, *others], {"huggingface": json.dumps(features)})
+
+
+def triplet_table(rows: pa.Table, images: pa.Array, inputs: Sequence[InputImages]) -> pa.Table:
+    """Build triplets of these rows, their `images`, and the input images of each."""
+    columns = {name: rows[name] for name in rows.column_names if name != "prompt"}
+    schema = triplet_schema(rows.schema)
+    files = [[{"path": name, "bytes": content} for name, content in each] for each in inputs]
+    columns |= {
+        FIRST_INPUT: pa.array([each[0] if each else None for each in files], IMAGE_FIELD.type),
+        INSTRUCTION: rows["prompt"],
+        RESULT: images,
+        OTHER_INPUTS: pa.array([each[1:] for each in files], schema.field(OTHER_INPUTS).type),
+    }
+    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)

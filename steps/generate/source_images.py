@@ -1,0 +1,84 @@
+"""Images of another run in place of generated ones, in runs without a model."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+
+from imagekiln.steps.generate.diffusion.adapters import ImageRequest, InputImageReader
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser, RunPasses, load_denoiser
+from imagekiln.steps.generate.diffusion.device import finish_device_work
+from imagekiln.steps.generate.diffusion.image_models import BoundScorer
+from imagekiln.steps.generate.diffusion.pipeline import open_device
+from imagekiln.steps.models.facts import WeightsCheck
+from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS, DrawnImage, ImageRow
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.stats import StageSeconds
+from imagekiln.steps.storage.store import Store
+
+
+class SourceImages:
+    """Reads the input image of each row, with the methods of a `Denoiser`."""
+
+    compile_mode: Literal["none"] = "none"
+    decode_mode: Literal["whole"] = "whole"
+
+    def __init__(self, store: Store, device: torch.device) -> None:
+        """Take the store of the run, and the device of its scorers and passes."""
+        self.device = device
+        self.scorers: Mapping[str, BoundScorer] = {}
+        self.passes: RunPasses | None = None
+        self._images = InputImageReader(store)
+
+    def draw(
+        self, rows: Sequence[ImageRow], _: int, check: Callable[[], None]
+    ) -> Sequence[DrawnImage]:
+        """Read the images of these rows. `check` may raise to cancel."""
+        check()
+        images = []
+        for row in rows:
+            image = self._images.get(_source_request(row))
+            planned = (row.parameters.width, row.parameters.height)
+            if image.size != planned:
+                raise ValueError(f"the image has {image.size} pixels, planned are {planned}")
+            images.append(DrawnImage(row.index_in_part, np.asarray(image)))
+        return images
+
+    def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
+        """Begin to read the images after the next batch."""
+        self._images.prefetch(rows)
+
+    def load_loras(self, _: object) -> None:
+        """Load nothing."""
+
+    def pop_times(self) -> StageSeconds:
+        """Return no times, since the device does nothing."""
+        return StageSeconds()
+
+    def close(self) -> None:
+        """Stop the threads, including the passes'."""
+        if self.passes is not None:
+            self.passes.close()
+        self._images.close()
+        finish_device_work(self.device)
+
+
+ImageSource: TypeAlias = Denoiser | SourceImages
+
+
+def load_image_source(plan: Plan, store: Store, weights: WeightsCheck | None = None) -> ImageSource:
+    """Load the denoiser of a plan, or the reader of its source images. Raises as `load_denoiser`.
+
+    Without passes and scores, the latter needs no device.
+    """
+    job = plan.job
+    if job.draws:
+        return load_denoiser(plan, store, weights)
+    needs_device = bool(job.passes or job.scores)
+    return SourceImages(store, open_device(plan) if needs_device else torch.device("cpu"))
+
+
+def _source_request(row: ImageRow) -> ImageRequest:
+    values = (getattr(row.parameters, column) for column in INPUT_IMAGE_COLUMNS)
+    return ImageRequest(next(filter(None, values)), grayscale=False, size=None)
