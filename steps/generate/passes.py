@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from PIL import Image as Pillow
@@ -43,7 +44,7 @@ from imagekiln.steps.runs.image import (
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.storage.store import Store
 
-OWN_IMAGE = "own"  # in place of an input image's hash: image-to-image from the image itself
+OWN_IMAGE = "own"  # in place of an input image's hash: the image itself
 SEED_BITS = 52  # the same as in seeds that plans derive
 Check = Callable[[], None]
 Images = Sequence[DrawnImage]
@@ -232,7 +233,7 @@ def _caption_with(name: str, describe: Describe) -> RunBatch:
 
 
 def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -> ImageParameters:
-    """Return the parameters of a refine pass: image-to-image with the row's prompt."""
+    """Return the parameters of a refine pass: image-to-image with the row's prompt, or an edit."""
     if settings.model is not None:
         # LoRAs and adapters belong to the job's own model.
         parameters = replace(parameters, loras=None, control_image=None, reference_images=None)
@@ -240,15 +241,23 @@ def _refined(parameters: ImageParameters, settings: RefinePass, position: int) -
     guidance = settings.guidance
     if guidance is None and settings.model is None:
         guidance = parameters.guidance
+    own_image: dict[str, Any] = {"source_image": OWN_IMAGE, "strength": settings.strength}
+    if settings.prompt is not None:
+        own_image = {
+            "prompt": settings.prompt.replace("{prompt}", parameters.prompt),
+            "negative_prompt": "",
+            "source_image": None,
+            "reference_images": OWN_IMAGE,
+            "strength": None,
+        }
     return replace(
         parameters,
         seed=pass_seed(parameters.seed, position),
         steps=steps,
         guidance=None if guidance is None else guidance + 0.0,  # never -0.0
         sampler=settings.sampler or parameters.sampler,
-        strength=settings.strength,
-        source_image=OWN_IMAGE,
         mask_image=None,
+        **own_image,
     )
 
 

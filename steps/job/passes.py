@@ -14,6 +14,7 @@ from imagekiln.steps.job.fields import (
     Guidance,
     HubReference,
     Integer,
+    NonEmptyText,
     Number,
     PipelineSettings,
     Settings,
@@ -43,9 +44,15 @@ class UpscalePass(HubReference):
 
 
 class RefinePass(Settings):
-    """A second diffusion pass: image-to-image, optionally at another size."""
+    """A second diffusion pass: image-to-image, optionally at another size, or an edit."""
 
-    kind: Literal["refine"] = "refine"
+    kind: Literal["refine", "edit"] = "refine"
+    prompt: NonEmptyText | None = Field(
+        default=None,
+        exclude_if=is_unset,
+        description="How the pass edits the image, such as: make it winter. {prompt} stands for "
+        "the row's prompt.",
+    )
     strength: Annotated[Number, Field(gt=0, le=1)] = Field(
         default=0.3, description="How much of the image is redrawn, from nothing to all of it."
     )
@@ -71,12 +78,21 @@ class RefinePass(Settings):
 
     @model_validator(mode="after")
     def _require_a_step(self) -> "RefinePass":
-        if self.steps is not None and int(self.steps * self.strength) < 1:
+        if (self.kind == "edit") != (self.prompt is not None):
+            raise ValueError("of the kind edit has a prompt, and no other has; add or remove it")
+        if self.kind == "edit" and self.model is None:
+            raise ValueError("edits, which takes a model that edits images; set its model")
+        if self.steps is not None and int(self.steps * self.redrawn) < 1:
             raise ValueError(
                 f"has strength {self.strength:g} and {self.steps} steps, which leaves nothing to "
                 "draw; raise one of them"
             )
         return self
+
+    @property
+    def redrawn(self) -> float:
+        """Return the share of the image that is drawn anew."""
+        return 1.0 if self.kind == "edit" else self.strength
 
 
 class CaptionPass(HubReference):

@@ -102,7 +102,7 @@ class PassSizes:
         pairs = zip(self.passes.values(), self.sizes_by_pass(size), strict=True)
         for settings, (width, height) in pairs:
             if isinstance(settings, RefinePass):
-                work += width * height * (settings.steps or steps) * settings.strength
+                work += width * height * (settings.steps or steps) * settings.redrawn
         return work * self.share
 
     def final_side_sql(self, column: str) -> str:
@@ -183,7 +183,13 @@ def resolve_passes(job: Job, own: ModelFacts) -> ResolvedPasses:
 
 
 def _require_refining(setting: str, settings: RefinePass, model: ModelFacts) -> None:
-    if not family_of(model.pipeline).image_to_image:
+    if settings.kind == "edit":
+        if model.own.call.images_argument is None:
+            raise BadInput(
+                f"{setting}: {model.pipeline} takes no reference images, which a pass of the kind "
+                "edit needs. Choose another model."
+            )
+    elif not family_of(model.pipeline).image_to_image:
         raise BadInput(
             f"{setting}: {model.pipeline} has no image-to-image mode, which a pass of the kind "
             "refine needs. Remove the pass, or choose another model."

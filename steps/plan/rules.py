@@ -255,7 +255,7 @@ def _pass_rules(
         yield RejectionRule("width", f"{width} * {height} > {MAX_IMAGE_PIXELS}", reason)
         for name, settings in refining.items():
             if settings.steps is None:
-                condition = f"floor(steps * {settings.strength!r}) < 1"
+                condition = f"floor(steps * {settings.redrawn!r}) < 1"
                 reason = f"times the strength of the pass {name} is under 1, which leaves nothing"
                 yield RejectionRule("steps", condition, reason)
     for name, fit in pass_fits.items():

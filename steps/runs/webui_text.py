@@ -141,7 +141,7 @@ def _pass_settings(parameters: ImageParameters, passes: PassSizes) -> dict[str, 
         names.append(f"{name} ({settings.kind} {model})".replace(" )", ")"))
         if isinstance(settings, UpscalePass):
             upscaler = model
-        elif isinstance(settings, RefinePass) and not hires_fix:
+        elif settings.kind == "refine" and not hires_fix:
             hires_fix = {
                 "Denoising strength": f"{settings.strength:g}",
                 "Hires steps": settings.steps or parameters.steps,

@@ -130,7 +130,10 @@ class PipelineVariants:
         """
         strength = rows[0].parameters.strength
         if over is not None:
-            return {"image": [over[row.index_in_part] for row in rows], "strength": strength}
+            images = [over[row.index_in_part] for row in rows]
+            if rows[0].parameters.source_image is None:
+                return self.text_to_image.inputs.reference_kwargs(rows[0], images)
+            return {"image": images, "strength": strength}
         if self._adapters is None:
             return {}
         adapters = self._adapters

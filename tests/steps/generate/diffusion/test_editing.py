@@ -136,6 +136,17 @@ def test_compiled_code_follows_references_of_any_size(
     assert stats.compile_mode == "regional"
 
 
+def test_a_pass_edits_each_image_of_the_run(tmp_path: Path) -> None:
+    model = {"id": str(editors.folder("pix2pix")), "dtype": "float32"}
+    edit = {"kind": "edit", "prompt": "{prompt} in front of a wall", "model": model, "steps": 2}
+    rows: list[Row] = [{"prompt": prompt, "id": prompt} for prompt in ("a star", "a circle")]
+    before = _edit("klein", rows, tmp_path / "before")
+    after = _edit("klein", rows, tmp_path / "after", passes={"winter": edit})
+    (alone,) = _edit("klein", rows[:1], tmp_path / "alone", passes={"winter": edit}).values()
+    assert after["a star"].tobytes() == alone.tobytes() != before["a star"].tobytes()
+    assert after["a star"].tobytes() != after["a circle"].tobytes()
+
+
 def test_a_model_that_fills_masks_draws_what_they_cover(tmp_path: Path) -> None:
     mask = Pillow.new("L", (64, 64))
     mask.paste(255, (0, 0, 32, 64))
