@@ -70,7 +70,7 @@ def _joy(name: str, transformer: Callable[..., Untyped]) -> Untyped:
 
 def _z_image_omni() -> Untyped:
     plain_pipe = families.pipe("z-image")
-    config = {**plain_pipe.transformer.config, "siglip_feat_dim": 16}
+    config = {**plain_pipe.transformer.config, "siglip_feat_dim": 16, "axes_lens": [512, 256, 256]}
     transformer = diffusers.ZImageTransformer2DModel.from_config(config)
     for name, parameter in transformer.named_parameters():
         if "pad_token" in name:  # made without values

@@ -42,6 +42,7 @@ from imagekiln.steps.models.component_files import (
     require_data_only,
 )
 from imagekiln.steps.models.facts import WeightsCheck, configuration_folder
+from imagekiln.steps.models.families import known_call_of
 from imagekiln.steps.models.hub import (
     ask_hub,
     download_configuration,
@@ -188,13 +189,16 @@ def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
 
 
 def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> None:
-    """Raise BadInput if a pipeline takes no prompt, or requires more than a prompt."""
+    """Raise BadInput if a pipeline takes no prompt, or requires more than a prompt and images."""
+    name = type(pipe).__name__
+    images = dict.fromkeys(filter(None, [known_call_of(name).images_argument]))
+    call = inspect.signature(pipe.__call__)
     try:
-        inspect.signature(pipe.__call__).bind(prompt="")
+        call.bind(prompt="", **{name: None for name in images if name in call.parameters})
     except TypeError as error:
         raise BadInput(
-            f"{model_id}: is a {type(pipe).__name__}, which does not draw from a text alone "
-            f"({error}). Choose another."
+            f"{model_id}: is a {name}, which does not draw from a text alone ({error}). "
+            "Choose another."
         ) from error
 
 

@@ -233,8 +233,7 @@ class PipelineInputs:
             images = [resize_to_cover(image, *size) for image in images]
         if self._call.max_images == 1:
             return {name: images[0]}
-        # OmniGen takes a list for each prompt, even for a single one.
-        return {name: [images] if name == "input_images" else list(images)}
+        return {name: list(images)}
 
     def callback_kwargs(self, after_step: StepCallback) -> PipelineKwargs:
         """Build the argument for the callback; none if the pipeline reports no steps."""

@@ -65,7 +65,7 @@ def _image(width: int, height: int, seed: int) -> bytes:
 SCALING = (
     "qwenimage.pipeline_qwenimage_edit",
     "qwenimage.pipeline_qwenimage_edit_plus",
-    "longcat_image.pipeline_longcat_image_edit",
+    "qwenimage21.pipeline_qwenimage21",
 )
 
 
@@ -91,6 +91,8 @@ def _call(kind: str) -> CallSignature:
 def _rows(kind: str) -> list[Row]:
     last = [TALL, WIDE] if _call(kind).max_images > 1 else [TALL]
     prompt = "a star in front of a wall"
+    if kind == "fibo-edit":
+        prompt = json.dumps({"edit_instruction": prompt})
     if kind == "omnigen":
         prompt += " <img><|image_1|></img>"
     rows: list[Row] = [
@@ -110,7 +112,10 @@ def _edit(kind: str, rows: list[Row], folder: Path, **settings: object) -> dict[
     model = {"id": str(FOLDERS[kind](kind)), "dtype": "float32"}
     if kind in BFLOAT16:
         model["dtype"] = "bfloat16"
-    changes = {"model": model, "defaults": {"steps": 2}, **settings}
+    defaults: dict[str, object] = {"steps": 2}
+    if kind == "joy-edit":  # it has only sizes of its own
+        defaults |= {"width": 1024, "height": 1024}
+    changes = {"model": model, "defaults": defaults, **settings}
     done = run(runs.job(prompts, str(folder / "out"), **changes), NoProgress(), Stop())
     assert done.summary.ok == len(rows)
     return {
