@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning:diffusers"),
 ]
 ROWS = 200
-SHARD = 100
+SHARD = 40
 SIDES = (64, 80, 96)
 
 
@@ -53,7 +53,12 @@ def _rows() -> list[dict[str, Any]]:
 
 def _settings(**changes: object) -> dict[str, Any]:
     model = {"id": str(families.folder("klein")), "dtype": "float32"}
-    return {"model": model, "shard": {"images": SHARD}, "defaults": {"steps": 1}, **changes}
+    return {
+        "model": model,
+        "shard": {"images": SHARD},
+        "defaults": {"steps": 1, "width": 64, "height": 64},
+        **changes,
+    }
 
 
 def test_edits_survive_kills_and_a_retry_and_load_as_triplets(
@@ -72,7 +77,8 @@ def test_edits_survive_kills_and_a_retry_and_load_as_triplets(
 
     failed: list[ImageRequest] = []
     monkeypatch.setattr(InputImageReader, "_read_image", fail_once)
-    generate(edits.uri, 1, NoProgress())
+    for shard in range(1, ROWS // SHARD):
+        generate(edits.uri, shard, NoProgress())
     with pytest.raises(Incomplete):
         aggregate(edits.uri)
     retry(edits.uri, NoProgress(), Stop())
