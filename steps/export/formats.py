@@ -2,9 +2,9 @@
 
 A Parquet file has a row group for each batch of images, and an Arrow stream has a record batch. A
 WebDataset tar has three members for each image: the image, its row as JSON, and its prompt; with
-triplets, also its input images. A folder of pictures has a file for each image, and its row as JSON beside it. Its table
-`metadata.parquet`, which Hugging Face's `imagefolder` reads, is written last. A folder without the
-table is incomplete and is written again.
+triplets, also its input images. A folder of pictures has a file for each image, and its row as JSON
+beside it. Its table `metadata.parquet`, which Hugging Face's `imagefolder` reads, is written last.
+A folder without the table is incomplete and is written again.
 
 The same images give the same bytes.
 
@@ -116,7 +116,7 @@ def _read_batches(
 ) -> Iterator[ImageBatch]:
     """Read the images of these rows from the parts of runs."""
     tables = iter([rows])
-    batches = list(cut_rows(tables, BATCH_BYTES, "parquet", triplets=commit.settings.triplets))
+    batches = list(cut_rows(tables, BATCH_BYTES, "parquet"))
     suffix_of = {run.run_id: run.suffix for run in commit.runs}
     with ThreadPoolExecutor(IMAGE_READERS) as pool:
 
@@ -127,7 +127,9 @@ def _read_batches(
             for part in batch["part"].to_pylist():
                 folder, _, _ = part.partition("/")
                 suffixes.append(suffix_of[folder])
-            inputs = read_inputs(output, batch, pool) if commit.settings.triplets else None
+            inputs = None
+            if commit.settings.triplets:
+                inputs = read_inputs(output, batch, pool)
             return ImageBatch(batch.select(columns), contents, suffixes, inputs)
 
         yield from map_ordered(read, len(batches), BATCHES_AT_ONCE)

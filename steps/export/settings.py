@@ -35,6 +35,11 @@ class ExportSettings:
     newest_by: str = DEFAULT_NEWEST_BY
     triplets: bool = False
 
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of images in a file, which has as many again of input images for triplets."""
+        return self.file_size // 2 if self.triplets else self.file_size
+
 
 SETTINGS_TYPE_ADAPTER: TypeAdapter[ExportSettings] = TypeAdapter(ExportSettings)
 
