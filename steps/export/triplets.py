@@ -115,21 +115,18 @@ def triplet_schema(rows: pa.Schema) -> pa.Schema:
 
 def triplet_table(rows: pa.Table, images: pa.Array, inputs: Sequence[InputImages]) -> pa.Table:
     """Build triplets of these rows, their `images`, and the input images of each."""
-    schema = triplet_schema(rows.schema)
-    first = []
-    others = []
+    files = []
     for of_row in inputs:
-        files = [{"path": name, "bytes": content} for name, content in of_row]
-        first.append(files[0] if files else None)
-        others.append(files[1:])
+        images_of_row = [{"path": name, "bytes": content} for name, content in of_row]
+        files.append(images_of_row)
+    schema = triplet_schema(rows.schema)
+    first = [of_row[0] if of_row else None for of_row in files]
+    others = [of_row[1:] for of_row in files]
     columns = {
+        **dict(zip(rows.column_names, rows.columns, strict=True)),
         FIRST_INPUT: pa.array(first, IMAGE_FIELD.type),
         INSTRUCTION: rows["prompt"],
         RESULT: images,
         OTHER_INPUTS: pa.array(others, schema.field(OTHER_INPUTS).type),
     }
-    arrays = []
-    for name in schema.names:
-        array = columns[name] if name in columns else rows[name]
-        arrays.append(array)
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)

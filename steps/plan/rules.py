@@ -267,7 +267,10 @@ def _image_support_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]
         "source_image": (variants.image_to_image, f"{missing_mode} image-to-image mode"),
         "mask_image": (variants.inpaint, f"{missing_mode} inpainting mode"),
         "control_image": (job.model.controlnet, "needs model.controlnet"),
-        "reference_image": (job.model.ip_adapter or not job.draws, "needs model.ip_adapter"),
+        "reference_image": (
+            job.model.ip_adapter or not job.draws,
+            "needs model.ip_adapter",
+        ),
     }
     for column, (is_supported, reason) in support.items():
         if not is_supported:

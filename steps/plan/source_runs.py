@@ -25,10 +25,7 @@ from imagekiln.steps.runs.tables import ID_COLUMN, LOCATION_SCHEMA, write_parque
 from imagekiln.steps.storage import open_store
 
 INPUT_COLUMN = "reference_image"  # the prompt column that reads the images by default
-KEPT_SETTINGS = (
-    *("negative_prompt", "seed", "width", "height", "steps", "guidance", "sampler"),
-    "guidance_rescale",
-)
+KEPT_SETTINGS = ("negative_prompt", "seed", "width", "height", "steps", "guidance", "sampler")
 SOURCE_PREFIX = "source_"  # of the settings of the source's images
 
 
