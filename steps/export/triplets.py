@@ -65,7 +65,7 @@ def read_inputs(output: Store, rows: pa.Table, pool: Executor) -> list[InputImag
         return content
 
     contents = dict(zip(distinct, pool.map(read, distinct), strict=True))
-    inputs = []
+    inputs: list[InputImages] = []
     for of_row in keys:
         images = [(PurePosixPath(key).name, contents[key]) for key in of_row]
         inputs.append(images)
@@ -91,7 +91,7 @@ def _input_keys(rows: pa.Table) -> list[list[str]]:
     keys = []
     for row in rows.select(["part", *names]).to_pylist():
         folder, _, _ = row["part"].partition("/")
-        digests = []
+        digests: list[str] = []
         for name in names:
             digests += (row[name] or "").split(",")
         of_row = [f"{folder}/{input_image_key(digest)}" for digest in digests if digest]
@@ -123,10 +123,13 @@ def triplet_table(rows: pa.Table, images: pa.Array, inputs: Sequence[InputImages
     first = [of_row[0] if of_row else None for of_row in files]
     others = [of_row[1:] for of_row in files]
     columns = {
-        **dict(zip(rows.column_names, rows.columns, strict=True)),
         FIRST_INPUT: pa.array(first, IMAGE_FIELD.type),
         INSTRUCTION: rows["prompt"],
         RESULT: images,
         OTHER_INPUTS: pa.array(others, schema.field(OTHER_INPUTS).type),
     }
-    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+    for name in schema.names:
+        if name not in columns:
+            columns[name] = rows[name]
+    arrays = [columns[name] for name in schema.names]
+    return pa.Table.from_arrays(arrays, schema=schema)
