@@ -116,7 +116,7 @@ def _read_batches(
 ) -> Iterator[ImageBatch]:
     """Read the images of these rows from the parts of runs."""
     tables = iter([rows])
-    batches = list(cut_rows(tables, BATCH_BYTES, "parquet", triplets=commit.settings.triplets))
+    batches = list(cut_rows(tables, BATCH_BYTES, "parquet"))
     suffix_of = {run.run_id: run.suffix for run in commit.runs}
     with ThreadPoolExecutor(IMAGE_READERS) as pool:
 
@@ -127,7 +127,9 @@ def _read_batches(
             for part in batch["part"].to_pylist():
                 folder, _, _ = part.partition("/")
                 suffixes.append(suffix_of[folder])
-            inputs = read_inputs(output, batch, pool) if commit.settings.triplets else None
+            inputs = None
+            if commit.settings.triplets:
+                inputs = read_inputs(output, batch, pool)
             return ImageBatch(batch.select(columns), contents, suffixes, inputs)
 
         yield from map_ordered(read, len(batches), BATCHES_AT_ONCE)

@@ -19,7 +19,7 @@ from imagekiln.steps.dataset.runs import RunSource
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.commits import partition_folder
 from imagekiln.steps.export.settings import ExportSettings
-from imagekiln.steps.export.triplets import EDITED_COLUMNS, count_inputs, require_free_names
+from imagekiln.steps.export.triplets import EDITED_COLUMNS, require_free_names
 from imagekiln.steps.job.output import ExportFormat
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA
 from imagekiln.steps.storage.failures import translate_errors
@@ -146,20 +146,13 @@ def folder_of(run: RunSource) -> str:
     return run.uri.rpartition("/")[2]
 
 
-def cut_rows(
-    tables: Iterator[pa.Table], file_bytes: int, kind: ExportFormat, *, triplets: bool = False
-) -> Iterator[pa.Table]:
-    """Split rows into files, each with as many rows as fit, and at least one.
-
-    With `triplets`, each input image counts as much as the image.
-    """
+def cut_rows(tables: Iterator[pa.Table], file_bytes: int, kind: ExportFormat) -> Iterator[pa.Table]:
+    """Split rows into files, each with as many rows as fit, and at least one."""
     rows: pa.Table | None = None
     weights = np.zeros(0, np.int64)
     for table in tables:
         rows = pa.concat_tables([rows, table]) if rows else table
         added = _weigh(table, file_bytes, kind)
-        if triplets:
-            added *= 1 + count_inputs(table)
         weights = np.concatenate([weights, added])
         while weights.sum() > file_bytes:
             fitting = np.searchsorted(weights.cumsum(), file_bytes, side="right")

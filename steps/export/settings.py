@@ -7,12 +7,7 @@ from typing import Annotated
 from pydantic import ByteSize, Field, TypeAdapter, ValidationError, with_config
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.output import (
-    MAX_FILE_BYTES,
-    MIN_FILE_BYTES,
-    TRIPLET_FORMATS,
-    ExportFormat,
-)
+from imagekiln.steps.job.output import MAX_FILE_BYTES, MIN_FILE_BYTES, ExportFormat
 
 DEFAULT_FILE_SIZE = "500MB"
 DEFAULT_NEWEST_BY = "image_id"
@@ -49,7 +44,7 @@ def read_settings(
     triplets: bool = False,
 ) -> ExportSettings:
     """Parse settings that a user wrote. Raises BadInput."""
-    if triplets and file_format not in TRIPLET_FORMATS:
+    if triplets and file_format == "files":
         raise BadInput("triplets: do not come as files. Export parquet, arrow or webdataset.")
     if file_format == "files" and file_size is not None:
         raise BadInput("file size: does not apply to `files`, as each image is one. Remove it.")

@@ -9,9 +9,9 @@ import hashlib
 import json
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from itertools import chain
+from pathlib import PurePosixPath
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
@@ -56,7 +56,7 @@ def read_inputs(output: Store, rows: pa.Table, pool: Executor) -> list[InputImag
     Raises BadInput if one has changed, Missing, TryAgain.
     """
     keys = _input_keys(rows)
-    distinct = list(dict.fromkeys(key for of_row in keys for key in of_row))
+    distinct = list(dict.fromkeys(chain.from_iterable(keys)))
 
     def read(key: str) -> bytes:
         content = output.read(key)
@@ -65,32 +65,37 @@ def read_inputs(output: Store, rows: pa.Table, pool: Executor) -> list[InputImag
         return content
 
     contents = dict(zip(distinct, pool.map(read, distinct), strict=True))
-    return [[(key.rpartition("/")[2], contents[key]) for key in of_row] for of_row in keys]
+    inputs: list[InputImages] = []
+    for of_row in keys:
+        images = [(PurePosixPath(key).name, contents[key]) for key in of_row]
+        inputs.append(images)
+    return inputs
 
 
 def name_inputs(images: InputImages) -> dict[str, bytes]:
     """Name the input images of a row as members of a WebDataset sample, by their formats."""
     members = {}
     for number, (_, content) in enumerate(images, start=1):
-        kind = next(suffix for start, suffix in SUFFIXES.items() if content.startswith(start))
-        mark = "" if number == 1 else f"_{number}"
-        members[f".{FIRST_INPUT}{mark}{kind}"] = content
+        name = f".{FIRST_INPUT}"
+        if number > 1:
+            name += f"_{number}"
+        for start, suffix in SUFFIXES.items():
+            if content.startswith(start):
+                members[name + suffix] = content
     return members
-
-
-def count_inputs(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """Count the edited images of each row."""
-    return np.array(list(map(len, _input_keys(rows))), np.int64)
 
 
 def _input_keys(rows: pa.Table) -> list[list[str]]:
     """Return the keys of the edited images of each row."""
     names = [name for name in EDITED_COLUMNS if name in rows.column_names]
     keys = []
-    for part, *cells in zip(*(rows[name].to_pylist() for name in ["part", *names]), strict=True):
-        folder, _, _ = part.partition("/")
-        digests = [digest for cell in cells if cell for digest in cell.split(",")]
-        keys.append([f"{folder}/{input_image_key(digest)}" for digest in digests])
+    for row in rows.select(["part", *names]).to_pylist():
+        folder, _, _ = row["part"].partition("/")
+        digests: list[str] = []
+        for name in names:
+            digests += (row[name] or "").split(",")
+        of_row = [f"{folder}/{input_image_key(digest)}" for digest in digests if digest]
+        keys.append(of_row)
     return keys
 
 
@@ -110,13 +115,21 @@ def triplet_schema(rows: pa.Schema) -> pa.Schema:
 
 def triplet_table(rows: pa.Table, images: pa.Array, inputs: Sequence[InputImages]) -> pa.Table:
     """Build triplets of these rows, their `images`, and the input images of each."""
-    columns = {name: rows[name] for name in rows.column_names if name != "prompt"}
+    files = []
+    for of_row in inputs:
+        images_of_row = [{"path": name, "bytes": content} for name, content in of_row]
+        files.append(images_of_row)
     schema = triplet_schema(rows.schema)
-    files = [[{"path": name, "bytes": content} for name, content in each] for each in inputs]
-    columns |= {
-        FIRST_INPUT: pa.array([each[0] if each else None for each in files], IMAGE_FIELD.type),
+    first = [of_row[0] if of_row else None for of_row in files]
+    others = [of_row[1:] for of_row in files]
+    columns = {
+        FIRST_INPUT: pa.array(first, IMAGE_FIELD.type),
         INSTRUCTION: rows["prompt"],
         RESULT: images,
-        OTHER_INPUTS: pa.array([each[1:] for each in files], schema.field(OTHER_INPUTS).type),
+        OTHER_INPUTS: pa.array(others, schema.field(OTHER_INPUTS).type),
     }
-    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+    for name in schema.names:
+        if name not in columns:
+            columns[name] = rows[name]
+    arrays = [columns[name] for name in schema.names]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.device import describe_device, process_peak_bytes
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.encoder import OutputEncoder
 from imagekiln.steps.generate.scores import score_and_rank
-from imagekiln.steps.generate.source_images import ImageSource
 from imagekiln.steps.generate.stages import (
     CommittedPart,
     DrawnBatch,
@@ -51,7 +51,7 @@ class ShardWork:
         self,
         store: Store,
         plan: Plan,
-        open_denoiser: Callable[[], ImageSource],
+        open_denoiser: Callable[[], Denoiser],
         progress: Progress,
         stop: Stop,
     ) -> None:
@@ -118,7 +118,7 @@ class ShardWork:
         self._progress.add_committed(part.rows.num_rows)
         return False
 
-    def _judge(self, drawn: Iterator[DrawnBatch], denoiser: ImageSource) -> Iterator[DrawnBatch]:
+    def _judge(self, drawn: Iterator[DrawnBatch], denoiser: Denoiser) -> Iterator[DrawnBatch]:
         """Score the images and run the job's passes on those that are kept."""
         job = self._plan.job
 
@@ -142,7 +142,7 @@ class ShardWork:
     def _stats(
         self,
         number: int,
-        denoiser: ImageSource,
+        denoiser: Denoiser,
         recovery: BatchRecovery,
         committed: Sequence[CommittedPart],
         seconds: StageSeconds,

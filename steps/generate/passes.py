@@ -28,7 +28,6 @@ from imagekiln.steps.generate.diffusion.image_models import (
 )
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.encoder import mark_flat
-from imagekiln.steps.generate.source_images import ImageSource
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.input_images import resize_to_cover
 from imagekiln.steps.job.passes import AnyPass, CaptionPass, RefinePass, UpscalePass
@@ -138,13 +137,12 @@ def load_passes(
     plan: Plan,
     store: Store,
     device: torch.device,
-    source: ImageSource,
+    denoiser: Denoiser,
 ) -> ImagePasses:
     """Load the passes of a run or retry in `store`.
 
-    A refine pass uses the run's denoiser, the `source` of images, unless it names another model.
+    A refine pass uses `denoiser` unless it names another model.
     """
-    denoiser = source if isinstance(source, Denoiser) else None
     own_plans = dict(iter_pass_plans(plan))
     passes = []
     for position, (name, settings) in enumerate(plan.job.passes.items()):
@@ -160,7 +158,7 @@ def load_passes(
             with in_setting(setting):
                 own_denoiser = load_denoiser(own_plans[name], store)
             run_batch = _refine_with(own_denoiser, denoiser)
-        elif denoiser is not None:
+        else:
             run_batch = _refine_with(denoiser)
         planned_size = partial(_planned_size, plan, settings)
         pass_row = partial(_pass_row, plan, position, settings)

@@ -1,15 +1,15 @@
 """Images of another run in place of generated ones, in runs without a model."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
+from PIL import Image as Pillow
 
 from imagekiln.steps.generate.diffusion.adapters import ImageRequest, InputImageReader
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser, RunPasses, load_denoiser
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import finish_device_work
-from imagekiln.steps.generate.diffusion.image_models import BoundScorer
 from imagekiln.steps.generate.diffusion.pipeline import open_device
 from imagekiln.steps.models.facts import WeightsCheck
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS, DrawnImage, ImageRow
@@ -18,8 +18,8 @@ from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.storage.store import Store
 
 
-class SourceImages:
-    """Reads the input image of each row, with the methods of a `Denoiser`."""
+class SourceImages(Denoiser):
+    """Reads the input image of each row in place of generating it. Has no pipeline."""
 
     compile_mode: Literal["none"] = "none"
     decode_mode: Literal["whole"] = "whole"
@@ -28,12 +28,16 @@ class SourceImages:
     def __init__(self, store: Store, device: torch.device) -> None:
         """Take the store of the run, and the device of its scorers and passes."""
         self.device = device
-        self.scorers: Mapping[str, BoundScorer] = {}
-        self.passes: RunPasses | None = None
+        self.scorers = {}
+        self.passes = None
         self._images = InputImageReader(store)
 
-    def draw(
-        self, rows: Sequence[ImageRow], _: int, check: Callable[[], None]
+    def draw_over(
+        self,
+        rows: Sequence[ImageRow],
+        _: Mapping[int, Pillow.Image] | None,
+        __: int,
+        check: Callable[[], None],
     ) -> Sequence[DrawnImage]:
         """Read the images of these rows. `check` may raise to cancel."""
         check()
@@ -50,8 +54,11 @@ class SourceImages:
         """Begin to read the images after the next batch."""
         self._images.prefetch(rows)
 
-    def load_loras(self, _: object) -> None:
-        """Load nothing."""
+    def finish_texts(self) -> None:
+        """Do nothing, since no prompts are encoded."""
+
+    def load_loras(self, names: Iterable[str]) -> None:
+        """Do nothing, since there are no LoRAs."""
 
     def pop_times(self) -> StageSeconds:
         """Return no times, since the device does nothing."""
@@ -65,10 +72,7 @@ class SourceImages:
         finish_device_work(self.device)
 
 
-ImageSource: TypeAlias = Denoiser | SourceImages
-
-
-def load_image_source(plan: Plan, store: Store, weights: WeightsCheck | None = None) -> ImageSource:
+def load_image_source(plan: Plan, store: Store, weights: WeightsCheck | None = None) -> Denoiser:
     """Load the denoiser of a plan, or the reader of its source images. Raises as `load_denoiser`.
 
     Without passes and scores, the latter needs no device.

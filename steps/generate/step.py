@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.generate.attempt import ShardWork
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.device import describe_device, free_memory
 from imagekiln.steps.generate.meter import Meter
 from imagekiln.steps.generate.passes import load_passes
 from imagekiln.steps.generate.scores import load_scorers
-from imagekiln.steps.generate.source_images import ImageSource, load_image_source
+from imagekiln.steps.generate.source_images import load_image_source
 from imagekiln.steps.job.user_checks import import_entries
 from imagekiln.steps.models.facts import WeightsCheck
 from imagekiln.steps.runs.attempts import read_begun
@@ -43,9 +44,9 @@ class LazyDenoiser:
         self._plan = plan
         self._weights = weights
         self._note_device = note_device
-        self._denoiser: ImageSource | None = None
+        self._denoiser: Denoiser | None = None
 
-    def __call__(self) -> ImageSource:
+    def __call__(self) -> Denoiser:
         """Load the denoiser, or return the loaded one. Raises as `load_image_source`."""
         if self._denoiser is None:
             import_entries(self._plan.job)  # first: a missing function fails before the model loads
@@ -69,7 +70,7 @@ def generate_shard(
     store: Store,
     plan: Plan,
     number: int,
-    open_denoiser: Callable[[], ImageSource],
+    open_denoiser: Callable[[], Denoiser],
     progress: Progress,
     stop: Stop,
     *,
@@ -116,7 +117,7 @@ def generate_and_help(
     store: Store,
     plan: Plan,
     number: int,
-    open_denoiser: Callable[[], ImageSource],
+    open_denoiser: Callable[[], Denoiser],
     meter: Meter,
     stop: Stop,
     *,
@@ -147,7 +148,7 @@ def help_late_shards(
     store: Store,
     plan: Plan,
     own: int,
-    open_denoiser: Callable[[], ImageSource],
+    open_denoiser: Callable[[], Denoiser],
     meter: Meter,
     stop: Stop,
 ) -> None:

@@ -333,6 +333,11 @@ class Job(Settings):
                 "has a pass of the kind refine, which does not work with model.controlnet or "
                 "model.ip_adapter; give the pass a model of its own, or remove one of them"
             )
+        if (self.source_run or "").rstrip("/") == self.output.rstrip("/"):
+            raise ValueError(
+                "has prompts.run and output in one folder, so that each run would take the images "
+                "of those before it; name one of the runs, or another output"
+            )
         self._check_model()
         check_scores(self.scores, self.keep, {*self.gates.all_gates, *self.carried_names})
         check_passes(self.passes, self.all_gates, self.carried_names)

@@ -131,7 +131,6 @@ class C2paSettings(Settings):
 
 
 ExportFormat = Literal["parquet", "arrow", "webdataset", "files"]
-TRIPLET_FORMATS = ("parquet", "arrow", "webdataset")
 MAX_EXPORTS = 8
 MIN_FILE_BYTES = 10**6
 # A file is built in memory, and uploaded to S3 in one request of at most 5 GiB.
@@ -163,10 +162,8 @@ class RunExport(Settings):
             raise ValueError(
                 "has file_size and format: files, which has a file for each image; remove file_size"
             )
-        if self.triplets and self.format not in TRIPLET_FORMATS:
-            raise ValueError(
-                "has triplets and format: files; write format: parquet, arrow or webdataset"
-            )
+        if self.format == "files" and self.triplets:
+            raise ValueError("has triplets and format: files; choose another format")
         return self
 
 

@@ -94,7 +94,6 @@ NO_MODEL_FACTS = ModelFacts(
     size_multiple=1,
     own=OwnSettings(1, None, "no model"),
 )
-NO_CONFIGURATION = Path(os.devnull)  # a folder that does not exist
 
 
 def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Path, ModelFacts]:
@@ -103,6 +102,8 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
     Raises BadInput if it is not a safetensors pipeline that needs only a prompt, or an input image
     if `from_images`, Missing, TryAgain.
     """
+    if model.id == NO_MODEL_ID:
+        return Path(os.devnull), NO_MODEL_FACTS  # no folder, and so without configurations
     folder = configuration_folder(model)
     index = read_model_index(folder, model.id)
     weights = [*map(str, _list_weights(model, folder, index))]

@@ -12,12 +12,7 @@ from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.models.adapters import adapter_keys, adapters_by_column
 from imagekiln.steps.models.checkpoints import configuration_reference
 from imagekiln.steps.models.component_files import require_no_revision
-from imagekiln.steps.models.facts import (
-    NO_CONFIGURATION,
-    NO_MODEL_FACTS,
-    ModelFacts,
-    locate_model,
-)
+from imagekiln.steps.models.facts import ModelFacts, locate_model
 from imagekiln.steps.models.families import require_pipeline_support
 from imagekiln.steps.models.hub import DEFAULT_REVISION, is_commit, is_hub_id, resolve_commit
 from imagekiln.steps.models.loras import LoraFacts, load_lora_facts
@@ -131,9 +126,7 @@ def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> Resolved
     Missing, TryAgain.
     """
     job, revisions = pin_revisions(job, planned)
-    configuration, facts = NO_CONFIGURATION, NO_MODEL_FACTS
-    if job.draws:
-        configuration, facts = locate_model(job.model)
+    configuration, facts = locate_model(job.model)
     require_pipeline_support(job, facts.pipeline, facts.quantization)
     passes = resolve_passes(job, facts)
     return ResolvedModel(

@@ -87,13 +87,14 @@ class SourceFile:
     """A source file: the user's name for it, its local path and the hash of its content.
 
     If the file was converted, `path` is the converted copy. With `has_lines`, the copy has a column
-    of line numbers.
+    of line numbers. `runs` are the ids of the runs whose images it lists.
     """
 
     uri: str
     path: Path
     sha256: str
     has_lines: bool = False
+    runs: tuple[str, ...] = ()
 
     @property
     def partitions(self) -> dict[str, str | None]:

@@ -6,12 +6,12 @@ prompt columns, so that only those are taken over that `columns` names.
 """
 
 import json
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pyarrow as pa
 
 from imagekiln.steps.dataset.dataset import IMAGE_COLUMN, open_dataset
-from imagekiln.steps.dataset.runs import RunSource, find_runs
+from imagekiln.steps.dataset.runs import find_runs
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import RESERVED_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
@@ -25,10 +25,7 @@ from imagekiln.steps.runs.tables import ID_COLUMN, LOCATION_SCHEMA, write_parque
 from imagekiln.steps.storage import open_store
 
 INPUT_COLUMN = "reference_images"  # the prompt column that reads the images by default
-KEPT_SETTINGS = (
-    *("negative_prompt", "seed", "width", "height", "steps", "guidance", "sampler"),
-    "guidance_rescale",
-)
+KEPT_SETTINGS = ("negative_prompt", "seed", "width", "height", "steps", "guidance", "sampler")
 SOURCE_PREFIX = "source_"  # of the settings of the source's images
 
 
@@ -54,7 +51,9 @@ def write_run_table(uri: str, folder: Path) -> SourceFile:
     path = folder / "source-run.parquet"
     tables = (_add_names(rows, run.uri) for run, rows in dataset.iter_rows())
     write_parquet(path, schema, (batch for table in tables for batch in table.to_batches()))
-    return SourceFile(uri, path, _digest(dataset.runs))
+    names = {PurePath(run.uri).name: run.manifests for run in dataset.runs}
+    digest = digest_of(json.dumps([*names.items()]).encode())  # names of manifests have hashes
+    return SourceFile(uri, path, digest, runs=tuple(names))
 
 
 def read_run_image(name: str, _: str, limit: int) -> bytes:
@@ -101,9 +100,3 @@ def _add_names(rows: pa.Table, uri: str) -> pa.Table:
         IMAGE_COLUMN: pa.array(cells, pa.string()),
     }
     return pa.table(columns)
-
-
-def _digest(runs: tuple[RunSource, ...]) -> str:
-    """Hash the runs by their manifests, which have the hashes of all images in their names."""
-    names = [[run.uri.rpartition("/")[2], *run.manifests] for run in runs]
-    return digest_of(json.dumps(names).encode())

@@ -176,7 +176,8 @@ def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile
         for batch in chain([first], batches):
             writer.write_batch(batch)
     digest = _hash_content(VERSION, recipes.digest, input_fingerprint(table))
-    source = SourceFile(TEMPLATE_SETTING, path, digest)
+    runs = table[0].source.runs if table else ()
+    source = SourceFile(TEMPLATE_SETTING, path, digest, runs=runs)
     columns = job.columns.model_copy(update=maker.written)
     wanted = OUR_NAMES if settings.run is None else [*maker.written, *wanted_columns(job.columns)]
     (file,) = read_footers((source,), columns, job.read_columns, wanted)

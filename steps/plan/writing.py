@@ -84,7 +84,12 @@ def write_plan(
         width=width,
         height=height,
         model=inputs.model.facts,
-        input=InputFacts(len(inputs.files), inputs.rows, input_fingerprint(inputs.files)),
+        input=InputFacts(
+            len(inputs.files),
+            inputs.rows,
+            input_fingerprint(inputs.files),
+            inputs.files[0].source.runs,
+        ),
         counts=draft.catalog.counts,
         part_images=draft.sharding.part_images,
         shards=shards,

@@ -43,11 +43,15 @@ Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]  # its first digits are i
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """The planned input: its files and rows, and one hash of all their bytes."""
+    """The planned input: its files and rows, and one hash of all their bytes.
+
+    `runs` are the runs whose images are the rows. `sha256` is then a hash of their manifests.
+    """
 
     files: Count
     rows: Count
     sha256: str
+    runs: Annotated[tuple[RunId, ...], Field(exclude_if=not_)] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,16 @@ def test_minimal_job_makes_four_images(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_images_of_finished_runs_are_scored_without_a_model(folder: Path) -> None:
+    run(folder, "minimal.yaml", *QUICK)
+    run(folder, "scored.yaml")
+    (scored,) = folder.glob("scored/*/manifest/*.parquet")
+    rows = pq.read_table(scored).to_pylist()
+    assert sorted(row["seed"] for row in rows) == [1, 2, 3, 4]
+    assert all(row["sharp"] > 0 for row in rows)
+
+
+@pytest.mark.slow
 def test_own_check_finds_the_backgrounds_that_the_prompts_ask_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

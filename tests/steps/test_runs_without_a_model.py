@@ -53,6 +53,7 @@ def test_images_are_those_of_the_source(tmp_path: Path) -> None:
         assert row["image_id"] != original["image_id"]
         assert (row["model"], row["sharp"] is None) == ("none", False)
     assert verify(copy).ok == len(rows)
+    assert "none: the images of 1 other run, not drawn again" in Path(copy, "README.md").read_text()
 
 
 def test_passes_process_the_images_of_the_source(tmp_path: Path) -> None:
@@ -69,6 +70,17 @@ def test_passes_process_the_images_of_the_source(tmp_path: Path) -> None:
         assert row["words"]
     again = reproduce(processed, rows[0]["image_id"])
     assert again.equal == "bytes"
+
+
+def test_templates_name_captions_and_keep_seeds(tmp_path: Path) -> None:
+    source = finished(tmp_path / "source")
+    prompts = {"run": source.uri, "template": "{{ prompt }}, sharp", "combinations": "all"}
+    rows = manifest_of(_run(tmp_path, prompts=prompts)).to_pylist()
+    originals = {row["image_id"]: row for row in manifest_of(source.uri).to_pylist()}
+    for row in rows:
+        original = originals[row["id"]]
+        assert row["prompt"] == f"{original['prompt']}, sharp"
+        assert (row["seed"], row["steps"]) == (original["seed"], original["steps"])
 
 
 def test_a_pass_may_draw_over_the_images_with_its_own_model(tmp_path: Path) -> None:
@@ -94,6 +106,7 @@ def test_images_that_are_only_copied_need_no_device(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"prompts": "table.csv"}, "has no model, which only a job over prompts.run can do"),
+        ({"prompts": {"run": "a"}, "output": "a/"}, "has prompts.run and output in one folder"),
         ({"model": {"id": "none", "dtype": "float16"}}, "and other settings of model; remove"),
         ({"defaults": {"steps": 3}}, "has no model, and defaults; remove that, or set model"),
         ({"speed": {"quantization": "fp8"}}, "has no model, and speed; remove"),

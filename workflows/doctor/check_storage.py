@@ -76,6 +76,8 @@ def _store_finding(error: KilnError) -> DoctorCheck:
 @doctor_check("model")
 def check_model(job: Job, weights: Weights) -> DoctorCheck:
     """Check that the job's models exist, and fit each other."""
+    if not job.draws:
+        return ok("The job draws nothing, and so needs no model.")
     if not isinstance(weights, KilnError):
         return ok(f"{job.model.id} can be read.")
     says, remedy = split_remedy(weights)

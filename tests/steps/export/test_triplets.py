@@ -76,10 +76,10 @@ def test_triplets_of_webdataset_have_a_member_for_each_image(tmp_path: Path) -> 
             opened = archive.extractfile(member)
             assert opened is not None
             members.setdefault(sample, {})[name] = opened.read()
-    for sample in members.values():
+    for images in members.values():
         names = ["input_image.png", "input_image_2.png"]
-        found = [sample[name] for name in names if name in sample]
-        assert found == INPUTS[sample["txt"].decode()]
+        found = [images[name] for name in names if name in images]
+        assert found == INPUTS[images["txt"].decode()]
 
 
 def test_triplets_of_a_job_grow(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.dates import job_for_date, parse_moment, parse_time_zone, require_date
 from imagekiln.steps.job.job import Job, ModelSettings
+from imagekiln.steps.job.prompts import RunPrompts
 
 BERLIN = ZoneInfo("Europe/Berlin")
 JOB = Job(
@@ -27,6 +28,15 @@ def test_date_comes_in_any_format_and_in_every_pattern() -> None:
         "2026/11/21/2026-11-21",
         "{other}",
     )
+
+
+def test_date_names_the_run_whose_images_are_prompts() -> None:
+    run = RunPrompts(run="s3://p/night-{date}")
+    job = JOB.model_copy(update={"prompts": run})
+    with pytest.raises(BadInput, match="needs a date"):
+        require_date(job)
+    filled = job_for_date(job, parse_moment("2026-11-21", BERLIN), BERLIN)
+    assert filled.prompts == RunPrompts(run="s3://p/night-2026-11-21")
 
 
 def test_clock_that_is_set_back_names_two_runs() -> None:
