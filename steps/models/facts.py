@@ -195,6 +195,11 @@ def _list_networks(model: ModelSettings, folder: Path, index: Config) -> list[Pu
             f"{model.id}: has no safetensors of the variant {model.variant}. "
             "Correct model.variant, or leave it out."
         )
+    if lost := safe_folders - {path.parent for path in loaded}:
+        raise BadInput(
+            f"{model.id}: {min(lost)} has only weights of a variant, as fp16 is one. "
+            "Set model.variant."
+        )
     if not is_on_hub:
         for path in loaded:
             if not _is_quantized(folder, path):

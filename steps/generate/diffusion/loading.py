@@ -293,14 +293,17 @@ def load_gguf(file: Path, folder: Path, index: Config, dtype: torch.dtype) -> di
     network_class = _network_class(library, class_name)
     if not hasattr(network_class, "from_single_file"):
         raise ValueError(f"diffusers loads no {class_name} from GGUF")
-    with checked_conversion(_require_filled):
-        network = network_class.from_single_file(
-            str(file),
-            config=str(folder / name),
-            quantization_config=diffusers.GGUFQuantizationConfig(compute_dtype=dtype),
-            dtype=dtype,
-            local_files_only=True,
-        )
+    try:
+        with checked_conversion(_require_filled):
+            network = network_class.from_single_file(
+                str(file),
+                config=str(folder / name),
+                quantization_config=diffusers.GGUFQuantizationConfig(compute_dtype=dtype),
+                dtype=dtype,
+                local_files_only=True,
+            )
+    except LookupError as error:  # of the converters, for names that they need
+        raise ValueError(f"its tensors are not those of a {class_name} ({error})") from error
     _require_gguf_applied(file, network)
     keep_gguf_in_linear_layers(network, dtype)
     return {name: network}

@@ -14,8 +14,11 @@ from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.checkpoints import scheduler_changes
 from imagekiln.steps.models.facts import locate_model, model_digest
 from imagekiln.steps.models.loras import load_lora_facts
+from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
+from tests import runs, safetensors
 from tests.hub import MODEL, REVISION
+from tests.quantized import write_gguf
 
 UNET = "model.diffusion_model.input_blocks.0.0.weight"
 SHAPES = BUNDLED_FOLDER / "shapes"
@@ -93,17 +96,91 @@ def test_a_file_of_another_kind_or_in_quantized_weights_is_not_taken_for_a_model
 @pytest.mark.parametrize(
     ("values", "method"),
     [
-        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "bits"),
-        ({"text_config": {"quantization_config": {"quant_method": "torchao"}}}, "torchao"),
-        ({"quantization": {"quant_algo": "NVFP4"}}, "NVFP4"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "gptq)"),
+        ({"quantization_config": {"quant_method": "modelopt"}}, "modelopt: its state is a pickle)"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "fp8: its kernels are code on a hub)"),
+        ({"text_config": {"quantization_config": {"quant_method": "torchao"}}}, "torchao)"),
+        ({"quantization": {"quant_algo": "NVFP4"}}, "NVFP4)"),
     ],
 )
-def test_a_quantized_component_is_refused_at_planning(
+def test_a_component_in_weights_that_are_not_loaded_is_refused_at_planning(
     values: dict[str, object], method: str, tmp_path: Path
 ) -> None:
     folder = _config(tmp_path / "model")
     _change(tmp_path / "model/text_encoder/config.json", **values)
-    assert f"text_encoder: config.json: is quantized ({method}" in _refusal(folder, None)
+    assert f"text_encoder: config.json: is quantized ({method}, and" in _refusal(folder, None)
+
+
+def test_what_torchao_would_call_is_a_class(tmp_path: Path) -> None:
+    folder = _config(tmp_path / "model")
+    kind = {"_type": "Int8WeightOnlyConfig", "_data": {"granularity": {"_type": "quantize_"}}}
+    config = {"quant_method": "torchao", "quant_type": {"default": kind}}
+    _change(tmp_path / "model/unet/config.json", quantization_config=config)
+    assert "unet: config.json: quantize_ is no class of torchao's" in _refusal(folder, None)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quant_method": "torchao"},
+        {"quant_method": "sdnq"},
+        {"load_in_4bit": True},
+    ],
+)
+def test_a_quantized_denoiser_is_neither_quantized_again_nor_changed_by_loras(
+    config: dict[str, object], tmp_path: Path
+) -> None:
+    folder = _config(tmp_path / "model")
+    _change(tmp_path / "model/unet/config.json", quantization_config=config)
+    prompts = runs.write_prompts(tmp_path / "prompts.parquet")
+    lora = {"id": str(safetensors.write(tmp_path / "style.safetensors"))}
+    for changes, setting in (
+        ({"speed": {"quantization": "fp8"}}, r"speed\.quantization: fp8"),
+        ({"speed": {"quantization": "nvfp4"}}, r"speed\.quantization: nvfp4"),
+        ({"loras": {"style": lora}}, r"model\.loras"),
+    ):
+        speed = changes.pop("speed", {})
+        model = {"id": folder, "dtype": "bfloat16", **changes}
+        job = runs.job(prompts, str(tmp_path / "out"), model=model, speed=speed)
+        with pytest.raises(BadInput, match=f"^{setting} does not work with .* quantized already"):
+            resolve_model(job)
+
+
+def _gguf(file: Path, *names: str) -> Path:
+    arrays = {name: np.ones((2, 32), np.float32) for name in names}
+    return write_gguf(file, arrays)
+
+
+def test_a_gguf_file_is_weighed_with_the_networks_that_it_lacks(tmp_path: Path) -> None:
+    file = _gguf(tmp_path / "a.gguf", "double_blocks.0.img_attn.proj.weight")
+    _, facts = locate_model(ModelSettings(id=str(file), config="bundled:shapes"))
+    assert facts.quantization == "gguf"
+    others = [*SHAPES.glob("vae/*.safetensors"), *SHAPES.glob("text_encoder/*.safetensors")]
+    sizes = file.stat().st_size + 2 * sum(other.stat().st_size for other in others)
+    assert facts.weights_bytes is not None
+    assert file.stat().st_size < facts.weights_bytes <= sizes
+
+
+def test_a_gguf_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    file = _gguf(tmp_path / "a.gguf", "any.weight")
+    assert "is one file with weights alone. Set model.config to" in _refusal(file, None)
+    encoder = _gguf(tmp_path / "llama.gguf", "blk.0.attn_q.weight")
+    assert "is a text encoder, not a model that draws" in _refusal(encoder)
+
+
+@pytest.mark.parametrize("end", range(0, 120, 7))
+def test_a_gguf_file_that_is_cut_short_is_refused(end: int, tmp_path: Path) -> None:
+    file = _gguf(tmp_path / "a.gguf", "any.weight", "other.weight")
+    file.write_bytes(file.read_bytes()[:end])
+    assert "a.gguf is not a complete GGUF file of version 2 or 3. Fetch it" in _refusal(file)
+
+
+@pytest.mark.parametrize("place", [8, 16, 24])
+def test_a_gguf_file_that_counts_too_much_is_refused_at_once(place: int, tmp_path: Path) -> None:
+    file = _gguf(tmp_path / "a.gguf", "any.weight")
+    content = file.read_bytes()
+    file.write_bytes(content[:place] + b"\xff" * 8 + content[place + 8 :])
+    assert "is not a complete GGUF file" in _refusal(file)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
 IN_BFLOAT16 = {"id": str(models.folder("sd")), "dtype": "bfloat16"}
 FP8 = {"quantization": "fp8"}
+NVFP4 = {"quantization": "nvfp4"}
 UNTIL_HALF = {"guidance_interval": [0, 0.5]}
 
 
@@ -42,13 +43,13 @@ def _ids(planned: PlanResult) -> list[str]:
 
 
 def test_every_shortcut_gives_every_image_another_id_and_speed_alone_none(tmp_path: Path) -> None:
-    speeds = [{}, {"vae": "tiles", "guidance_interval": [0, 1]}, FP8, UNTIL_HALF]
-    plain, same, in_fp8, until_half = (
+    speeds = [{}, {"vae": "tiles", "guidance_interval": [0, 1]}, FP8, NVFP4, UNTIL_HALF]
+    plain, same, in_fp8, in_nvfp4, until_half = (
         _ids(_planned(tmp_path, model=IN_BFLOAT16, speed=speed, run_id=f"r{place}"))
         for place, speed in enumerate(speeds)
     )
     assert plain == same
-    assert len({*plain, *in_fp8, *until_half}) == 12
+    assert len({*plain, *in_fp8, *in_nvfp4, *until_half}) == 16
     caches = [{"step_cache": {"interval": interval}} for interval in (2, 3)]
     every_other, every_third = (
         _ids(_planned(tmp_path, "flux", speed=speed, run_id=f"c{place}"))
@@ -61,6 +62,7 @@ def test_every_shortcut_gives_every_image_another_id_and_speed_alone_none(tmp_pa
     ("speed", "sentence"),
     [
         (FP8, r"\.quantization is fp8, which needs bfloat16, but model\.dtype is float32"),
+        (NVFP4, r"\.quantization is nvfp4, which needs bfloat16"),
         ({**FP8, "compile": "off"}, r"speed has quantization: fp8 and compile: off; .* remove one"),
         (
             {"guidance_interval": [0.6, 0.2]},

@@ -10,13 +10,14 @@ import torch
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion import pipeline
-from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
+from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, load_pretrained
 from imagekiln.steps.generate.diffusion.variants import make_scheduler
 from imagekiln.steps.job.columns import SCHEDULERS
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.facts import WeightsCheck
+from imagekiln.steps.models.facts import WeightsCheck, locate_model
 from imagekiln.steps.runs.plan import Plan
 from tests import models
+from tests.hub import MODEL, REVISION, serving_model
 from tests.runs import planned
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
@@ -111,6 +112,45 @@ def test_a_variant_is_loaded_from_the_files_that_bear_its_name(tmp_path: Path) -
     assert torch.all(biases[1] == 3)
     assert not torch.equal(biases[0], biases[1])
     assert {pipe.unet.dtype for pipe in pipes} == {torch.float32}
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("on_hub", [False, True])
+@pytest.mark.parametrize("variant", [None, "fp16"])
+@pytest.mark.parametrize("component", ["unet", "text_encoder"])
+def test_one_component_may_be_in_several_files_or_alone_have_the_variant(
+    component: str,
+    variant: str | None,
+    on_hub: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = _copied(tmp_path)
+    pipe = models.pipe("sd")
+    network = getattr(pipe, component)
+    shutil.rmtree(model / component)
+    network.save_pretrained(model / component, max_shard_size="40KB", variant=variant)
+    assert len([*(model / component).glob("*-00002-of-*.safetensors")]) == 1
+    chosen = ModelSettings(id=str(model), dtype="float32", variant=variant)
+    if on_hub:
+        chosen = chosen.model_copy(update={"id": MODEL, "revision": REVISION})
+    with serving_model(model, tmp_path, monkeypatch):
+        _, facts = locate_model(chosen)
+        with WeightsCheck(chosen, facts.digest) as check:
+            loaded = load_pretrained(chosen, torch.device("cpu"), check, facts.pipeline)
+    torch.testing.assert_close(
+        getattr(loaded, component).state_dict(), network.state_dict(), rtol=0, atol=0
+    )
+    _, whole = locate_model(ModelSettings(id=str(models.folder("sd")), dtype="float32"))
+    assert facts.weights_bytes == whole.weights_bytes
+
+
+def test_a_component_with_weights_of_a_variant_alone_is_refused_without_it(tmp_path: Path) -> None:
+    model = _copied(tmp_path)
+    shutil.rmtree(model / "vae")
+    models.pipe("sd").vae.save_pretrained(model / "vae", variant="fp16")
+    with pytest.raises(BadInput, match=r"vae has only weights of a variant.*Set model\.variant"):
+        locate_model(ModelSettings(id=str(model)))
 
 
 def test_damaged_weights_are_bad_input_in_one_line(tmp_path: Path) -> None:

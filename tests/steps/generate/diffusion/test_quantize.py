@@ -17,7 +17,7 @@ from imagekiln.steps.generate.diffusion.pipeline import (
     require_quantization_support,
 )
 from imagekiln.steps.generate.start import generate
-from tests import eighths, families, models, runs
+from tests import eighths, families, loras, models, runs
 from tests.drawing import pixels_of
 
 pytestmark = [
@@ -48,6 +48,45 @@ def test_a_pod_without_such_a_gpu_says_so_before_it_loads_a_model(
     monkeypatch.setattr(pipeline, "load_pretrained", None)
     with pytest.raises(BadInput, match="compute capability"):
         generate(there.uri, 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "capability", "minimum"),
+    [("fp8", (8, 6), r"8\.9"), ("nvfp4", (9, 0), r"10\.0"), ("nvfp4", (8, 9), r"10\.0")],
+)
+def test_a_gpu_that_cannot_compute_so_is_refused(
+    method: str, capability: tuple[int, int], minimum: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(pipeline, "describe_device", lambda _: "a GPU")
+    sentence = f"^speed.quantization is {method}, which takes a GPU of .* {minimum} or more, and"
+    with pytest.raises(BadInput, match=sentence):
+        require_quantization_support(CUDA, method)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (10, 0))
+    require_quantization_support(CUDA, method)
+
+
+def test_nvfp4_has_the_layers_of_fp8_and_no_scale_that_images_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torchao.prototype.mx_formats import inference_workflow
+    from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor
+
+    monkeypatch.setattr(inference_workflow, "is_sm_at_least_100", lambda: True)
+    denoiser = denoiser_network(families.pipe("flux", torch.bfloat16))
+    chosen = set(quantizable_layers(denoiser))
+    quantize_denoiser(denoiser, "nvfp4")
+    weights = {
+        name: each.weight for name, each in denoiser.named_modules() if hasattr(each, "weight")
+    }
+    in_nvfp4 = {name for name, weight in weights.items() if isinstance(weight, NVFP4Tensor)}
+    assert in_nvfp4 == chosen
+    assert chosen
+    for name in chosen:
+        assert weights[name].per_tensor_scale is not None
+        assert weights[name].act_per_tensor_scale is None
+        assert not weights[name].act_quant_kwargs.use_dynamic_per_tensor_scale
+        assert not weights[name].act_quant_kwargs.use_triton_kernel
 
 
 @pytest.mark.quick_cases(3)
@@ -94,6 +133,38 @@ def test_an_image_in_fp8_is_near_to_that_in_bfloat16_and_knows_no_neighbours(
     assert np.abs(alone.astype(int) - before[0]).mean() < 4
     assert np.array_equal(pixels_of(denoiser, [first, *others], size)[0], alone)
     assert np.array_equal(pixels_of(denoiser, [*others, first], size)[-1], alone)
+
+
+@pytest.mark.usefixtures("emulated")
+def test_loras_that_all_rows_share_are_in_the_weights_before_they_are_in_fp8(
+    tmp_path: Path,
+) -> None:
+    style = {"style": {"id": str(loras.folder("sd", 1))}}
+
+    def load(name: str, wanted: str, method: str) -> models.Untyped:
+        model = {"id": str(models.folder("sd")), "dtype": "bfloat16", "loras": style}
+        there = runs.planned(
+            tmp_path / name,
+            str(tmp_path / name / "out"),
+            model=model,
+            speed={"quantization": method},
+            defaults={"loras": wanted, "steps": 2, "guidance": 3.0},
+        )
+        return denoiser_network(load_pipeline(there.plan))
+
+    plain, fused = load("plain", "style:0", "none"), load("fused", "style:8", "none")
+    in_fp8 = load("fp8", "style:8", "fp8")
+    styled = []
+    for name in quantizable_layers(plain):
+        of_plain, of_fused, of_fp8 = (
+            each.get_submodule(name).weight for each in (plain, fused, in_fp8)
+        )
+        rounding, style_size = (of_fp8.dequantize() - of_fused).abs(), (of_fused - of_plain).abs()
+        assert rounding.mean() > 0
+        if style_size.any():
+            styled.append(name)
+            assert 4 * rounding.mean() < style_size.mean()
+    assert styled
 
 
 @pytest.mark.usefixtures("emulated")
