@@ -33,7 +33,7 @@ class PipelineInputs:
         """Inspect the pipeline's arguments. LoRAs may change the embeddings of prompts."""
         self._pipe = pipe
         self._loras = loras
-        self._parameters = inspect.signature(pipe.__call__).parameters
+        self._accepts = set(inspect.signature(pipe.__call__).parameters)
         name = type(pipe).__name__
         self._family = family_of(name)
         self._call = known_call_of(name)
@@ -47,12 +47,12 @@ class PipelineInputs:
     def for_sibling(self, sibling: diffusers.DiffusionPipeline) -> "PipelineInputs":
         """Return a copy for a pipeline of the same components, which shares cached prompts."""
         inputs = copy.copy(self)
-        inputs._parameters = inspect.signature(sibling.__call__).parameters
+        inputs._accepts = set(inspect.signature(sibling.__call__).parameters)
         return inputs
 
     def accepts(self, name: str) -> bool:
         """Return whether the pipeline takes an argument of this name."""
-        return name in self._parameters
+        return name in self._accepts
 
     def split_batches(self, rows: Sequence[ImageRow], size: int) -> list[list[ImageRow]]:
         """Split rows of one shape into calls: one padded to `size`, or one per row."""
@@ -136,12 +136,9 @@ class PipelineInputs:
         prompts = [row.parameters.prompt for row in rows]
         negative_prompts = [row.parameters.negative_prompt for row in rows]
         kwargs: PipelineKwargs = {"prompt": _single_or_list(prompts)}
-        argument = self._parameters.get("negative_prompt")
         # Guidance by this scale needs a negative prompt, even an empty one.
         needs_one = self._call.guidance_argument == "true_cfg_scale"
-        if argument is not None and isinstance(argument.default, str):
-            needs_one = True  # the default is one text, whatever the number of rows
-        if argument is not None and (needs_one or any(negative_prompts)):
+        if (needs_one or any(negative_prompts)) and self.accepts("negative_prompt"):
             kwargs["negative_prompt"] = _single_or_list(negative_prompts)
         return kwargs
 
