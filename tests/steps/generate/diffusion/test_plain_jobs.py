@@ -90,6 +90,9 @@ def test_a_whole_job_runs_and_its_images_are_made_again(
     stats = runs.stats_of(uri)
     assert stats is not None
     assert stats.compile_mode == ("regional" if way == "compiled" else "none")
+    alone = way == "alone" or stats.one_at_a_time is not None
     for row in manifests(uri)[1:6:4]:
         made = reproduce(uri, str(row["image_id"]), tmp_path / "again.png")
         assert made.equal == "bytes", made.likeness
+        assert made.then is not None
+        assert made.then.batch == (1 if alone else 4)
