@@ -29,7 +29,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-slow test-cluster test-cluster-scale compare golden pipeline-calls bench bench-run bench-hidden bench-gpu \
+.PHONY: help demo check test test-slow test-cluster test-cluster-scale compare golden pipeline-calls pipeline-table bench bench-run bench-hidden bench-gpu \
 	bench-plan bench-aggregate bench-scores bench-scale bench-tail lint types docs format install lock upgrade licenses audit wheel \
 	sbom release clean FORCE
 
@@ -76,6 +76,9 @@ golden: $(VENV)/dev build/linked ## Write the YAML that render is compared with,
 
 pipeline-calls: $(VENV)/dev build/linked ## Write what planning knows of diffusers' pipelines, after an update of diffusers
 	@$(BIN)/python -m tests.pipeline_calls
+
+pipeline-table: $(VENV)/dev build/linked ## Write docs/pipelines.md, by drawing with each small pipeline, then too
+	@$(BIN)/python -W ignore -m tests.pipeline_table
 
 bench: ## List the benchmarks
 	@awk -F ':.*## ' '/^bench-[a-z]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile

@@ -31,13 +31,20 @@ from tests.models import (
 )
 from tests.vision_language import processor, qwen3, qwen25, seeing_words
 
-PRX = {"patch_size": 1, "hidden_size": 8, "num_heads": 2, "depth": 1, "axes_dim": [2, 2]}
+PRX = {"patch_size": 1, "hidden_size": 16, "num_heads": 4, "depth": 1, "axes_dim": [2, 2]}
+# Pipelines that generate one size or area.
+SIDES = {"hidream": 256, "kandinsky5": 1024}
 
 
 @cache
 def folder(kind: str) -> Path:
     """A saved pipeline, as a job names it."""
     return saved(kind, MAKE[kind])
+
+
+def side_of(kind: str) -> int:
+    """Pixels of a side of the images that tests draw with it."""
+    return SIDES.get(kind, 64)
 
 
 def pipe(kind: str) -> Untyped:

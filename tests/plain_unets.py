@@ -206,12 +206,19 @@ def _stable_unclip() -> Untyped:
     )
 
 
+def _ldm3d() -> Untyped:
+    """Its decoder gives the depth beside the colors."""
+    vae = tiny_vae(latent_channels=4, in_channels=6, out_channels=6)
+    return sharing("StableDiffusionLDM3DPipeline", models.pipe("sd"), vae=vae)
+
+
 MAKE: dict[str, Callable[[], Untyped]] = {
     "kolors": _kolors,
     "kandinsky3": _kandinsky3,
     "latent-diffusion": _latent_diffusion,
     "dreamlite": _dreamlite,
     "stable-unclip": _stable_unclip,
+    "ldm3d": _ldm3d,
     "PixArtSigmaPAGPipeline": lambda: _two_blocks(
         "PixArtSigmaPAGPipeline", families.pipe("pixart-sigma")
     ),

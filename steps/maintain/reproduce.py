@@ -190,7 +190,7 @@ def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
 
 
 def _place_in_batch(run: Run, stored: Mapping[str, Any], batch: int) -> int:
-    """Return the index of an image in its batch, since GPU kernels may round otherwise at each."""
+    """Return the index of an image in its batch: GPU kernels may round differently at each."""
     if stored["part"] is None:
         return 0
     [part] = iter_named_parts(run, [stored["part"]])

@@ -39,6 +39,31 @@ def test_shown_jobs_and_profiles_are_some(page: Path, tmp_path: Path) -> None:
             assert load_profile(str(tmp_path / "own.yaml")).name == "own"
 
 
+def recipes() -> list[list[str]]:
+    """The cells of each row of the table of recipes."""
+    section = (ROOT / "docs/models.md").read_text().split("## Recipes\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+@pytest.mark.parametrize("recipe", recipes(), ids=lambda recipe: recipe[0])
+def test_recipes_are_jobs_and_their_weights_fit_the_smallest_gpu_that_they_name(
+    recipe: list[str],
+) -> None:
+    settings, weights, gpus, _ = recipe
+    lines = [
+        "name: pictures",
+        "prompts: prompts.csv",
+        "output: pictures",
+        *settings.split("`")[1::2],
+    ]
+    assert validate_job(yaml.safe_load("\n".join(lines))).model.id
+    sizes = [8, 16, 24, 32, 48, 80, 96, 141]
+    needed = [1.1 * float(gb) for gb in weights.split(",")]
+    expected = [next(size for size in sizes if gb <= size) for gb in needed]
+    assert [int(size) for size in gpus.split(",")] == expected
+
+
 def imports(source: str) -> Iterator[tuple[str, str]]:
     """What a Python block takes from this package: modules, and names in them."""
     for node in ast.walk(ast.parse(source)):

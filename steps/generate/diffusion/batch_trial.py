@@ -52,12 +52,15 @@ def _find_difference(
 ) -> str | None:
     """Return how far rows change each other's pixels, if they do."""
     first, second = rows
-    alone = torch.cat([generate([first]), generate([second])])
+    images = [generate([first]), generate([second])]
+    alone = torch.cat(images)
     tolerance = TOLERANCE
     if dtype != torch.float32:
-        rounding = _difference(generate([first, first])[0], alone[0])
-        tolerance = max(TOLERANCE, min(MAX_ROUNDING, ROUNDING_FACTOR * rounding))
-    difference = max(map(_difference, generate(rows), alone))
+        beside_itself = generate([first, first])
+        rounding = ROUNDING_FACTOR * _difference(beside_itself[0], alone[0])
+        tolerance = max(TOLERANCE, min(MAX_ROUNDING, rounding))
+    together = generate(rows)
+    difference = max(map(_difference, together, alone))
     if difference <= tolerance:
         return None
     return f"rows in one call change each other's pixels by {difference:.2g} of their range"
@@ -65,8 +68,9 @@ def _find_difference(
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
     """The mean difference of pixels; infinity if an image has numbers that are not finite."""
-    difference = (one.float() - other.float()).abs().mean()
-    return float(difference) if difference.isfinite() else math.inf
+    difference = one.float() - other.float()
+    mean = difference.abs().mean()
+    return float(mean) if mean.isfinite() else math.inf
 
 
 def trial_row(row: ImageRow, call: CallSignature) -> ImageRow:
@@ -75,12 +79,15 @@ def trial_row(row: ImageRow, call: CallSignature) -> ImageRow:
     steps = min(TRIAL_STEPS, parameters.steps)
     if parameters.guidance is None and call.schedule_steps is not None:
         steps = parameters.steps
-    without_images: dict[str, Any] = dict.fromkeys((*INPUT_IMAGE_COLUMNS, "strength"))
-    return replace(row, parameters=replace(parameters, steps=steps, **without_images))
+    names = (*INPUT_IMAGE_COLUMNS, "strength")
+    without_images: dict[str, Any] = dict.fromkeys(names)
+    parameters = replace(parameters, steps=steps, **without_images)
+    return replace(row, parameters=parameters)
 
 
 def _trial_rows(row: ImageRow) -> list[ImageRow]:
-    return [
-        replace(row, parameters=replace(row.parameters, prompt=prompt, seed=place))
-        for place, prompt in enumerate(TRIAL_PROMPTS)
-    ]
+    rows = []
+    for place, prompt in enumerate(TRIAL_PROMPTS):
+        parameters = replace(row.parameters, prompt=prompt, seed=place)
+        rows.append(replace(row, parameters=parameters))
+    return rows

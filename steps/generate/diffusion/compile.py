@@ -206,8 +206,8 @@ def denoisers_of(pipe: diffusers.DiffusionPipeline) -> list[Network]:
 
 def blocks_of(denoiser: Network) -> list[Network]:
     """List the repeated blocks of a denoiser; empty if it has none."""
-    is_unet = type(denoiser).__name__ in UNETS
-    classes = UNET_BLOCKS if is_unet else repeated_blocks(denoiser)
+    name = type(denoiser).__name__
+    classes = UNET_BLOCKS if name in UNETS else repeated_blocks(denoiser)
     modules = denoiser.modules()
     return [module for module in modules if type(module).__name__ in classes]
 

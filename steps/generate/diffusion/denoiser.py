@@ -241,16 +241,20 @@ class Denoiser:
     def _find_dependence(self, row: ImageRow) -> str | None:
         """Try rows of a pipeline that no table knows, in the shape of `row`."""
         variant = self._variants.text_to_image
-        row = trial_row(row, known_call_of(type(variant.pipe).__name__))
+        inputs = variant.inputs
+        call = known_call_of(type(variant.pipe).__name__)
+        row = trial_row(row, call)
+        dtype = denoiser_network(variant.pipe).dtype
 
         def generate(rows: Sequence[ImageRow]) -> torch.Tensor:
             self._prepare_pipeline(variant, row)
-            inputs = variant.inputs
-            kwargs = inputs.text_kwargs(rows) | inputs.batch_kwargs(rows, lambda: None)
-            return to_tensor(self._run(variant, kwargs, len(rows)), row)
+            kwargs = inputs.text_kwargs(rows)
+            kwargs |= inputs.batch_kwargs(rows, lambda: None)
+            output = self._run(variant, kwargs, len(rows))
+            return to_tensor(output, row)
 
         with self.compiled_pipeline.uncompiled():
-            return find_dependence(row, denoiser_network(variant.pipe).dtype, generate)
+            return find_dependence(row, dtype, generate)
 
     def _to_drawn_images(
         self, rows: Sequence[ImageRow], calls: Sequence["PipelineCall"], is_timed: bool

@@ -184,7 +184,8 @@ def _load_compute(
     if isinstance(score, ClassifierScore):
         model_class: Untyped = transformers.AutoModelForImageClassification
         classifier = load_network(model_class, folder, **MODEL_OPTIONS)
-        return _label_probability(classifier.to(device).eval(), score.label)
+        classifier = classifier.to(device).eval()
+        return _label_probability(classifier, score.label)
     model = load_network(transformers.CLIPModel, folder, dtype=torch.float32)
     model = model.to(device).eval()
     if isinstance(score, AestheticScore):
@@ -192,7 +193,8 @@ def _load_compute(
         tensors = load_file(path)
         for name, tensor in tensors.items():
             tensors[name] = tensor.float().to(device)
-        return _embedding_score(model, _layers_of(tensors))
+        layers = _layers_of(tensors)
+        return _embedding_score(model, layers)
     tokenizer = transformers.AutoTokenizer.from_pretrained(processor_folder, **LOAD_OPTIONS)
     scale = CLIP_SCORE_SCALE
     if isinstance(score, RewardScore):
@@ -246,7 +248,8 @@ def _label_probability(model: Untyped, label: str) -> Compute:
     is_multi_label = config.problem_type == "multi_label_classification"
 
     def compute(pixels: Pixels, _: Sequence[str]) -> torch.Tensor:
-        logits = model(pixel_values=pixels).logits
+        output = model(pixel_values=pixels)
+        logits = output.logits
         shares = logits.sigmoid() if is_multi_label else logits.softmax(-1)
         probabilities: torch.Tensor = shares[:, index]
         return probabilities

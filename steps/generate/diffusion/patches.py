@@ -99,8 +99,10 @@ def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
     """
     if declared := getattr(denoiser, "_repeated_blocks", None):
         return frozenset(declared)
-    lists = [each for each in denoiser.children() if isinstance(each, torch.nn.ModuleList)]
-    classes = {type(block).__name__ for blocks in lists for block in blocks}
+    classes = set()
+    for child in denoiser.children():
+        if isinstance(child, torch.nn.ModuleList):
+            classes.update(type(block).__name__ for block in child)
     return frozenset(name for name in classes if "Block" in name)
 
 

@@ -275,7 +275,8 @@ def fetch_run_models(uri: str) -> str:
         with in_setting(f"{PASSES_PREFIX}{name}"):
             _fetch_planned_model(pass_plan)
     job = plan.job
-    for column, adapter in adapters_by_column(job.model).items():
+    adapters = adapters_by_column(job.model)
+    for column, adapter in adapters.items():
         key = plan.adapters[column]
         fetch_planned_adapter(adapter, key)
     for name, lora in job.model.loras.items():
@@ -362,9 +363,10 @@ def quantizable_layers(denoiser: diffusers.ModelMixin) -> Iterator[str]:
     """
     repeated = {module for block in blocks_of(denoiser) for module in block.modules()}
     for name, module in denoiser.named_modules():
-        if module not in repeated or MODULATION_PATTERN.search(name):
+        if module not in repeated or not isinstance(module, torch.nn.Linear):
             continue
-        if isinstance(module, torch.nn.Linear) and _is_quantizable(module.weight):
+        is_modulation = MODULATION_PATTERN.search(name)
+        if not is_modulation and _is_quantizable(module.weight):
             yield name
 
 

@@ -37,8 +37,9 @@ class PipelineInputs:
         self._pipe = pipe
         self._loras = loras
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
-        self._family = family_of(type(pipe).__name__)
-        self._call = known_call_of(type(pipe).__name__)
+        name = type(pipe).__name__
+        self._family = family_of(name)
+        self._call = known_call_of(name)
         # Why batches are split. Of a pipeline that no table knows, a trial tells.
         self.one_at_a_time = PADDED_TEXTS if self._family.one_at_a_time else None
         if self._call.needs_images:

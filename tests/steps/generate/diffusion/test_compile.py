@@ -13,17 +13,20 @@ import torch._dynamo.config
 from imagekiln.steps.generate.diffusion import compile as compile_module
 from imagekiln.steps.generate.diffusion.compile import (
     PYTORCH_CACHE_VARIABLE,
+    blocks_of,
     create_code_folder,
+    denoisers_of,
     log,
 )
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.generate.diffusion.patches import compiled_call
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.loras import load_lora_facts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
-from tests import loras, models
+from tests import loras, models, plain
 from tests.models import Kind
 from tests.runs import image_row
 
@@ -121,6 +124,16 @@ def test_a_shape_is_compiled_once_whatever_its_steps_guidance_and_sampler(
     assert (clock.count, clock.seconds) == compiled
     expected = [picture for rows in batches for picture in _drawn(plain, rows)]
     assert all(np.array_equal(*each) for each in zip(drawn, expected, strict=True))
+
+
+@pytest.mark.parametrize(("kind", "networks"), [("ideogram4", 2), ("bria", 1)])
+def test_each_network_that_runs_at_every_step_is_compiled(kind: str, networks: int) -> None:
+    """Ideogram 4 has two, and diffusers names no blocks of Bria's."""
+    pipe = plain.pipe(kind)
+    assert Denoiser(pipe, ON).compiled_pipeline.mode == "regional"
+    compiled = [blocks_of(network) for network in denoisers_of(pipe)]
+    assert len(compiled) == networks
+    assert all(blocks and all(map(compiled_call, blocks)) for blocks in compiled)
 
 
 def _failing(_graph: object, _inputs: object) -> object:

@@ -1,7 +1,5 @@
 """Pipelines that no table knows: each row gives the same pixels alone and in a batch."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -9,15 +7,11 @@ import torch
 from imagekiln.steps.generate.diffusion.batch_trial import find_dependence
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs
-from imagekiln.steps.local import run
-from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.models.families import known_call_of
 from imagekiln.steps.runs.image import ImageRow
-from imagekiln.steps.runtime.progress import NoProgress
-from imagekiln.steps.runtime.signals import Stop
-from tests import models, plain, plain_unets, runs
+from tests import models, plain, plain_unets
 from tests.drawing import pixels_of
 from tests.models import Untyped
+from tests.pipeline_table import rows_for
 from tests.runs import image_row
 
 pytestmark = [
@@ -26,12 +20,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning"),
 ]
 KINDS = sorted([*plain.MAKE, *plain_unets.MAKE])
-# Pixels: pipelines that generate one size or area. The others generate SIDE.
-SIDES = {"hidream": 256, "kandinsky5": 1024}
-SIDE = 64
 # One for each way to be called: in a batch, one by one, by a schedule, with a decoder of RGBA.
 QUICK = ("bria", "omnigen", "qwen-image-2.1")
-PROMPTS = ("a red circle", "two green triangles above the star", "a star", "small text in it")
 EACH = [
     pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow, id=kind) for kind in KINDS
 ]
@@ -41,19 +31,10 @@ def _pipe(kind: str) -> Untyped:
     return (plain if kind in plain.MAKE else plain_unets).pipe(kind)
 
 
-def _rows(kind: str, pipe: Untyped) -> list[ImageRow]:
-    side = SIDES.get(kind, SIDE)
-    guidance = 3.0 if known_call_of(type(pipe).__name__).guidance_argument else None
-    size = {"width": side, "height": side, "steps": 2}
-    return [
-        image_row(prompt, place, **size, guidance=guidance) for place, prompt in enumerate(PROMPTS)
-    ]
-
-
 @pytest.mark.parametrize("kind", EACH)
 def test_an_image_is_the_same_alone_and_in_a_batch(kind: str) -> None:
     pipe = _pipe(kind)
-    rows = _rows(kind, pipe)
+    rows = rows_for(pipe, plain.side_of(kind))
     together = pixels_of(Denoiser(pipe), rows, 4)
     alone = [pixels_of(Denoiser(pipe), [row], 1)[0] for row in rows]
     for one, other in zip(together, alone, strict=True):
@@ -74,25 +55,6 @@ def test_rows_that_change_each_other_are_found(change: str) -> None:
     found = find_dependence(image_row(), torch.float32, generate)
     reasons = {"neighbors": "change each other's pixels by", "failure": "takes no list"}
     assert found is None if change == "nothing" else reasons[change] in str(found)
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("kind", sorted(plain.MAKE))
-def test_a_whole_job_of_two_shapes_runs(kind: str, tmp_path: Path) -> None:
-    side = SIDES.get(kind, SIDE)
-    sizes = {"width": side, "height": side}, {"width": 2 * side, "height": side}
-    rows = [{"prompt": prompt} | size for prompt in PROMPTS[:2] for size in sizes]
-    if kind in SIDES:
-        rows = rows[::2]
-    job = runs.job(
-        runs.write_prompts(tmp_path / "prompts.parquet", rows),
-        str(tmp_path / "out"),
-        model={"id": str(plain.folder(kind)), "dtype": "float32"},
-        batch={"images": 2},
-    )
-    done = run(job, NoProgress(), Stop())
-    assert done.summary.ok == len(rows)
-    assert verify(done.uri).ok == len(rows)
 
 
 def test_what_a_pipeline_draws_from_torchs_own_generator_follows_from_the_row() -> None:
