@@ -155,7 +155,7 @@ def load_passes(
             run_batch = _caption_with(name, load_captioner(setting, settings, digest, device))
         elif name in own_plans:
             with in_setting(setting):
-                own_denoiser = load_denoiser(own_plans[name], store)
+                own_denoiser = load_denoiser(own_plans[name], store, placement=denoiser.placement)
             run_batch = _refine_with(own_denoiser, denoiser)
         else:
             run_batch = _refine_with(denoiser)

@@ -41,6 +41,7 @@ from imagekiln.steps.models.hub import (
     require_undamaged,
 )
 from imagekiln.steps.models.own_settings import NO_GUIDANCE, OwnSettings, read_own_settings
+from imagekiln.steps.models.placement import WeightSizes
 from imagekiln.steps.models.weights import (
     PICKLE_SUFFIXES,
     SAFETENSORS_SUFFIX,
@@ -65,8 +66,8 @@ AnyPath = TypeVar("AnyPath", bound=PurePath)
 class ModelFacts:
     """Facts about a model that a plan freezes. Sizes are in pixels.
 
-    `weights_bytes` is the memory that the loaded weights take; None if a header of theirs could not
-    be read.
+    `weights` are the bytes that the loaded weights take; None if a header of theirs could not be
+    read.
     """
 
     digest: str
@@ -75,7 +76,7 @@ class ModelFacts:
     height: int
     size_multiple: int
     own: OwnSettings
-    weights_bytes: int | None = field(default=None, compare=False)  # the digest identifies them
+    weights: WeightSizes | None = field(default=None, compare=False)  # the digest identifies them
 
 
 def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Path, ModelFacts]:
@@ -109,7 +110,7 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
         height=side,
         size_multiple=multiple,
         own=read_own_settings(model, folder, index, denoiser),
-        weights_bytes=measure_weights(model, folder, weights),
+        weights=measure_weights(model, folder, weights),
     )
 
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, explained_by
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.placement import WeightSizes, measure_tensors
 from imagekiln.steps.models.weights import (
     READER_THREADS,
     BeforePiece,
@@ -162,7 +163,7 @@ def list_hub_files(model: HubReference) -> tuple[str, ...]:
     return ()
 
 
-def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) -> int | None:
+def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) -> WeightSizes | None:
     """Compute the bytes that the weights in these files of a model take once they are loaded.
 
     Reads headers only, on the hub if the folder lacks a file. None if a header cannot be read.
@@ -171,23 +172,22 @@ def measure_weights(model: ModelSettings, folder: Path, names: Sequence[str]) ->
 
     float_bytes = 4 if model.dtype == "float32" else 2
 
-    def measure(name: str) -> int:
+    def measure(name: str) -> WeightSizes:
         if (folder / name).is_file():
             header = parse_local_safetensors_file_metadata(folder / name)
         else:
             header = HfApi().parse_safetensors_file_metadata(
                 model.id, name, revision=model.revision
             )
-        # All floats are loaded in the model's dtype, and there are few other numbers.
-        counts = header.parameter_count.items()
-        return sum(count * (float_bytes if "F" in kind else 1) for kind, count in counts)
+        component = None if Path(name).is_absolute() else Path(name).parts[0]
+        return measure_tensors(component, header.tensors, float_bytes)
 
     with (
         suppress(KilnError, errors.SafetensorsParsingError),
         _translate_hub_errors(model),
         ThreadPoolExecutor(FILES_AT_ONCE, "weights-size") as pool,
     ):
-        return sum(pool.map(measure, names)) or None
+        return sum(pool.map(measure, names), WeightSizes()) if names else None
     return None
 
 

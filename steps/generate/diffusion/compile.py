@@ -18,6 +18,7 @@ from imagekiln.steps.generate.diffusion.patches import (
     AnyFunction,
     compile_callbacks,
     compiled_call,
+    execution_device,
     graph_limit,
     repeated_blocks,
     set_compiled_call,
@@ -102,7 +103,7 @@ class CompiledPipeline:
         self._compiled: dict[Network, AnyFunction] = {}
         self._drawn: set[str] = set()
         denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
-        compiles = family_of(name).compiles and _should_compile(speed, pipe.device)
+        compiles = family_of(name).compiles and _should_compile(speed, execution_device(pipe))
         blocks = blocks_of(denoiser) if denoiser is not None and compiles else []
         if not blocks:
             return

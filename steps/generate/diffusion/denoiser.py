@@ -1,7 +1,8 @@
 """One batch through a loaded pipeline: image rows of one shape in, RGB pixels out."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -23,9 +24,18 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.image_models import ACCEPTED, BoundScorer, SafetyChecker
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.patches import pinned_step_noise, step_on_host
-from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, load_pipeline
+from imagekiln.steps.generate.diffusion.patches import (
+    execution_device,
+    pinned_step_noise,
+    step_on_host,
+)
+from imagekiln.steps.generate.diffusion.pipeline import (
+    decide_placement,
+    denoiser_network,
+    load_pipeline,
+)
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
+from imagekiln.steps.generate.diffusion.placing import EncoderTurns
 from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
@@ -38,7 +48,7 @@ from imagekiln.steps.generate.diffusion.transfer import (
 from imagekiln.steps.generate.diffusion.vae import PlannedSize, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant
 from imagekiln.steps.imaging.codecs import RGB
-from imagekiln.steps.job.execution import SpeedSettings
+from imagekiln.steps.job.execution import Placement, SpeedSettings
 from imagekiln.steps.models.facts import WeightsCheck
 from imagekiln.steps.models.families import PLAIN_FAMILY, family_of, known_call_of
 from imagekiln.steps.runs.image import (
@@ -47,6 +57,7 @@ from imagekiln.steps.runs.image import (
     PassedImages,
     ScoreValue,
     batch_shape,
+    group_by_shape,
 )
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.stats import StageSeconds
@@ -82,19 +93,25 @@ class Denoiser:
         adapters: LoadedAdapters | None = None,
         *,
         planned_size: PlannedSize | None = None,
+        placement: Placement = "resident",
     ) -> None:
-        """Take a pipeline on its device, in eval mode, with its LoRAs and adapters.
+        """Take a pipeline whose weights are placed, in eval mode, with its LoRAs and adapters.
 
         Images are decoded as in a batch of `planned_size`, by default of the actual size.
         """
         speed = speed or SpeedSettings()
-        self.device: torch.device = pipe.device
+        if placement == "offload":  # layers whose weights come and go are not compiled
+            speed = speed.model_copy(update={"compile": "off"})
+        self.placement = placement
+        self.device: torch.device = execution_device(pipe)
         self.scorers: Mapping[str, BoundScorer] = {}
         self.passes: RunPasses | None = None
         self._speed = speed
         self._loras = loras
         self._adapters = adapters
-        variants = PipelineVariants(pipe, loras, adapters)
+        self._turns = EncoderTurns(pipe, self.device) if placement == "texts_first" else None
+        self._part: Sequence[ImageRow] = ()
+        variants = PipelineVariants(pipe, loras, adapters, self._turns)
         self._variants = variants
         self._inputs = variants.text_to_image.inputs
         self._needs_trial = family_of(type(pipe).__name__) is PLAIN_FAMILY
@@ -135,6 +152,7 @@ class Denoiser:
         if self._needs_trial and size > 1:
             self._needs_trial = False
             self._inputs.one_at_a_time = not self._are_rows_independent(rows[0])
+        self._encode_part_texts(rows)
         calls = []
         for batch in self._inputs.split_batches(rows, size):
             call = partial(self._call_pipeline, batch, check, over)
@@ -161,6 +179,26 @@ class Denoiser:
         self._upcoming = rows
         if self._adapters is not None:
             self._adapters.images.prefetch(rows)
+
+    def set_part(self, rows: Sequence[ImageRow]) -> None:
+        """Set the rows of the part that is drawn next.
+
+        If text encoders and denoiser take turns on the device, all their prompts have one turn.
+        """
+        self._part = rows
+
+    def _encode_part_texts(self, rows: Sequence[ImageRow]) -> None:
+        """Encode the prompts of the whole part if these rows need one and encoders take turns."""
+        if self._turns is None or not self._inputs.uncached_texts(rows):
+            return
+        started = time.perf_counter()
+        groups = [rows, *group_by_shape(self._part)]
+        # Errors are raised by the batch that needs the failed prompt.
+        with self._turns.encoders_on_device(), suppress(Exception):
+            for group in reversed(groups):  # the cache keeps what came last
+                for request in self._inputs.uncached_texts(group):
+                    request.cache.get(request.text, request.loras)
+        self._profiler.add(StageSeconds(text=time.perf_counter() - started))
 
     def finish_texts(self) -> None:
         """Wait for prefetched prompts, since nothing may run while another model compiles."""
@@ -245,7 +283,7 @@ class Denoiser:
         """Prefetch prompts of upcoming rows of the same shape. Other shapes may change LoRAs."""
         upcoming = self._upcoming
         self._upcoming = ()
-        if self.compiled_pipeline.compiling_now:
+        if self.placement != "resident" or self.compiled_pipeline.compiling_now:
             return
         same_shape = [other for other in upcoming if batch_shape(other) == batch_shape(row)]
         self._text_prefetcher.start(self._inputs.uncached_texts(same_shape))
@@ -293,20 +331,32 @@ def to_drawn_image(
 
 
 def load_denoiser(
-    plan: Plan, store: Store | None = None, weights: WeightsCheck | None = None
+    plan: Plan,
+    store: Store | None = None,
+    weights: WeightsCheck | None = None,
+    placement: Placement | None = None,
 ) -> Denoiser:
     """Load the denoiser of a plan, with adapters if `store` has the run.
 
-    Without `store`, the size of each batch counts as planned. Raises BadInput if the model
-    does not load, TryAgain if its device is missing, full, or fails.
+    By default, `placement` is the first that fits the device. Without `store`, the size of each
+    batch counts as planned. Raises BadInput if the model does not load or fit, TryAgain if its
+    device is missing, full, or fails.
     """
     model = plan.job.model
     with loading(model.id):
-        pipe = load_pipeline(plan, weights)
+        placement = placement or decide_placement(plan)
+        pipe = load_pipeline(plan, weights, placement)
         loras = None
         if plan.loras and plan.fused_loras is None:
             loras = LoraLayers(pipe, model.loras, plan.loras)
         if store is None:
-            return Denoiser(pipe, plan.job.speed, loras)
+            return Denoiser(pipe, plan.job.speed, loras, placement=placement)
         adapters = load_adapters(pipe, plan, store)
-        return Denoiser(pipe, plan.job.speed, loras, adapters, planned_size=plan.batch_size)
+        return Denoiser(
+            pipe,
+            plan.job.speed,
+            loras,
+            adapters,
+            planned_size=plan.batch_size,
+            placement=placement,
+        )

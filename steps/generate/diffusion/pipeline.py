@@ -1,8 +1,8 @@
 """Load a diffusers pipeline: safetensors only, no remote code, in the plan's dtype."""
 
 import inspect
+import logging
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
@@ -23,6 +23,8 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_networks
 from imagekiln.steps.generate.diffusion.loras import fuse_loras
+from imagekiln.steps.generate.diffusion.placing import HOST, place_weights
+from imagekiln.steps.job.execution import Placement
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
 from imagekiln.steps.models.checkpoints import checkpoint_file, scheduler_changes
@@ -34,8 +36,13 @@ from imagekiln.steps.models.hub import (
     is_hub_id,
 )
 from imagekiln.steps.models.loras import fetch_planned_lora
-from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references, sum_weights
-from imagekiln.steps.models.performance import GIB, require_room
+from imagekiln.steps.models.passes import PASSES_PREFIX, list_weights, pass_references
+from imagekiln.steps.models.placement import (
+    GIB,
+    PLACEMENTS,
+    choose_placement,
+    is_quantizable,
+)
 from imagekiln.steps.models.transformers_models import fetch_planned_files, score_references
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.run import open_run
@@ -47,16 +54,14 @@ MAX_CUDA_THREADS = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Of float8:
 MIN_CAPABILITY = (8, 9)  # NVIDIA's Ada; Hopper is 9.0
-SIDE_MULTIPLE = 16  # both sides of a product in float8 must be multiples of this
-# The repeated blocks, by the names in all families. The first and last projections lie outside.
-BLOCK_PATTERN = re.compile(r"(blocks|^layers|^noise_refiner|^context_refiner)\.\d")
-# Modulation layers have one row per image: too little to gain.
-MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
 # SDXL's empty negative prompt is all zeros. Divided by a scale of 0, it would not be finite.
 ACTIVATION_LOWER_BOUND = 1e-12
+log = logging.getLogger(__name__)
 
 
-def load_pipeline(plan: Plan, weights: WeightsCheck | None = None) -> diffusers.DiffusionPipeline:
+def load_pipeline(
+    plan: Plan, weights: WeightsCheck | None = None, placement: Placement = "resident"
+) -> diffusers.DiffusionPipeline:
     """Load the plan's pipeline, ready to run. `weights` is a check that has already begun.
 
     Raises BadInput if the model does not load, TryAgain if its device is missing.
@@ -64,16 +69,32 @@ def load_pipeline(plan: Plan, weights: WeightsCheck | None = None) -> diffusers.
     model = plan.job.model
     with weights or WeightsCheck(model, plan.model.digest) as check:
         device = open_device(plan)
-        pipe = load_pretrained(model, device, check, plan.model.pipeline)
+        pipe = load_pretrained(model, check, plan.model.pipeline)
     _require_text_input(model.id, pipe)
     if plan.fused_loras is not None:
-        fuse_loras(pipe, model.loras, plan.loras, plan.fused_loras)
+        fuse_loras(pipe, model.loras, plan.loras, plan.fused_loras, device)
     network = denoiser_network(pipe)
-    if plan.job.speed.quantization == "fp8":
-        quantize_to_fp8(network)
-    if pipe.device.type == "cuda":  # fastest for convolutions
+    if device.type == "cuda":  # fastest for convolutions
         network.to(memory_format=torch.channels_last)
+    if plan.job.speed.quantization == "fp8":
+        quantize_to_fp8(network, device, HOST if placement == "offload" else device)
+    place_weights(pipe, placement, device)
     return pipe
+
+
+def decide_placement(plan: Plan) -> Placement:
+    """Decide where the weights are kept, by the memory of the plan's device.
+
+    Raises BadInput if they do not fit, TryAgain if the device is missing.
+    """
+    device = choose_device(plan.job.device)
+    memory = device_memory(device)
+    weights = list_weights(plan.job, plan.model, plan.passes)
+    gib = None if memory is None else memory / GIB
+    placement = choose_placement(plan.job, weights, gib, describe_device(device)) or "resident"
+    if placement != "resident":
+        log.info("Weights: %s (speed.placement: %s).", PLACEMENTS[placement], placement)
+    return placement
 
 
 def open_device(plan: Plan) -> torch.device:
@@ -84,17 +105,14 @@ def open_device(plan: Plan) -> torch.device:
     if plan.job.speed.quantization == "fp8":
         require_fp8_support(device)
     _refuse_emulated_dtype(plan, device)
-    if memory := device_memory(device):
-        weights_bytes = sum_weights(plan.model, plan.passes)
-        require_room(plan.job, weights_bytes, memory / GIB, describe_device(device))
     _limit_threads(device)
     return device
 
 
 def load_pretrained(
-    model: ModelSettings, device: torch.device, weights: WeightsCheck, pipeline: str
+    model: ModelSettings, weights: WeightsCheck, pipeline: str
 ) -> diffusers.DiffusionPipeline:
-    """Load a model on its device, in eval mode, and check its files against the plan.
+    """Load a model on the host, in eval mode, and check its files against the plan.
 
     `pipeline` is the name of its class, which a single-file model does not state.
     """
@@ -102,7 +120,7 @@ def load_pretrained(
     _silence_libraries()
     try:
         require_data_only(folder, model.id)
-        pipe = _load_networks(model, folder, pipeline).to(device)
+        pipe = _load_networks(model, folder, pipeline)
     except Exception as error:  # the libraries may raise anything on a user's folder
         with suppress(Missing):
             weights.require_planned()  # changed or damaged files explain the error
@@ -282,15 +300,22 @@ def require_fp8_support(device: torch.device) -> None:
         )
 
 
-def quantize_to_fp8(denoiser: diffusers.ModelMixin) -> None:
+def quantize_to_fp8(
+    denoiser: diffusers.ModelMixin,
+    device: torch.device | None = None,
+    home: torch.device | None = None,
+) -> None:
     """Quantize the linear layers of the repeated blocks to float8, before anything is compiled.
+
+    Each layer is quantized on `device`, then moved to `home`, so that no more than one is there in
+    16 bits.
 
     Torchao scales by row of weights and by token, so no image depends on its neighbors.
     """
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
     from torchao.quantization.quantize_.common import KernelPreference
 
-    layers = set(quantizable_layers(denoiser))
+    layers = [denoiser.get_submodule(name) for name in quantizable_layers(denoiser)]
     if not layers:
         raise BadInput(
             "speed.quantization is fp8, and the denoiser has no layer that float8 can hold. "
@@ -302,18 +327,15 @@ def quantize_to_fp8(denoiser: diffusers.ModelMixin) -> None:
         kernel_preference=KernelPreference.TORCH,  # the same kernels in every installation
         set_inductor_config=False,
     )
-    quantize_(denoiser, config, filter_fn=lambda _, name: name in layers)
+    for layer in layers:
+        quantize_(layer.to(device), config, filter_fn=lambda *_: True)
+        layer.to(home)
 
 
 def quantizable_layers(denoiser: diffusers.ModelMixin) -> Iterator[str]:
     """Yield the names of the layers that are worth quantizing."""
     for name, module in denoiser.named_modules():
-        is_repeated = BLOCK_PATTERN.search(name) and not MODULATION_PATTERN.search(name)
-        if is_repeated and isinstance(module, torch.nn.Linear) and _is_quantizable(module.weight):
+        if not isinstance(module, torch.nn.Linear) or not is_quantizable(name, module.weight.shape):
+            continue
+        if module.weight.any(dim=1).all():  # each row needs a scale other than 0
             yield name
-
-
-def _is_quantizable(weight: torch.Tensor) -> bool:
-    if any(side % SIDE_MULTIPLE for side in weight.shape):
-        return False
-    return bool(weight.any(dim=1).all())  # each row needs a scale other than 0

@@ -11,7 +11,10 @@ import torch
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import pack_latents, to_device
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
+from imagekiln.steps.generate.diffusion.placing import EncoderTurns
 from imagekiln.steps.generate.diffusion.text_encoding import (
+    DEVICE_LIMITS,
+    HOST_LIMITS,
     PromptEncoder,
     TextCache,
     TextRequest,
@@ -28,8 +31,16 @@ TEXT_STEP = 64  # tokens: single prompts are padded to a multiple, to share comp
 class PipelineInputs:
     """Builds a pipeline's arguments from rows of one shape."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, loras: LoraLayers | None = None) -> None:
-        """Inspect the pipeline's arguments. LoRAs may change the embeddings of prompts."""
+    def __init__(
+        self,
+        pipe: diffusers.DiffusionPipeline,
+        loras: LoraLayers | None = None,
+        turns: EncoderTurns | None = None,
+    ) -> None:
+        """Inspect the pipeline's arguments. LoRAs may change the embeddings of prompts.
+
+        With `turns`, the text encoders are on the device only while they encode.
+        """
         self._pipe = pipe
         self._loras = loras
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
@@ -38,9 +49,10 @@ class PipelineInputs:
         # Of a pipeline that no table knows, a trial tells.
         self.one_at_a_time = self._family.one_at_a_time
         if self._family.positive_embeds:
-            encoder = PromptEncoder(pipe, self._family)
-            self._prompts = TextCache(encoder.encode_prompt)
-            self._negative_prompts = TextCache(encoder.encode_negative_prompt)
+            encoder = PromptEncoder(pipe, self._family, turns)
+            limits = DEVICE_LIMITS if turns is None else HOST_LIMITS
+            self._prompts = TextCache(encoder.encode_prompt, limits)
+            self._negative_prompts = TextCache(encoder.encode_negative_prompt, limits)
 
     def for_sibling(self, sibling: diffusers.DiffusionPipeline) -> "PipelineInputs":
         """Return a copy for a pipeline of the same components, which shares cached prompts."""
@@ -112,7 +124,8 @@ class PipelineInputs:
         loras = self._activate_text_loras(rows[0])
         for cache, names, texts in self._texts_of(rows):
             tensors = stack_embeds([cache.get(text, loras) for text in texts], length)
-            for name, tensor in zip(names, tensors, strict=True):
+            for name, stacked in zip(names, tensors, strict=True):
+                tensor = stacked.to(self._pipe.device)
                 kwargs[name] = list(tensor) if self._family.embeds_as_list else tensor
         return kwargs
 

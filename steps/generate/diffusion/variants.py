@@ -15,6 +15,7 @@ from imagekiln.steps.generate.diffusion.patches import (
     restored_vae_dtype,
 )
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, PipelineKwargs
+from imagekiln.steps.generate.diffusion.placing import EncoderTurns
 from imagekiln.steps.job.columns import SCHEDULERS
 from imagekiln.steps.runs.image import ImageRow, batch_shape
 
@@ -82,9 +83,11 @@ class PipelineVariants:
         pipe: diffusers.DiffusionPipeline,
         loras: LoraLayers | None = None,
         adapters: LoadedAdapters | None = None,
+        turns: EncoderTurns | None = None,
     ) -> None:
-        """Take the text-to-image pipeline, its LoRAs and its adapters."""
-        self.text_to_image = Variant(pipe, PipelineInputs(pipe, loras), Schedulers(pipe.scheduler))
+        """Take the text-to-image pipeline, its LoRAs, its adapters, and its encoders' turns."""
+        inputs = PipelineInputs(pipe, loras, turns)
+        self.text_to_image = Variant(pipe, inputs, Schedulers(pipe.scheduler))
         self._adapters = adapters
         self._variants: dict[tuple[str, bool], Variant] = {
             (TEXT_TO_IMAGE, False): self.text_to_image
