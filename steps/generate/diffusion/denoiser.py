@@ -17,6 +17,7 @@ from imagekiln.steps.generate.diffusion.batch_trial import rows_are_independent,
 from imagekiln.steps.generate.diffusion.compile import CompiledPipeline
 from imagekiln.steps.generate.diffusion.device import (
     DeviceEvent,
+    choose_device,
     finish_device_work,
     loading,
     side_stream,
@@ -24,18 +25,14 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.image_models import ACCEPTED, BoundScorer, SafetyChecker
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.patches import (
-    execution_device,
-    pinned_step_noise,
-    step_on_host,
-)
+from imagekiln.steps.generate.diffusion.patches import pinned_step_noise, step_on_host
 from imagekiln.steps.generate.diffusion.pipeline import (
     decide_placement,
     denoiser_network,
     load_pipeline,
 )
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
-from imagekiln.steps.generate.diffusion.placing import EncoderTurns
+from imagekiln.steps.generate.diffusion.placing import PlacedWeights
 from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
@@ -93,25 +90,26 @@ class Denoiser:
         adapters: LoadedAdapters | None = None,
         *,
         planned_size: PlannedSize | None = None,
-        placement: Placement = "resident",
+        placed: PlacedWeights | None = None,
     ) -> None:
-        """Take a pipeline whose weights are placed, in eval mode, with its LoRAs and adapters.
+        """Take a pipeline in eval mode with its LoRAs and adapters. Its weights may be placed.
 
         Images are decoded as in a batch of `planned_size`, by default of the actual size.
         """
         speed = speed or SpeedSettings()
-        if placement == "offload":  # layers whose weights come and go are not compiled
+        placed = placed or PlacedWeights(pipe)
+        if placed.placement == "offload":  # layers whose weights come and go are not compiled
             speed = speed.model_copy(update={"compile": "off"})
-        self.placement = placement
-        self.device: torch.device = execution_device(pipe)
+        self.placement = placed.placement
+        self.device = placed.device
+        self._placed = placed
+        self._part: Sequence[ImageRow] = ()
         self.scorers: Mapping[str, BoundScorer] = {}
         self.passes: RunPasses | None = None
         self._speed = speed
         self._loras = loras
         self._adapters = adapters
-        self._turns = EncoderTurns(pipe, self.device) if placement == "texts_first" else None
-        self._part: Sequence[ImageRow] = ()
-        variants = PipelineVariants(pipe, loras, adapters, self._turns)
+        variants = PipelineVariants(pipe, loras, adapters, placed)
         self._variants = variants
         self._inputs = variants.text_to_image.inputs
         self._needs_trial = family_of(type(pipe).__name__) is PLAIN_FAMILY
@@ -189,12 +187,12 @@ class Denoiser:
 
     def _encode_part_texts(self, rows: Sequence[ImageRow]) -> None:
         """Encode the prompts of the whole part if these rows need one and encoders take turns."""
-        if self._turns is None or not self._inputs.uncached_texts(rows):
+        if not self._placed.takes_turns or not self._inputs.uncached_texts(rows):
             return
         started = time.perf_counter()
         groups = [rows, *group_by_shape(self._part)]
         # Errors are raised by the batch that needs the failed prompt.
-        with self._turns.encoders_on_device(), suppress(Exception):
+        with self._placed.encoders_on_device(), suppress(Exception):
             for group in reversed(groups):  # the cache keeps what came last
                 for request in self._inputs.uncached_texts(group):
                     request.cache.get(request.text, request.loras)
@@ -346,11 +344,12 @@ def load_denoiser(
     with loading(model.id):
         placement = placement or decide_placement(plan)
         pipe = load_pipeline(plan, weights, placement)
+        placed = PlacedWeights(pipe, placement, choose_device(plan.job.device))
         loras = None
         if plan.loras and plan.fused_loras is None:
             loras = LoraLayers(pipe, model.loras, plan.loras)
         if store is None:
-            return Denoiser(pipe, plan.job.speed, loras, placement=placement)
+            return Denoiser(pipe, plan.job.speed, loras, placed=placed)
         adapters = load_adapters(pipe, plan, store)
         return Denoiser(
             pipe,
@@ -358,5 +357,5 @@ def load_denoiser(
             loras,
             adapters,
             planned_size=plan.batch_size,
-            placement=placement,
+            placed=placed,
         )

@@ -23,7 +23,7 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_networks
 from imagekiln.steps.generate.diffusion.loras import fuse_loras
-from imagekiln.steps.generate.diffusion.placing import HOST, place_weights
+from imagekiln.steps.generate.diffusion.placing import HOST
 from imagekiln.steps.job.execution import Placement
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
@@ -62,7 +62,9 @@ log = logging.getLogger(__name__)
 def load_pipeline(
     plan: Plan, weights: WeightsCheck | None = None, placement: Placement = "resident"
 ) -> diffusers.DiffusionPipeline:
-    """Load the plan's pipeline, ready to run. `weights` is a check that has already begun.
+    """Load the plan's pipeline, whose weights are yet to be placed.
+
+    `weights` is a check that has already begun. Only a quantized denoiser is on the device already.
 
     Raises BadInput if the model does not load, TryAgain if its device is missing.
     """
@@ -78,7 +80,6 @@ def load_pipeline(
         network.to(memory_format=torch.channels_last)
     if plan.job.speed.quantization == "fp8":
         quantize_to_fp8(network, device, HOST if placement == "offload" else device)
-    place_weights(pipe, placement, device)
     return pipe
 
 

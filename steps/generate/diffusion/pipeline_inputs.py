@@ -11,7 +11,7 @@ import torch
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import pack_latents, to_device
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
-from imagekiln.steps.generate.diffusion.placing import EncoderTurns
+from imagekiln.steps.generate.diffusion.placing import PlacedWeights
 from imagekiln.steps.generate.diffusion.text_encoding import (
     DEVICE_LIMITS,
     HOST_LIMITS,
@@ -35,12 +35,9 @@ class PipelineInputs:
         self,
         pipe: diffusers.DiffusionPipeline,
         loras: LoraLayers | None = None,
-        turns: EncoderTurns | None = None,
+        placed: PlacedWeights | None = None,
     ) -> None:
-        """Inspect the pipeline's arguments. LoRAs may change the embeddings of prompts.
-
-        With `turns`, the text encoders are on the device only while they encode.
-        """
+        """Inspect the pipeline's arguments. LoRAs may change the embeddings of prompts."""
         self._pipe = pipe
         self._loras = loras
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
@@ -49,8 +46,9 @@ class PipelineInputs:
         # Of a pipeline that no table knows, a trial tells.
         self.one_at_a_time = self._family.one_at_a_time
         if self._family.positive_embeds:
-            encoder = PromptEncoder(pipe, self._family, turns)
-            limits = DEVICE_LIMITS if turns is None else HOST_LIMITS
+            placed = placed or PlacedWeights(pipe)
+            encoder = PromptEncoder(pipe, self._family, placed)
+            limits = HOST_LIMITS if placed.takes_turns else DEVICE_LIMITS
             self._prompts = TextCache(encoder.encode_prompt, limits)
             self._negative_prompts = TextCache(encoder.encode_negative_prompt, limits)
 

@@ -1,10 +1,11 @@
-"""Place a pipeline's weights on the device, or in the machine's memory until they are used."""
+"""Keep a pipeline's weights on the device, or in the machine's memory until they are used."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import diffusers
 import torch
+from diffusers.hooks import apply_group_offloading
 
 from imagekiln.steps.generate.diffusion.device import explained, free_memory
 from imagekiln.steps.job.execution import Placement
@@ -14,86 +15,99 @@ from imagekiln.steps.models.placement import ComponentKind, component_kind
 HOST = torch.device("cpu")
 
 
-def place_weights(
-    pipe: diffusers.DiffusionPipeline, placement: Placement, device: torch.device
-) -> None:
-    """Move a loaded pipeline to where its weights are kept until it draws.
+class PlacedWeights:
+    """The weights of a pipeline, in one of the placements.
 
-    With `texts_first`, the text encoders stay on the host, for `EncoderTurns`. The call of a
-    pipeline whose texts are not encoded here brings each component to the device itself.
+    With `texts_first`, text encoders and denoiser take turns on the device. If the pipeline's call
+    encodes the texts, it brings each component to the device itself.
     """
-    if placement == "resident":
-        pipe.to(device)
-        return
-    with explained(
-        "speed.placement",
-        f"speed.placement is {placement}, which {type(pipe).__name__} does not support",
-        "Choose another placement, or a larger GPU.",
-    ):
-        if placement == "offload":
-            _stream_weights(pipe, device)
-        elif family_of(type(pipe).__name__).positive_embeds:
-            for kind in ("denoiser", "others"):
-                move_components(pipe, kind, device)
+
+    def __init__(
+        self,
+        pipe: diffusers.DiffusionPipeline,
+        placement: Placement = "resident",
+        device: torch.device | None = None,
+    ) -> None:
+        """Move the weights of a loaded pipeline to where they are kept, on its device by default.
+
+        Raises BadInput if the pipeline does not support the placement.
+        """
+        self.placement = placement
+        self.device: torch.device = device or pipe.device
+        encodes_texts = family_of(type(pipe).__name__).positive_embeds
+        self.takes_turns = placement == "texts_first" and bool(encodes_texts)
+        self._pipe = pipe
+        self._on_host: dict[int, torch.Tensor] = {}  # of parameters on the device, by their ids
+        self._encoding = False
+        if placement == "resident":
+            pipe.to(self.device)
+            return
+        with explained(
+            "speed.placement",
+            f"speed.placement is {placement}, which {type(pipe).__name__} does not support",
+            "Choose another placement, or a larger GPU.",
+        ):
+            self._place()
+
+    def _place(self) -> None:
+        if self.takes_turns:
+            self._bring("others")
+            self._bring("denoiser")
+        elif self.placement == "texts_first":
+            self._pipe.enable_model_cpu_offload(device=self.device)
         else:
-            pipe.enable_model_cpu_offload(device=device)
+            self._bring("others")
+            for kind in ("texts", "denoiser"):
+                self._stream(kind)
 
-
-def _stream_weights(pipe: diffusers.DiffusionPipeline, device: torch.device) -> None:
-    """Keep layers on the host, and copy each to the device while the one before it computes."""
-    move_components(pipe, "others", device)
-    for kind in ("texts", "denoiser"):
-        for network in networks_of(pipe, kind):
-            diffusers.hooks.apply_group_offloading(
+    def _stream(self, kind: ComponentKind) -> None:
+        """Copy each layer to the device before it computes."""
+        for network in self._networks(kind):
+            apply_group_offloading(
                 network,
-                onload_device=device,
+                onload_device=self.device,
                 offload_device=HOST,
                 offload_type="leaf_level",
-                use_stream=device.type == "cuda",
+                use_stream=self.device.type == "cuda",
             )
-
-
-def networks_of(
-    pipe: diffusers.DiffusionPipeline, kind: ComponentKind
-) -> Iterator[torch.nn.Module]:
-    """Yield the networks of a kind."""
-    for name, component in pipe.components.items():
-        if isinstance(component, torch.nn.Module) and component_kind(name) == kind:
-            yield component
-
-
-def move_components(
-    pipe: diffusers.DiffusionPipeline, kind: ComponentKind, device: torch.device
-) -> None:
-    """Move the networks of a kind. Compiled code keeps its parameters, the same objects."""
-    for network in networks_of(pipe, kind):
-        network.to(device)
-
-
-class EncoderTurns:
-    """Brings a pipeline's text encoders to the device while its denoiser is on the host."""
-
-    def __init__(self, pipe: diffusers.DiffusionPipeline, device: torch.device) -> None:
-        """Take a pipeline whose text encoders are on the host."""
-        self._pipe = pipe
-        self._device = device
-        self._is_on_device = False
 
     @contextmanager
     def encoders_on_device(self) -> Iterator[None]:
         """Have the text encoders on the device in the block, and the denoiser after it."""
-        if self._is_on_device:
+        if not self.takes_turns or self._encoding:
             yield
             return
-        self._swap("denoiser", "texts")
-        self._is_on_device = True
+        self._encoding = True
         try:
+            self._put_away("denoiser")
+            self._bring("texts")
             yield
         finally:
-            self._is_on_device = False
-            self._swap("texts", "denoiser")
+            self._encoding = False
+            self._put_away("texts")
+            self._bring("denoiser")
 
-    def _swap(self, leaving: ComponentKind, entering: ComponentKind) -> None:
-        move_components(self._pipe, leaving, HOST)
+    def _bring(self, kind: ComponentKind) -> None:
+        """Move networks to the device. Compiled code keeps its parameters, the same objects."""
+        for network in self._networks(kind):
+            for parameter in network.parameters():
+                if type(parameter) is torch.nn.Parameter and parameter.device == HOST:
+                    self._on_host[id(parameter)] = parameter.data
+            network.to(self.device)
+
+    def _put_away(self, kind: ComponentKind) -> None:
+        """Move networks to the host, back into the memory that they came from.
+
+        Copying them back would take time, and memory that mapped files do not.
+        """
+        for network in self._networks(kind):
+            for parameter in network.parameters():
+                if id(parameter) in self._on_host:
+                    parameter.data = self._on_host.pop(id(parameter))
+            network.to(HOST)
         free_memory()
-        move_components(self._pipe, entering, self._device)
+
+    def _networks(self, kind: ComponentKind) -> Iterator[torch.nn.Module]:
+        for name, component in self._pipe.components.items():
+            if isinstance(component, torch.nn.Module) and component_kind(name) == kind:
+                yield component

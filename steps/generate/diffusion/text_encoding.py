@@ -13,7 +13,7 @@ import torch
 
 from imagekiln.steps.generate.diffusion.device import side_stream
 from imagekiln.steps.generate.diffusion.patches import mark_shared
-from imagekiln.steps.generate.diffusion.placing import HOST, EncoderTurns
+from imagekiln.steps.generate.diffusion.placing import PlacedWeights
 from imagekiln.steps.models.families import EmbeddingIndices, Family
 from imagekiln.steps.runs.stats import StageSeconds
 
@@ -75,14 +75,11 @@ class PromptEncoder:
         self,
         pipe: diffusers.DiffusionPipeline,
         family: Family,
-        turns: EncoderTurns | None = None,
+        placed: PlacedWeights,
     ) -> None:
-        """Collect the settings that the pipeline's call would pass to `encode_prompt`.
-
-        With `turns`, embeddings are kept on the host.
-        """
+        """Collect the settings that the pipeline's call would pass to `encode_prompt`."""
         self._pipe = pipe
-        self._turns = turns
+        self._placed = placed
         self._family = family
         call_parameters = inspect.signature(pipe.__call__).parameters
         parameters = inspect.signature(pipe.encode_prompt).parameters
@@ -119,14 +116,11 @@ class PromptEncoder:
         }
         accepted = {name: value for name, value in kwargs.items() if name in self._accepts}
         settings = self._settings | accepted
-        on_device: AbstractContextManager[object] = nullcontext()
-        if self._turns is not None:
-            on_device = self._turns.encoders_on_device()
-        with torch.no_grad(), on_device:
+        with torch.no_grad(), self._placed.encoders_on_device():
             encoded = self._pipe.encode_prompt(**settings)
         tensors = [encoded[index] for index in indices.values()]
         embeds = tuple(_as_tensor(tensor, tensors[0]) for tensor in tensors)
-        return embeds if self._turns is None else tuple(tensor.to(HOST) for tensor in embeds)
+        return tuple(map(torch.Tensor.cpu, embeds)) if self._placed.takes_turns else embeds
 
 
 def _is_setting(value: object) -> bool:

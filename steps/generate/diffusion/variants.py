@@ -15,7 +15,7 @@ from imagekiln.steps.generate.diffusion.patches import (
     restored_vae_dtype,
 )
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, PipelineKwargs
-from imagekiln.steps.generate.diffusion.placing import EncoderTurns
+from imagekiln.steps.generate.diffusion.placing import PlacedWeights
 from imagekiln.steps.job.columns import SCHEDULERS
 from imagekiln.steps.runs.image import ImageRow, batch_shape
 
@@ -83,10 +83,10 @@ class PipelineVariants:
         pipe: diffusers.DiffusionPipeline,
         loras: LoraLayers | None = None,
         adapters: LoadedAdapters | None = None,
-        turns: EncoderTurns | None = None,
+        placed: PlacedWeights | None = None,
     ) -> None:
-        """Take the text-to-image pipeline, its LoRAs, its adapters, and its encoders' turns."""
-        inputs = PipelineInputs(pipe, loras, turns)
+        """Take the text-to-image pipeline, its LoRAs, its adapters, and its weights."""
+        inputs = PipelineInputs(pipe, loras, placed)
         self.text_to_image = Variant(pipe, inputs, Schedulers(pipe.scheduler))
         self._adapters = adapters
         self._variants: dict[tuple[str, bool], Variant] = {
