@@ -41,7 +41,7 @@ from imagekiln.steps.models.hub import (
     require_undamaged,
 )
 from imagekiln.steps.models.own_settings import NO_GUIDANCE, OwnSettings, read_own_settings
-from imagekiln.steps.models.placement import WeightSizes
+from imagekiln.steps.models.placement import WeightSizes, component_kind
 from imagekiln.steps.models.weights import (
     PICKLE_SUFFIXES,
     SAFETENSORS_SUFFIX,
@@ -144,7 +144,7 @@ def _list_weights(model: ModelSettings, folder: Path, index: Config) -> list[Pur
     """
     checkpoint = checkpoint_file(model)
     if checkpoint is not None:
-        return [PurePosixPath(checkpoint.absolute())]
+        return [PurePosixPath(checkpoint.absolute()), *_list_encoders(checkpoint, folder)]
     is_on_hub = is_hub_id(model.id)
     files = [*map(PurePosixPath, list_hub_files(model))] if is_on_hub else list_files(folder)
     # Folders that are not components are skipped, since the pipeline does not read them.
@@ -167,6 +167,16 @@ def _list_weights(model: ModelSettings, folder: Path, index: Config) -> list[Pur
             subject = f"{model.id}: {path.parent.name}"
             require_plain_weights(tensor_names(folder / path, subject), subject)
     return loaded
+
+
+def _list_encoders(checkpoint: Path, folder: Path) -> list[PurePosixPath]:
+    """List the weights of text encoders in the folder of a single-file model that has none."""
+    if any(component_kind(name) == "texts" for name in tensor_names(checkpoint, str(checkpoint))):
+        return []
+    files = [path for path in list_files(folder) if path.suffix == SAFETENSORS_SUFFIX]
+    return loaded_weights(
+        (path for path in files if component_kind(path.parts[0]) == "texts"), None
+    )
 
 
 def loaded_weights(weights: Iterable[AnyPath], variant: str | None) -> list[AnyPath]:
