@@ -173,10 +173,8 @@ def _list_encoders(checkpoint: Path, folder: Path) -> list[PurePosixPath]:
     """List the weights of text encoders in the folder of a single-file model that has none."""
     if any(component_kind(name) == "texts" for name in tensor_names(checkpoint, str(checkpoint))):
         return []
-    files = [path for path in list_files(folder) if path.suffix == SAFETENSORS_SUFFIX]
-    return loaded_weights(
-        (path for path in files if component_kind(path.parts[0]) == "texts"), None
-    )
+    files = [path for path in list_files(folder) if component_kind(path.parts[0]) == "texts"]
+    return loaded_weights((path for path in files if path.suffix == SAFETENSORS_SUFFIX), None)
 
 
 def loaded_weights(weights: Iterable[AnyPath], variant: str | None) -> list[AnyPath]:

@@ -12,7 +12,7 @@ import transformers
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion import pipeline
 from imagekiln.steps.generate.diffusion.pipeline import decide_placement, quantizable_layers
-from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.facts import locate_model
 from imagekiln.steps.models.placement import (
     GIB,
@@ -66,10 +66,9 @@ def _flux2_dev() -> WeightSizes:
     return sum(sizes, WeightSizes())
 
 
-def _job(**speed: object):
-    return job(
-        Path("prompts.parquet"), "out", model={"id": "flux", "dtype": "bfloat16"}, speed=speed
-    )
+def _job(**speed: object) -> Job:
+    model = {"id": "flux", "dtype": "bfloat16"}
+    return job(Path("prompts.parquet"), "out", model=model, speed=speed)
 
 
 def test_flux2_dev_has_the_size_that_its_files_have() -> None:
