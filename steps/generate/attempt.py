@@ -169,7 +169,7 @@ class ShardWork:
             peak_memory=process_peak_bytes(denoiser.device),
             compile_mode=denoiser.compiled_pipeline.mode,
             decode_mode=denoiser.vae_decoder.mode,
-            placement=denoiser.placement,
+            placement=denoiser.placed.placement,
             started_at=ended_at - seconds.total,
             ended_at=ended_at,
             repeated_images=count_images(dropped),

@@ -3,17 +3,17 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Literal
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.execution import Placement
 from imagekiln.steps.job.job import Job
 
+if TYPE_CHECKING:  # slow to import
+    from huggingface_hub.utils import TensorInfo
+
 GIB = 2**30
 ComponentKind = Literal["texts", "denoiser", "others"]
-Bytes = Annotated[int, Field(ge=0)]
 # Components by the names of their folders, or tensors of a single file by the start of their names.
 _TEXTS = re.compile(r"(?!image).*encoder|cond_stage_model|conditioner")
 _OTHERS = re.compile(r"vae|vq|image_encoder|safety_checker|first_stage_model")
@@ -22,8 +22,7 @@ BLOCK_PATTERN = re.compile(r"(blocks|^layers|^noise_refiner|^context_refiner)\.\
 # Modulation layers have one row per image: too little to gain from float8.
 MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
 FP8_MULTIPLE = 16  # both sides of a product in float8 must be multiples of this
-# Of a GPU's memory, beside the weights: CUDA and its kernels, and what a batch computes. Images of
-# a batch that takes more are drawn in smaller batches.
+# Of a GPU's memory, beside weights: CUDA's own, and a batch, which is halved if it needs more.
 CONTEXT_BYTES = GIB
 ACTIVATION_SHARE = 0.1
 PLACEMENTS: Mapping[Placement, str] = {
@@ -31,14 +30,6 @@ PLACEMENTS: Mapping[Placement, str] = {
     "texts_first": "text encoders and denoiser by turns on the GPU",
     "offload": "streamed to the GPU at every step, many times slower",
 }
-
-
-class TensorHeader(Protocol):
-    """The header of a tensor in a safetensors file."""
-
-    dtype: str
-    shape: list[int]
-    parameter_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +40,11 @@ class WeightSizes:
     the largest layer of text encoders and denoiser.
     """
 
-    texts: Bytes = 0
-    denoiser: Bytes = 0
-    others: Bytes = 0
-    quantizable: Bytes = 0
-    largest: Bytes = 0
+    texts: int = 0
+    denoiser: int = 0
+    others: int = 0
+    quantizable: int = 0
+    largest: int = 0
 
     def __add__(self, other: "WeightSizes") -> "WeightSizes":
         """Add the sizes of other files of the model."""
@@ -84,7 +75,7 @@ def component_kind(name: str) -> ComponentKind:
 
 
 def measure_tensors(
-    component: str | None, tensors: Mapping[str, TensorHeader], float_bytes: int
+    component: str | None, tensors: Mapping[str, "TensorInfo"], float_bytes: int
 ) -> WeightSizes:
     """Add up the tensors of a file, by their headers.
 
@@ -95,13 +86,12 @@ def measure_tensors(
         # All floats are loaded in the model's dtype, and there are few other numbers.
         size = tensor.parameter_count * (float_bytes if "F" in tensor.dtype else 1)
         kind = component_kind(component or name)
-        if kind == "others":
-            sizes += WeightSizes(others=size)
-        elif kind == "texts":
-            sizes += WeightSizes(texts=size, largest=size)
-        else:
-            quantizable = size if is_quantizable(name, tensor.shape) else 0
-            sizes += WeightSizes(denoiser=size, quantizable=quantizable, largest=size)
+        is_halved = kind == "denoiser" and is_quantizable(name, tensor.shape)
+        sizes += WeightSizes(
+            **{kind: size},
+            quantizable=size if is_halved else 0,
+            largest=0 if kind == "others" else size,
+        )
     return sizes
 
 
@@ -125,15 +115,12 @@ def needed_bytes(placement: Placement, models: Sequence[WeightSizes]) -> int:
 
 
 def choose_placement(
-    job: Job,
-    models: Sequence[WeightSizes],
-    gib: float | None,
-    gpu: str = "the GPU of its profile",
+    job: Job, models: Sequence[WeightSizes], gib: float | None, gpu: str = "the GPU of its profile"
 ) -> Placement | None:
     """Choose the first placement of the weights of a job's models that fits a GPU of `gib` GiB.
 
-    The job's own choice needs no room beside the weights. Returns None if a size is unknown and the
-    job chooses none. Raises BadInput if nothing fits; `gpu` names the GPU in the message.
+    What the job itself chooses has all the memory. Returns None if a size is unknown and the job
+    chooses none. Raises BadInput if nothing fits; `gpu` names the GPU in the message.
     """
     asked = job.speed.placement
     choices = list(PLACEMENTS) if asked == "auto" else [asked]

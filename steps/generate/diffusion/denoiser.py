@@ -100,16 +100,15 @@ class Denoiser:
         placed = placed or PlacedWeights(pipe)
         if placed.placement == "offload":  # layers whose weights come and go are not compiled
             speed = speed.model_copy(update={"compile": "off"})
-        self.placement = placed.placement
+        self.placed = placed
         self.device = placed.device
-        self._placed = placed
         self._part: Sequence[ImageRow] = ()
         self.scorers: Mapping[str, BoundScorer] = {}
         self.passes: RunPasses | None = None
         self._speed = speed
         self._loras = loras
         self._adapters = adapters
-        variants = PipelineVariants(pipe, loras, adapters, placed)
+        variants = PipelineVariants(placed, loras, adapters)
         self._variants = variants
         self._inputs = variants.text_to_image.inputs
         self._needs_trial = family_of(type(pipe).__name__) is PLAIN_FAMILY
@@ -187,12 +186,12 @@ class Denoiser:
 
     def _encode_part_texts(self, rows: Sequence[ImageRow]) -> None:
         """Encode the prompts of the whole part if these rows need one and encoders take turns."""
-        if not self._placed.takes_turns or not self._inputs.uncached_texts(rows):
+        if not self.placed.takes_turns or not self._inputs.uncached_texts(rows):
             return
         started = time.perf_counter()
         groups = [rows, *group_by_shape(self._part)]
         # Errors are raised by the batch that needs the failed prompt.
-        with self._placed.encoders_on_device(), suppress(Exception):
+        with self.placed.encoders_on_device(), suppress(Exception):
             for group in reversed(groups):  # the cache keeps what came last
                 for request in self._inputs.uncached_texts(group):
                     request.cache.get(request.text, request.loras)
@@ -281,7 +280,7 @@ class Denoiser:
         """Prefetch prompts of upcoming rows of the same shape. Other shapes may change LoRAs."""
         upcoming = self._upcoming
         self._upcoming = ()
-        if self.placement != "resident" or self.compiled_pipeline.compiling_now:
+        if self.placed.placement != "resident" or self.compiled_pipeline.compiling_now:
             return
         same_shape = [other for other in upcoming if batch_shape(other) == batch_shape(row)]
         self._text_prefetcher.start(self._inputs.uncached_texts(same_shape))
@@ -348,14 +347,7 @@ def load_denoiser(
         loras = None
         if plan.loras and plan.fused_loras is None:
             loras = LoraLayers(pipe, model.loras, plan.loras)
-        if store is None:
-            return Denoiser(pipe, plan.job.speed, loras, placed=placed)
-        adapters = load_adapters(pipe, plan, store)
-        return Denoiser(
-            pipe,
-            plan.job.speed,
-            loras,
-            adapters,
-            planned_size=plan.batch_size,
-            placed=placed,
-        )
+        adapters = None if store is None else load_adapters(pipe, plan, store)
+        size = None if store is None else plan.batch_size
+        speed = plan.job.speed
+        return Denoiser(pipe, speed, loras, adapters, planned_size=size, placed=placed)

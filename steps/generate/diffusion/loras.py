@@ -143,10 +143,7 @@ def fuse_loras(
     loras: str,
     device: torch.device | None = None,
 ) -> None:
-    """Fuse LoRAs, given in canonical form, into a pipeline's weights.
-
-    Layer by layer, they are added on `device`, since the sums of devices differ.
-    """
+    """Fuse LoRAs, given in canonical form, into a pipeline's weights, added on `device`."""
     layers = LoraLayers(pipe, settings, planned)
     for texts in (True, False):
         layers.activate(loras, texts=texts)

@@ -37,12 +37,7 @@ from imagekiln.steps.models.hub import (
 )
 from imagekiln.steps.models.loras import fetch_planned_lora
 from imagekiln.steps.models.passes import PASSES_PREFIX, list_weights, pass_references
-from imagekiln.steps.models.placement import (
-    GIB,
-    PLACEMENTS,
-    choose_placement,
-    is_quantizable,
-)
+from imagekiln.steps.models.placement import GIB, PLACEMENTS, choose_placement, is_quantizable
 from imagekiln.steps.models.transformers_models import fetch_planned_files, score_references
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.run import open_run
@@ -65,7 +60,6 @@ def load_pipeline(
     """Load the plan's pipeline, whose weights are yet to be placed.
 
     `weights` is a check that has already begun. Only a quantized denoiser is on the device already.
-
     Raises BadInput if the model does not load, TryAgain if its device is missing.
     """
     model = plan.job.model
@@ -308,9 +302,7 @@ def quantize_to_fp8(
 ) -> None:
     """Quantize the linear layers of the repeated blocks to float8, before anything is compiled.
 
-    Each layer is quantized on `device`, then moved to `home`, so that no more than one is there in
-    16 bits.
-
+    Each layer is quantized on `device` and moved to `home`, so one at a time has 16 bits there.
     Torchao scales by row of weights and by token, so no image depends on its neighbors.
     """
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_

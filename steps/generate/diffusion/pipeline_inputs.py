@@ -31,14 +31,11 @@ TEXT_STEP = 64  # tokens: single prompts are padded to a multiple, to share comp
 class PipelineInputs:
     """Builds a pipeline's arguments from rows of one shape."""
 
-    def __init__(
-        self,
-        pipe: diffusers.DiffusionPipeline,
-        loras: LoraLayers | None = None,
-        placed: PlacedWeights | None = None,
-    ) -> None:
+    def __init__(self, placed: PlacedWeights, loras: LoraLayers | None = None) -> None:
         """Inspect the pipeline's arguments. LoRAs may change the embeddings of prompts."""
+        pipe = placed.pipe
         self._pipe = pipe
+        self._placed = placed
         self._loras = loras
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
         self._family = family_of(type(pipe).__name__)
@@ -46,8 +43,7 @@ class PipelineInputs:
         # Of a pipeline that no table knows, a trial tells.
         self.one_at_a_time = self._family.one_at_a_time
         if self._family.positive_embeds:
-            placed = placed or PlacedWeights(pipe)
-            encoder = PromptEncoder(pipe, self._family, placed)
+            encoder = PromptEncoder(placed, self._family)
             limits = HOST_LIMITS if placed.takes_turns else DEVICE_LIMITS
             self._prompts = TextCache(encoder.encode_prompt, limits)
             self._negative_prompts = TextCache(encoder.encode_negative_prompt, limits)
@@ -122,8 +118,9 @@ class PipelineInputs:
         loras = self._activate_text_loras(rows[0])
         for cache, names, texts in self._texts_of(rows):
             tensors = stack_embeds([cache.get(text, loras) for text in texts], length)
-            for name, stacked in zip(names, tensors, strict=True):
-                tensor = stacked.to(self._pipe.device)
+            if self._placed.takes_turns:
+                tensors = [tensor.to(self._placed.device) for tensor in tensors]
+            for name, tensor in zip(names, tensors, strict=True):
                 kwargs[name] = list(tensor) if self._family.embeds_as_list else tensor
         return kwargs
 

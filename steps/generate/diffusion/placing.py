@@ -28,7 +28,7 @@ class PlacedWeights:
         placement: Placement = "resident",
         device: torch.device | None = None,
     ) -> None:
-        """Move the weights of a loaded pipeline to where they are kept, on its device by default.
+        """Move the weights of a loaded pipeline. By default, all are on their device already.
 
         Raises BadInput if the pipeline does not support the placement.
         """
@@ -36,11 +36,12 @@ class PlacedWeights:
         self.device: torch.device = device or pipe.device
         encodes_texts = family_of(type(pipe).__name__).positive_embeds
         self.takes_turns = placement == "texts_first" and bool(encodes_texts)
-        self._pipe = pipe
+        self.pipe = pipe
         self._on_host: dict[int, torch.Tensor] = {}  # of parameters on the device, by their ids
         self._encoding = False
         if placement == "resident":
-            pipe.to(self.device)
+            if device is not None:
+                pipe.to(device)
             return
         with explained(
             "speed.placement",
@@ -54,7 +55,7 @@ class PlacedWeights:
             self._bring("others")
             self._bring("denoiser")
         elif self.placement == "texts_first":
-            self._pipe.enable_model_cpu_offload(device=self.device)
+            self.pipe.enable_model_cpu_offload(device=self.device)
         else:
             self._bring("others")
             for kind in ("texts", "denoiser"):
@@ -108,6 +109,6 @@ class PlacedWeights:
         free_memory()
 
     def _networks(self, kind: ComponentKind) -> Iterator[torch.nn.Module]:
-        for name, component in self._pipe.components.items():
+        for name, component in self.pipe.components.items():
             if isinstance(component, torch.nn.Module) and component_kind(name) == kind:
                 yield component

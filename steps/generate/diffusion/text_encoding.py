@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
-import diffusers
 import torch
 
 from imagekiln.steps.generate.diffusion.device import side_stream
@@ -34,9 +33,7 @@ class TextCache:
     """
 
     def __init__(
-        self,
-        encode: Callable[[str], PromptEmbeds],
-        limits: tuple[int, int] = DEVICE_LIMITS,
+        self, encode: Callable[[str], PromptEmbeds], limits: tuple[int, int] = DEVICE_LIMITS
     ) -> None:
         """Take the function that encodes one prompt, and the most prompts and bytes to keep."""
         self._encode = encode
@@ -71,13 +68,9 @@ class TextCache:
 class PromptEncoder:
     """Calls a pipeline's `encode_prompt` as the pipeline itself would for a single prompt."""
 
-    def __init__(
-        self,
-        pipe: diffusers.DiffusionPipeline,
-        family: Family,
-        placed: PlacedWeights,
-    ) -> None:
+    def __init__(self, placed: PlacedWeights, family: Family) -> None:
         """Collect the settings that the pipeline's call would pass to `encode_prompt`."""
+        pipe = placed.pipe
         self._pipe = pipe
         self._placed = placed
         self._family = family

@@ -80,13 +80,13 @@ class PipelineVariants:
 
     def __init__(
         self,
-        pipe: diffusers.DiffusionPipeline,
+        placed: PlacedWeights,
         loras: LoraLayers | None = None,
         adapters: LoadedAdapters | None = None,
-        placed: PlacedWeights | None = None,
     ) -> None:
-        """Take the text-to-image pipeline, its LoRAs, its adapters, and its weights."""
-        inputs = PipelineInputs(pipe, loras, placed)
+        """Take the text-to-image pipeline, its LoRAs and its adapters."""
+        pipe = placed.pipe
+        inputs = PipelineInputs(placed, loras)
         self.text_to_image = Variant(pipe, inputs, Schedulers(pipe.scheduler))
         self._adapters = adapters
         self._variants: dict[tuple[str, bool], Variant] = {

@@ -9,6 +9,7 @@ import torch
 from imagekiln.steps.generate.diffusion.batch_trial import rows_are_independent
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs
+from imagekiln.steps.generate.diffusion.placing import PlacedWeights
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.models.families import known_call_of
@@ -95,7 +96,7 @@ def test_a_whole_job_of_two_shapes_runs(kind: str, tmp_path: Path) -> None:
 
 
 def test_what_a_pipeline_draws_from_torchs_own_generator_follows_from_the_row() -> None:
-    told = PipelineInputs(plain.pipe("bria"))
+    told = PipelineInputs(PlacedWeights(plain.pipe("bria")))
     drawn = []
     for seed in (5, 4, 5):
         told.noise_kwargs([image_row(seed=seed)])
