@@ -23,7 +23,7 @@ from imagekiln.steps.generate.stages import (
     split_into_batches,
 )
 from imagekiln.steps.runs.commits import read_head
-from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runs.image import DrawnImage, ImageRow, image_rows
 from imagekiln.steps.runs.manifest import read_forgotten
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
@@ -88,7 +88,10 @@ class ShardWork:
         )
 
         def is_missing(part: Part) -> bool:
-            return is_wanted() and self._is_missing(part)
+            if not is_wanted() or not self._is_missing(part):
+                return False
+            denoiser.set_part(image_rows(part.rows))
+            return True
 
         drawn = draw_batches(batches, recovery, self._stop, denoiser.set_upcoming, is_missing)
         if denoiser.passes is not None:  # passes may use the model, so they run in its thread
@@ -167,6 +170,7 @@ class ShardWork:
             compile_mode=denoiser.compile_mode,
             decode_mode=denoiser.decode_mode,
             one_at_a_time=denoiser.one_at_a_time,
+            placement=denoiser.placement,
             started_at=ended_at - seconds.total,
             ended_at=ended_at,
             repeated_images=count_images(dropped),

@@ -156,7 +156,8 @@ def load_passes(
             run_batch = _caption_with(name, load_captioner(setting, settings, digest, device))
         elif name in own_plans:
             with in_setting(setting):
-                own_denoiser = load_denoiser(own_plans[name], store)
+                placement = denoiser.placed.placement
+                own_denoiser = load_denoiser(own_plans[name], store, placement=placement)
             run_batch = _refine_with(own_denoiser, denoiser)
         else:
             run_batch = _refine_with(denoiser)

@@ -24,6 +24,7 @@ class SourceImages(Denoiser):
     compile_mode: Literal["none"] = "none"
     decode_mode: Literal["whole"] = "whole"
     one_at_a_time = None
+    placement: Literal["resident"] = "resident"
 
     def __init__(self, store: Store, device: torch.device) -> None:
         """Take the store of the run, and the device of its scorers and passes."""

@@ -43,7 +43,7 @@ from imagekiln.steps.models.facts import (
     locate_model,
 )
 from imagekiln.steps.models.families import family_of, require_pipeline_support
-from imagekiln.steps.models.performance import GIB
+from imagekiln.steps.models.placement import GIB
 from imagekiln.steps.models.resolve import pin_revisions
 from imagekiln.steps.runs.image import ImageParameters, ImageRow
 from imagekiln.steps.runs.plan import (

@@ -17,6 +17,8 @@ from imagekiln.steps.job.fields import (
 
 DEFAULT_BATCH_IMAGES = 8
 DEFAULT_PART_IMAGES = 64
+# Of weights: all on the GPU; text encoders and denoiser by turns; streamed to it layer by layer.
+Placement: TypeAlias = Literal["resident", "texts_first", "offload"]
 FIRST_STEPS = 3  # always computed, as in diffusers' TaylorSeer cache
 MAX_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
 
@@ -104,7 +106,7 @@ class StepCacheSettings(Settings):
 
 
 class SpeedSettings(Settings):
-    """Options to run the model faster. All but `compile` and `vae` change image ids."""
+    """Options to run the model faster. `compile`, `vae` and `placement` change no image ids."""
 
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_restore_on_off)] = Field(
         default="auto", description="auto compiles the model on CUDA devices only, on always."
@@ -112,6 +114,10 @@ class SpeedSettings(Settings):
     vae: Literal["auto", "whole", "tiles"] = Field(
         default="auto",
         description="How latents are decoded; auto decodes in pieces only if memory is short.",
+    )
+    placement: Literal["auto"] | Placement = Field(
+        default="auto",
+        description="Where weights are kept; auto takes the first that fits the GPU's memory.",
     )
     quantization: Literal["none", "fp8", "nvfp4"] = Field(
         default="none",

@@ -46,6 +46,7 @@ from imagekiln.steps.models.hub import (
     require_undamaged,
 )
 from imagekiln.steps.models.own_settings import NO_GUIDANCE, OwnSettings, read_own_settings
+from imagekiln.steps.models.placement import WeightSizes, component_kind
 from imagekiln.steps.models.quantization import quantization_method
 from imagekiln.steps.models.weights import (
     PICKLE_SUFFIXES,
@@ -71,8 +72,8 @@ AnyPath = TypeVar("AnyPath", bound=PurePath)
 class ModelFacts:
     """Facts about a model that a plan freezes. Sizes are in pixels.
 
-    `weights_bytes` is the memory that the loaded weights take; None if a header of theirs could not
-    be read. `quantization` is the method by which the denoiser's weights are quantized.
+    `weights` are the bytes that the loaded weights take; None if a header of theirs could not be
+    read. `quantization` is the method by which the denoiser's weights are quantized.
     """
 
     digest: str
@@ -82,7 +83,7 @@ class ModelFacts:
     size_multiple: int
     own: OwnSettings
     quantization: str | None = None
-    weights_bytes: int | None = field(default=None, compare=False)  # the digest identifies them
+    weights: WeightSizes | None = field(default=None, compare=False)  # the digest identifies them
 
 
 # Steps and guidance of images that are not drawn are those of their source.
@@ -133,7 +134,7 @@ def locate_model(model: ModelSettings, *, from_images: bool = False) -> tuple[Pa
         size_multiple=multiple,
         own=read_own_settings(model, folder, index, denoiser),
         quantization=quantization,
-        weights_bytes=measure_weights(model, folder, weights, quantized),
+        weights=measure_weights(model, folder, weights, quantized),
     )
 
 
@@ -172,8 +173,8 @@ def _list_weights(model: ModelSettings, folder: Path, index: Config) -> list[Pur
     weights = [PurePosixPath(checkpoint.absolute())]
     if is_gguf(checkpoint):
         others = {name: value for name, value in index.items() if name != denoiser_component(index)}
-        weights += _list_networks(model, folder, others)
-    return weights
+        return [*weights, *_list_networks(model, folder, others)]
+    return [*weights, *_list_encoders(checkpoint, folder)]
 
 
 def _list_networks(model: ModelSettings, folder: Path, index: Config) -> list[PurePosixPath]:
@@ -212,6 +213,14 @@ def _is_quantized(folder: Path, weights: PurePath) -> bool:
     """Return whether the configuration beside a weights file says that it is quantized."""
     config = read_config(folder, str(weights.with_name(CONFIG_FILE)))
     return quantization_method(config) is not None
+
+
+def _list_encoders(checkpoint: Path, folder: Path) -> list[PurePosixPath]:
+    """List the weights of text encoders in the folder of a single-file model that has none."""
+    if any(component_kind(name) == "texts" for name in tensor_names(checkpoint, str(checkpoint))):
+        return []
+    files = [path for path in list_files(folder) if component_kind(path.parts[0]) == "texts"]
+    return loaded_weights((path for path in files if path.suffix == SAFETENSORS_SUFFIX), None)
 
 
 def loaded_weights(weights: Iterable[AnyPath], variant: str | None) -> list[AnyPath]:

@@ -17,6 +17,7 @@ from typing import TypeVar
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, explained_by
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.placement import WeightSizes, measure_tensors
 from imagekiln.steps.models.weights import (
     GGUF_SUFFIX,
     READER_THREADS,
@@ -165,7 +166,7 @@ def list_hub_files(model: HubReference) -> tuple[str, ...]:
 
 def measure_weights(
     model: ModelSettings, folder: Path, names: Sequence[str], quantized: Collection[str] = ()
-) -> int | None:
+) -> WeightSizes | None:
     """Compute the bytes that the weights in these files of a model take once they are loaded.
 
     Reads headers only, on the hub if the folder lacks a file. None if a header cannot be read.
@@ -174,29 +175,26 @@ def measure_weights(
 
     float_bytes = 4 if model.dtype == "float32" else 2
 
-    def measure(name: str) -> int:
+    def measure(name: str) -> WeightSizes:
         if name.lower().endswith(GGUF_SUFFIX):
-            return Path(name).stat().st_size
+            return WeightSizes(denoiser=Path(name).stat().st_size)
         if (folder / name).is_file():
             header = parse_local_safetensors_file_metadata(folder / name)
         else:
             header = HfApi().parse_safetensors_file_metadata(
                 model.config or model.id, name, revision=model.revision
             )
-        # All floats are loaded in the model's dtype, but for those of 8 bits in quantized weights.
-        # There are few other numbers.
-        floats = {kind for kind in header.parameter_count if "F" in kind}
-        if name in quantized:
-            floats = {kind for kind in floats if not kind.startswith("F8")}
-        counts = header.parameter_count.items()
-        return sum(count * (float_bytes if kind in floats else 1) for kind, count in counts)
+        component = None if Path(name).is_absolute() else Path(name).parts[0]
+        return measure_tensors(
+            component, header.tensors, float_bytes, keeps_8_bits=name in quantized
+        )
 
     with (
         suppress(KilnError, errors.SafetensorsParsingError),
         _translate_hub_errors(model),
         ThreadPoolExecutor(FILES_AT_ONCE, "weights-size") as pool,
     ):
-        return sum(pool.map(measure, names)) or None
+        return sum(pool.map(measure, names), WeightSizes()) if names else None
     return None
 
 

@@ -25,6 +25,7 @@ from imagekiln.steps.models.component_files import Config, weights_digest
 from imagekiln.steps.models.facts import ModelFacts, default_guidance, default_steps, locate_model
 from imagekiln.steps.models.families import family_of, require_pipeline_support
 from imagekiln.steps.models.own_settings import NO_GUIDANCE
+from imagekiln.steps.models.placement import WeightSizes
 from imagekiln.steps.models.transformers_models import require_model
 
 PASSES_PREFIX = "passes."
@@ -53,10 +54,14 @@ class PassFacts:
     model: Annotated[ModelFacts | None, Field(exclude_if=_is_none)] = None
 
 
-def sum_weights(facts: ModelFacts, passes: Mapping[str, PassFacts]) -> int | None:
-    """Sum the bytes of the weights of a job's diffusion models; None if none is known."""
+def list_weights(
+    job: Job, facts: ModelFacts, passes: Mapping[str, PassFacts]
+) -> tuple[WeightSizes, ...]:
+    """List the sizes of the weights of a job's diffusion models, as far as they are known."""
     models = [facts, *(each.model for each in passes.values() if each.model is not None)]
-    return sum(model.weights_bytes or 0 for model in models) or None
+    sizes = [model.weights for model in models if model.weights is not None]
+    in_fp8 = job.speed.quantization == "fp8"
+    return tuple(each.in_fp8() if in_fp8 else each for each in sizes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
-"""Batch sizes, the time per image, and the memory that weights need."""
+"""Batch sizes and the time per image."""
 
 from dataclasses import dataclass
 
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.facts import (
     ModelFacts,
@@ -10,8 +9,6 @@ from imagekiln.steps.models.facts import (
     default_image_size,
     default_steps,
 )
-
-GIB = 2**30
 
 
 def floor_power_of_two(limit: float) -> int:
@@ -92,19 +89,3 @@ def time_figure(job: Job, facts: ModelFacts, tuned: TimeFigure | None = None) ->
     passes = 2 * steps if facts.own.call.is_guided(default_guidance(job, facts)) else steps
     tflop_per_pixel = (passes * tflop + VAE_TFLOP_PER_MEGAPIXEL) / 1e6
     return TimeFigure(tflop_per_pixel / H100_TFLOPS / steps, COMPUTED_SOURCE, is_measured=False)
-
-
-def require_room(
-    job: Job, weights_bytes: int | None, gib: float | None, gpu: str = "the GPU of its profile"
-) -> None:
-    """Raise BadInput if the weights of a job's models take more than the memory of a GPU.
-
-    Passes if either is None, for unknown. `gpu` names the GPU in the message.
-    """
-    if weights_bytes is None or gib is None or weights_bytes <= gib * GIB:
-        return
-    raise BadInput(
-        f"{job.model.id}: the weights of the job's models take {weights_bytes / GIB:.1f} GiB in "
-        f"{job.model.dtype}, and {gpu} has {gib:.1f} GiB. Choose a larger GPU (on a cluster, by "
-        "cluster.profile) or a smaller model; bfloat16 takes half of float32 (model.dtype)."
-    )

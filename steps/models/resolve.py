@@ -20,11 +20,12 @@ from imagekiln.steps.models.passes import (
     PASSES_PREFIX,
     PassFacts,
     PassSizes,
+    list_weights,
     pass_keys,
     pass_references,
     resolve_passes,
-    sum_weights,
 )
+from imagekiln.steps.models.placement import WeightSizes
 from imagekiln.steps.models.transformers_models import score_digests, score_references
 
 LORA_SETTING_PREFIX = "model.loras."
@@ -88,9 +89,9 @@ class ResolvedModel:
         return PassSizes.of(self.job, self.passes, self.facts.size_multiple)
 
     @property
-    def weights_bytes(self) -> int | None:
-        """Memory for the weights of all the job's diffusion models; None if unknown."""
-        return sum_weights(self.facts, self.passes)
+    def weights(self) -> tuple[WeightSizes, ...]:
+        """The sizes of the weights of the job's diffusion models, as far as they are known."""
+        return list_weights(self.job, self.facts, self.passes)
 
     @property
     def fixed_digest(self) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.execution import (
+    Placement,
     Price,
     PricePerHour,
     find_price,
@@ -19,7 +20,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import is_lossless
 from imagekiln.steps.job.user_checks import find_untried_entries
 from imagekiln.steps.models.facts import default_image_size, describe_defaults
-from imagekiln.steps.models.performance import require_room
+from imagekiln.steps.models.placement import choose_placement
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.catalog import successful_runs
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
@@ -225,7 +226,7 @@ class Estimate:
     the prompt columns that they stand for. `unused_columns` are neither read nor carried.
     `prompts_to_rewrite` counts prompts that a language model still has to rewrite. No other figure
     includes that time. `stored_size` is the size in pixels of an image of the default size after
-    its passes.
+    its passes. `placement` is None if the GPU's memory is unknown.
     """
 
     rows: int
@@ -259,6 +260,7 @@ class Estimate:
     stored_size: tuple[int, int] | None = None
     defaults: str = ""
     weights_bytes: int | None = None
+    placement: Placement | None = None
 
 
 def estimate(
@@ -281,7 +283,7 @@ def estimate(
     with temporary_folder("imagekiln-estimate-") as folder:
         scratch = Path(folder)
         model = resolve_model(job)
-        require_room(job, model.weights_bytes, gpu_memory)
+        placement = choose_placement(job, model.weights, gpu_memory)
         rewritten = rewrite_input(job, read_prompts(job, scratch))
         files = rewritten.files
         inputs = PlanInputs(
@@ -319,7 +321,8 @@ def estimate(
                 rejection_causes=find_rejection_causes(files, draft.catalog),
                 defaults=describe_defaults(job, model.facts),
                 device="cpu" if job.device == "cpu" else None,
-                weights_bytes=model.weights_bytes,
+                weights_bytes=sum(each.total for each in model.weights) or None,
+                placement=placement,
             )
             gpus = job.cluster.parallelism * gpus_per_pod
             return _add_time(

@@ -12,7 +12,7 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.job.execution import JobLimits
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import find_untried_entries, hash_entries
-from imagekiln.steps.models.performance import require_room
+from imagekiln.steps.models.placement import choose_placement
 from imagekiln.steps.models.resolve import NamedRevision, ResolvedModel, resolve_model
 from imagekiln.steps.plan.catalog import successful_runs
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
@@ -97,7 +97,7 @@ def make_plan(
         if named is not None:
             return named
     model = resolve_model(asked)
-    require_room(asked, model.weights_bytes, gpu_memory)
+    choose_placement(asked, model.weights, gpu_memory)  # raises if none fits
     with temporary_folder("imagekiln-plan-") as folder:
         scratch = Path(folder)
         inputs = _read_inputs(asked, model, scratch, rewriter)

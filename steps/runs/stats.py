@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from imagekiln.steps.job.execution import SpeedSettings
+from imagekiln.steps.job.execution import Placement, SpeedSettings
 from imagekiln.steps.job.fields import Dtype
 from imagekiln.steps.job.job import Job
 
@@ -72,9 +72,9 @@ class ShardStats:
     the most pixels in a batch after memory ran out, if it did. `busy_share` is the share of the
     wall time after loading in which the device computed, and `peak_memory` the most bytes in use at
     once. Both are None if unknown. `compile_mode` and `decode_mode` are the modes in use at the
-    end, and `one_at_a_time` is why batches were split into single images, if they were.
-    `started_at` is the start of the first attempt and `ended_at` the end of the last, in seconds
-    since 1970.
+    end, `one_at_a_time` is why batches were split into single images, if they were, and `placement`
+    where weights were kept. `started_at` is the start of the first attempt and `ended_at` the end
+    of the last, in seconds since 1970.
 
     `images` and `parts` count what the processes of this shard committed, for this shard or others.
     `helped_images` counts the images made for other shards. `repeated_images` were generated and
@@ -95,6 +95,7 @@ class ShardStats:
     compile_mode: Literal["regional", "none"] = "none"
     decode_mode: Literal["whole", "tiles"] = "whole"
     one_at_a_time: str | None = None
+    placement: Placement = "resident"
     started_at: Seconds | None = None
     ended_at: Seconds | None = None
     helped_images: Count = 0

@@ -13,7 +13,8 @@ import torch
 import transformers
 
 from imagekiln.steps.generate.diffusion.compile import MAX_GRAPHS, CompiledPipeline
-from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, quantize_denoiser
+from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
+from imagekiln.steps.generate.diffusion.quantization import quantize_denoiser
 from imagekiln.steps.generate.diffusion.vae import VaeDecoder
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.job import Job

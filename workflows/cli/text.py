@@ -162,6 +162,8 @@ def _describe_input(result: "PlanResult | Estimate") -> list[str]:
 
 def format_estimate(result: "Estimate") -> str:
     """Format the size of a job's dataset, and its time and cost."""
+    from imagekiln.steps.models.placement import PLACEMENTS
+
     omitted = pluralize(result.duplicate_images, "duplicate")
     if result.existing_images:
         omitted += f" and {result.existing_images:,} already in earlier runs"
@@ -173,6 +175,8 @@ def format_estimate(result: "Estimate") -> str:
         truncated = pluralize(result.truncated_prompts, "prompt")
     if result.weights_bytes is not None:
         weights = f"{format_bytes(result.weights_bytes)} once loaded"
+        if result.placement is not None:
+            weights += f", {PLACEMENTS[result.placement]}"
     if result.prompts_to_rewrite:
         prompts = pluralize(result.prompts_to_rewrite, "prompt")
         rewriting = f"{prompts}, before planning; not included in the figures below"

@@ -1,12 +1,13 @@
 """Result of a check, the input of checks, and the decorator for check functions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Literal, ParamSpec, TypeVar, cast
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.placement import WeightSizes
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.doctor.cluster_view import ClusterView, Unreadable
 from imagekiln.workflows.profiles.profile import Profile
@@ -14,7 +15,7 @@ from imagekiln.workflows.profiles.profile import Profile
 P = ParamSpec("P")
 Found = TypeVar("Found", bound="DoctorCheck | None")
 CheckVerdict = Literal["ok", "wrong", "unknown"]
-Weights = int | KilnError | None  # total size of the models in bytes, or the error of reading them
+Weights = Sequence[WeightSizes] | KilnError  # of the models, or the error of reading them
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Needs:
     profile: Profile
     view: ClusterView
     server: ApiConnection | None = None
-    weights: Weights = None
+    weights: Weights = ()
 
 
 def ok(says: str) -> DoctorCheck:

@@ -3,8 +3,8 @@
 Taints and free capacity are left to the scheduler, whose message `watch` prints.
 """
 
-from imagekiln.steps.errors import BadInput
-from imagekiln.steps.models.performance import GIB, require_room
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.models.placement import GIB, PLACEMENTS, choose_placement
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.workflows.doctor.check import (
     DoctorCheck,
@@ -140,17 +140,19 @@ def check_gpu_memory(needs: Needs) -> DoctorCheck:
     labels = [(_labels(node).get(label, ""), object_name(node)) for node in _gpu_nodes(needs)]
     sizes = [(int(mib) / MIB_PER_GIB, name) for mib, name in labels if mib.isdecimal()]
     weights = needs.weights
-    if not sizes or not isinstance(weights, int):
+    if not sizes or not weights or isinstance(weights, KilnError):
         return unknown(
             "The size of the weights, or of the GPUs' memory, is not known.",
             "See model, and install GPU feature discovery, or compare them yourself.",
         )
     gib, name = min(sizes)
     try:
-        require_room(needs.job, weights, gib, f"a GPU of node {name}")
+        placement = choose_placement(needs.job, weights, gib, f"a GPU of node {name}")
     except BadInput as error:
         return wrong(*split_remedy(error))
-    return ok(f"The weights take {weights / GIB:.1f} GiB, and the smallest GPU has {gib:.1f} GiB.")
+    total = sum(each.total for each in weights) / GIB
+    where = PLACEMENTS[placement or "resident"]
+    return ok(f"The weights take {total:.1f} GiB, {where}; the smallest GPU has {gib:.1f} GiB.")
 
 
 def _labeled_nodes(view: ClusterView, pod: PodSettings) -> list[Json]:

@@ -43,9 +43,9 @@ LOCAL_ADVICE = (
 
 
 def read_weights(job: Job) -> Weights:
-    """Read the size of the models' weights in bytes; None if unknown, or the reading error."""
+    """Read the sizes of the models' weights, empty if unknown, or the reading error."""
     try:
-        return resolve_model(job).weights_bytes
+        return resolve_model(job).weights
     except KilnError as error:
         return error
 

@@ -18,6 +18,7 @@ from imagekiln.steps.generate.diffusion.patches import (
     AnyFunction,
     compile_callbacks,
     compiled_call,
+    execution_device,
     graph_limit,
     repeated_blocks,
     set_compiled_call,
@@ -96,7 +97,7 @@ class CompiledPipeline:
         self._has_references = has_references
         self._compiled: dict[Network, AnyFunction] = {}
         self._drawn: set[str] = set()
-        if not family_of(name).compiles or not _should_compile(speed, pipe.device):
+        if not family_of(name).compiles or not _should_compile(speed, execution_device(pipe)):
             return
         denoisers = (*denoisers_of(pipe), *other_denoisers)
         blocks = [block for denoiser in denoisers for block in blocks_of(denoiser)]

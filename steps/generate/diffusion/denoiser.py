@@ -1,7 +1,8 @@
 """One batch through a loaded pipeline: image rows of one shape in, RGB pixels out."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -16,6 +17,7 @@ from imagekiln.steps.generate.diffusion.batch_trial import find_dependence, tria
 from imagekiln.steps.generate.diffusion.compile import CompiledPipeline, CompileMode
 from imagekiln.steps.generate.diffusion.device import (
     DeviceEvent,
+    choose_device,
     finish_device_work,
     loading,
     side_stream,
@@ -24,8 +26,13 @@ from imagekiln.steps.generate.diffusion.device import (
 from imagekiln.steps.generate.diffusion.image_models import ACCEPTED, BoundScorer, SafetyChecker
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import pinned_step_noise, step_on_host
-from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, load_pipeline
+from imagekiln.steps.generate.diffusion.pipeline import (
+    decide_placement,
+    denoiser_network,
+    load_pipeline,
+)
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
+from imagekiln.steps.generate.diffusion.placing import PlacedWeights
 from imagekiln.steps.generate.diffusion.profiling import PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.step_shortcuts import step_shortcuts
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
@@ -38,7 +45,7 @@ from imagekiln.steps.generate.diffusion.transfer import (
 from imagekiln.steps.generate.diffusion.vae import DecodeMode, PlannedSize, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant
 from imagekiln.steps.imaging.codecs import RGB
-from imagekiln.steps.job.execution import SpeedSettings
+from imagekiln.steps.job.execution import Placement, SpeedSettings
 from imagekiln.steps.models.facts import WeightsCheck
 from imagekiln.steps.models.families import PLAIN_FAMILY, family_of, known_call_of
 from imagekiln.steps.runs.image import (
@@ -47,6 +54,7 @@ from imagekiln.steps.runs.image import (
     PassedImages,
     ScoreValue,
     batch_shape,
+    group_by_shape,
 )
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.stats import StageSeconds
@@ -82,21 +90,27 @@ class Denoiser:
         adapters: LoadedAdapters | None = None,
         *,
         planned_size: PlannedSize | None = None,
+        placed: PlacedWeights | None = None,
         has_references: bool = False,
     ) -> None:
-        """Take a pipeline on its device, in eval mode, with its LoRAs and adapters.
+        """Take a pipeline in eval mode with its LoRAs and adapters. Its weights may be placed.
 
         Images are decoded as in a batch of `planned_size`, by default of the actual size. With
         `has_references`, rows have reference images that the pipeline reads.
         """
         speed = speed or SpeedSettings()
-        self.device: torch.device = pipe.device
+        placed = placed or PlacedWeights(pipe)
+        if placed.placement == "offload":  # layers whose weights come and go are not compiled
+            speed = speed.model_copy(update={"compile": "off"})
+        self.placed = placed
+        self.device = placed.device
+        self._part: Sequence[ImageRow] = ()
         self.scorers: Mapping[str, BoundScorer] = {}
         self.passes: RunPasses | None = None
         self._speed = speed
         self._loras = loras
         self._adapters = adapters
-        variants = PipelineVariants(pipe, loras, adapters)
+        variants = PipelineVariants(placed, loras, adapters)
         self._variants = variants
         self._inputs = variants.text_to_image.inputs
         denoiser = denoiser_network(pipe)
@@ -122,6 +136,11 @@ class Denoiser:
         self._upcoming: Sequence[ImageRow] = ()
         self._copy_stream = side_stream(self.device)
         self._previous_batch: DeviceEvent | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """Where the weights are kept."""
+        return self.placed.placement
 
     @property
     def compile_mode(self) -> CompileMode:
@@ -155,6 +174,7 @@ class Denoiser:
         if self._needs_trial and size > 1 and not self._inputs.takes_one_row(rows[0]):
             self._inputs.one_at_a_time = self._find_dependence(rows[0])
             self._needs_trial = False
+        self._encode_part_texts(rows)
         calls = []
         for batch in self._inputs.split_batches(rows, size):
             call = partial(self._call_pipeline, batch, check, over)
@@ -186,6 +206,26 @@ class Denoiser:
         self._upcoming = rows
         if self._adapters is not None:
             self._adapters.images.prefetch(rows)
+
+    def set_part(self, rows: Sequence[ImageRow]) -> None:
+        """Set the rows of the part that is drawn next.
+
+        If text encoders and denoiser take turns on the device, all their prompts have one turn.
+        """
+        self._part = rows
+
+    def _encode_part_texts(self, rows: Sequence[ImageRow]) -> None:
+        """Encode the prompts of the whole part if these rows need one and encoders take turns."""
+        if not self.placed.takes_turns or not self._inputs.uncached_texts(rows):
+            return
+        started = time.perf_counter()
+        groups = [rows, *group_by_shape(self._part)]
+        # Errors are raised by the batch that needs the failed prompt.
+        with self.placed.encoders_on_device(), suppress(Exception):
+            for group in reversed(groups):  # the cache keeps what came last
+                for request in self._inputs.uncached_texts(group):
+                    request.cache.get(request.text, request.loras)
+        self._profiler.add(StageSeconds(text=time.perf_counter() - started))
 
     def finish_texts(self) -> None:
         """Wait for prefetched prompts, since nothing may run while another model compiles."""
@@ -274,7 +314,7 @@ class Denoiser:
         """Prefetch prompts of upcoming rows of the same shape. Other shapes may change LoRAs."""
         upcoming = self._upcoming
         self._upcoming = ()
-        if self.compiled_pipeline.compiling_now:
+        if self.placed.placement != "resident" or self.compiled_pipeline.compiling_now:
             return
         same_shape = [other for other in upcoming if batch_shape(other) == batch_shape(row)]
         self._text_prefetcher.start(self._inputs.uncached_texts(same_shape))
@@ -322,27 +362,32 @@ def to_drawn_image(
 
 
 def load_denoiser(
-    plan: Plan, store: Store | None = None, weights: WeightsCheck | None = None
+    plan: Plan,
+    store: Store | None = None,
+    weights: WeightsCheck | None = None,
+    placement: Placement | None = None,
 ) -> Denoiser:
     """Load the denoiser of a plan, with adapters if `store` has the run.
 
-    Without `store`, the size of each batch counts as planned. Raises BadInput if the model
-    does not load, TryAgain if its device is missing, full, or fails.
+    By default, `placement` is the first that fits the device. Without `store`, the size of each
+    batch counts as planned. Raises BadInput if the model does not load or fit, TryAgain if its
+    device is missing, full, or fails.
     """
     model = plan.job.model
     with loading(model.id):
-        pipe = load_pipeline(plan, weights)
+        placement = placement or decide_placement(plan)
+        pipe = load_pipeline(plan, weights, placement)
+        placed = PlacedWeights(pipe, placement, choose_device(plan.job.device))
         loras = None
         if plan.loras and plan.fused_loras is None:
             loras = LoraLayers(pipe, model.loras, plan.loras)
-        if store is None:
-            return Denoiser(pipe, plan.job.speed, loras)
-        adapters = load_adapters(pipe, plan, store)
+        adapters = None if store is None else load_adapters(pipe, plan, store)
         return Denoiser(
             pipe,
             plan.job.speed,
             loras,
             adapters,
-            planned_size=plan.batch_size,
+            planned_size=None if store is None else plan.batch_size,
+            placed=placed,
             has_references=plan.has_references,
         )

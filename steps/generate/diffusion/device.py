@@ -13,7 +13,7 @@ import torch
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain, explained_by, first_line
 from imagekiln.steps.generate.diffusion.patches import keep_shared_tensors
-from imagekiln.steps.models.performance import GIB
+from imagekiln.steps.models.placement import GIB
 from imagekiln.steps.runtime.machine import VISIBLE_DEVICES_VARIABLE, find_nvidia_gpu, visible_gpus
 from imagekiln.steps.runtime.metrics import DEVICE_MEMORY_BYTES
 from imagekiln.steps.storage.failures import error_reason

@@ -141,8 +141,9 @@ def fuse_loras(
     settings: Mapping[str, LoraSettings],
     planned: Mapping[str, LoraFacts],
     loras: str,
+    device: torch.device | None = None,
 ) -> None:
-    """Fuse LoRAs, given in canonical form, into a pipeline's weights."""
+    """Fuse LoRAs, given in canonical form, into a pipeline's weights, added on `device`."""
     layers = LoraLayers(pipe, settings, planned)
     for texts in (True, False):
         layers.activate(loras, texts=texts)
@@ -154,19 +155,21 @@ def fuse_loras(
         for component in lora_components(pipe).values():
             for layer in component.modules():
                 if isinstance(layer, BaseTunerLayer):
-                    _merge(layer)
+                    _merge(layer, device)
         pipe.unload_lora_weights()
 
 
-def _merge(layer: Untyped) -> None:
+def _merge(layer: Untyped, device: torch.device | None) -> None:
     """Merge the active LoRAs into a layer. Raises ValueError if the sum is not finite."""
     base = layer.get_base_layer()
     dtype = base.weight.dtype
-    layer.float()  # so that the sum is rounded once, and not each LoRA before it
+    home = base.weight.device
+    layer.to(device, torch.float32)  # so that the sum is rounded once, and not each LoRA before it
     layer.merge()
     base.to(dtype)
     if not base.weight.isfinite().all():
         raise ValueError("a sum is not finite")
+    layer.to(home)
 
 
 def _explain_misfit(setting: str, path: Path, error: Exception) -> KilnError:

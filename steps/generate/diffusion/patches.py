@@ -179,6 +179,15 @@ def to_device(noise: torch.Tensor, device: torch.device) -> torch.Tensor:
 # --- Pipelines ------------------------------------------------------------------------------------
 
 
+def execution_device(pipe: diffusers.DiffusionPipeline) -> torch.device:
+    """Return the device that a pipeline computes on, which its weights may reach only then.
+
+    Source: diffusers/pipelines/pipeline_utils.py, `DiffusionPipeline._execution_device`.
+    """
+    device: torch.device = pipe._execution_device
+    return device
+
+
 def pack_latents(pipe: diffusers.DiffusionPipeline, latents: torch.Tensor) -> torch.Tensor:
     """Pack latents (batch, channels, height, width) for a pipeline's argument `latents`.
 

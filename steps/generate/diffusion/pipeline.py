@@ -3,11 +3,8 @@
 import inspect
 import logging
 import os
-import re
-from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
 import diffusers
@@ -16,7 +13,6 @@ import transformers
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, in_setting
 from imagekiln.steps.generate.diffusion.compile import (
-    blocks_of,
     create_code_folder,
     denoisers_of,
 )
@@ -28,6 +24,12 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.loading import load_checkpoint, load_gguf, load_networks
 from imagekiln.steps.generate.diffusion.loras import fuse_loras
+from imagekiln.steps.generate.diffusion.placing import HOST
+from imagekiln.steps.generate.diffusion.quantization import (
+    quantize_denoiser,
+    require_quantization_support,
+)
+from imagekiln.steps.job.execution import Placement
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
 from imagekiln.steps.models.checkpoints import (
@@ -49,8 +51,8 @@ from imagekiln.steps.models.hub import (
     is_hub_id,
 )
 from imagekiln.steps.models.loras import fetch_planned_lora
-from imagekiln.steps.models.passes import PASSES_PREFIX, pass_references, sum_weights
-from imagekiln.steps.models.performance import GIB, require_room
+from imagekiln.steps.models.passes import PASSES_PREFIX, list_weights, pass_references
+from imagekiln.steps.models.placement import GIB, PLACEMENTS, choose_placement
 from imagekiln.steps.models.transformers_models import fetch_planned_files, score_references
 from imagekiln.steps.runs.plan import Plan, iter_pass_plans
 from imagekiln.steps.runs.run import open_run
@@ -60,33 +62,48 @@ from imagekiln.steps.storage.uri import resolve_path
 
 MAX_CUDA_THREADS = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# By speed.quantization: Ada, as Hopper is 9.0, and Blackwell.
-MIN_CAPABILITIES = {"fp8": (8, 9), "nvfp4": (10, 0)}
-SIDE_MULTIPLE = 16  # both sides of a product in 8 or 4 bits must be multiples of this
-# Modulation layers have one row per image: too little to gain.
-MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
 # SDXL's empty negative prompt is all zeros. Divided by a scale of 0, it would not be finite.
 ACTIVATION_LOWER_BOUND = 1e-12
+log = logging.getLogger(__name__)
 
 
-def load_pipeline(plan: Plan, weights: WeightsCheck | None = None) -> diffusers.DiffusionPipeline:
-    """Load the plan's pipeline, ready to run. `weights` is a check that has already begun.
+def load_pipeline(
+    plan: Plan, weights: WeightsCheck | None = None, placement: Placement = "resident"
+) -> diffusers.DiffusionPipeline:
+    """Load the plan's pipeline, whose weights are yet to be placed.
 
+    `weights` is a check that has already begun. Only a quantized denoiser is on the device already.
     Raises BadInput if the model does not load, TryAgain if its device is missing.
     """
     model = plan.job.model
     with weights or WeightsCheck(model, plan.model.digest) as check:
         device = open_device(plan)
-        pipe = load_pretrained(model, device, check, plan.model.pipeline)
+        pipe = load_pretrained(model, check, plan.model.pipeline)
     _require_text_input(model.id, pipe)
     if plan.fused_loras is not None:
-        fuse_loras(pipe, model.loras, plan.loras, plan.fused_loras)
-    if plan.job.speed.quantization != "none":
-        for network in denoisers_of(pipe):
-            quantize_denoiser(network, plan.job.speed.quantization)
-    if pipe.device.type == "cuda":  # fastest for convolutions
+        fuse_loras(pipe, model.loras, plan.loras, plan.fused_loras, device)
+    if device.type == "cuda":  # fastest for convolutions
         denoiser_network(pipe).to(memory_format=torch.channels_last)
+    if plan.job.speed.quantization != "none":
+        home = HOST if placement == "offload" else device
+        for network in denoisers_of(pipe):
+            quantize_denoiser(network, plan.job.speed.quantization, device, home)
     return pipe
+
+
+def decide_placement(plan: Plan) -> Placement:
+    """Decide where the weights are kept, by the memory of the plan's device.
+
+    Raises BadInput if they do not fit, TryAgain if the device is missing.
+    """
+    device = choose_device(plan.job.device)
+    memory = device_memory(device)
+    weights = list_weights(plan.job, plan.model, plan.passes)
+    gib = None if memory is None else memory / GIB
+    placement = choose_placement(plan.job, weights, gib, describe_device(device)) or "resident"
+    if placement != "resident":
+        log.info("Weights: %s (speed.placement: %s).", PLACEMENTS[placement], placement)
+    return placement
 
 
 def open_device(plan: Plan) -> torch.device:
@@ -97,17 +114,14 @@ def open_device(plan: Plan) -> torch.device:
     if plan.job.speed.quantization != "none":
         require_quantization_support(device, plan.job.speed.quantization)
     _refuse_emulated_dtype(plan, device)
-    if memory := device_memory(device):
-        weights_bytes = sum_weights(plan.model, plan.passes)
-        require_room(plan.job, weights_bytes, memory / GIB, describe_device(device))
     _limit_threads(device)
     return device
 
 
 def load_pretrained(
-    model: ModelSettings, device: torch.device, weights: WeightsCheck, pipeline: str
+    model: ModelSettings, weights: WeightsCheck, pipeline: str
 ) -> diffusers.DiffusionPipeline:
-    """Load a model on its device, in eval mode, and check its files against the plan.
+    """Load a model on the host, in eval mode, and check its files against the plan.
 
     `pipeline` is the name of its class, which a single-file model does not state.
     """
@@ -115,7 +129,7 @@ def load_pretrained(
     _silence_libraries()
     try:
         require_data_only(folder, model.id)
-        pipe = _load_networks(model, folder, pipeline).to(device)
+        pipe = _load_networks(model, folder, pipeline)
     except Exception as error:  # the libraries may raise anything on a user's folder
         with suppress(Missing):
             weights.require_planned()  # changed or damaged files explain the error
@@ -296,81 +310,3 @@ def _fetch_planned_model(plan: Plan) -> Path:
         folder = fetch_model(plan.job.model, weights)
         weights.require_planned()
     return folder
-
-
-def require_quantization_support(device: torch.device, method: str) -> None:
-    """Raise BadInput if this installation or device cannot compute in a job's quantization."""
-    if find_spec("torchao") is None:
-        raise BadInput(
-            f"speed.quantization is {method}, which needs an extra. "
-            "Type: pip install 'imagekiln[fp8]', or write none."
-        )
-    minimum = MIN_CAPABILITIES[method]
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < minimum:
-        major, minor = minimum
-        raise BadInput(
-            f"speed.quantization is {method}, which takes a GPU of compute capability "
-            f"{major}.{minor} or more, and this is {describe_device(device)}. Run it on such a "
-            "GPU, or write none."
-        )
-
-
-def quantize_denoiser(denoiser: diffusers.ModelMixin, method: str) -> None:
-    """Quantize the linear layers of the repeated blocks to fp8 or nvfp4, before it is compiled.
-
-    Activations are scaled by token, or by 16 numbers of it, so no image depends on its neighbors.
-    """
-    from torchao.quantization import quantize_
-
-    layers = set(quantizable_layers(denoiser))
-    if not layers:
-        raise BadInput(
-            f"speed.quantization is {method}, and the denoiser has no layer that it can hold. "
-            "Write none."
-        )
-    config = _fp8_config() if method == "fp8" else _nvfp4_config()
-    quantize_(denoiser, config, filter_fn=lambda _, name: name in layers)
-    if method == "nvfp4":
-        for name in layers:
-            # Otherwise the largest number of a batch would scale all of its images.
-            weight = denoiser.get_submodule(name).weight
-            weight.act_quant_kwargs.use_dynamic_per_tensor_scale = False
-
-
-def _fp8_config() -> object:
-    from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow
-    from torchao.quantization.quantize_.common import KernelPreference
-
-    return Float8DynamicActivationFloat8WeightConfig(
-        granularity=PerRow(),
-        activation_value_lb=ACTIVATION_LOWER_BOUND,
-        kernel_preference=KernelPreference.TORCH,  # the same kernels in every installation
-        set_inductor_config=False,
-    )
-
-
-def _nvfp4_config() -> object:
-    from torchao.prototype.mx_formats import NVFP4DynamicActivationNVFP4WeightConfig
-
-    # Its Triton kernel is in another package.
-    return NVFP4DynamicActivationNVFP4WeightConfig(use_triton_kernel=False)
-
-
-def quantizable_layers(denoiser: diffusers.ModelMixin) -> Iterator[str]:
-    """Yield the names of the layers that are worth quantizing.
-
-    The first and last projections lie outside the repeated blocks.
-    """
-    repeated = {module for block in blocks_of(denoiser) for module in block.modules()}
-    for name, module in denoiser.named_modules():
-        if module not in repeated or not isinstance(module, torch.nn.Linear):
-            continue
-        is_modulation = MODULATION_PATTERN.search(name)
-        if not is_modulation and _is_quantizable(module.weight):
-            yield name
-
-
-def _is_quantizable(weight: torch.Tensor) -> bool:
-    if any(side % SIDE_MULTIPLE for side in weight.shape):
-        return False
-    return bool(weight.any(dim=1).all())  # each row needs a scale other than 0

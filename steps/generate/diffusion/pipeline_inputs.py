@@ -12,7 +12,10 @@ from PIL import Image as Pillow
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import pack_latents, to_device
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
+from imagekiln.steps.generate.diffusion.placing import PlacedWeights
 from imagekiln.steps.generate.diffusion.text_encoding import (
+    DEVICE_LIMITS,
+    HOST_LIMITS,
     PromptEncoder,
     TextCache,
     TextRequest,
@@ -32,9 +35,11 @@ TEXT_STEP = 64  # tokens: single prompts are padded to a multiple, to share comp
 class PipelineInputs:
     """Builds a pipeline's arguments from rows of one shape."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, loras: LoraLayers | None = None) -> None:
+    def __init__(self, placed: PlacedWeights, loras: LoraLayers | None = None) -> None:
         """Inspect the pipeline's arguments. LoRAs may change the embeddings of prompts."""
+        pipe = placed.pipe
         self._pipe = pipe
+        self._placed = placed
         self._loras = loras
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
         name = type(pipe).__name__
@@ -45,9 +50,10 @@ class PipelineInputs:
         if self._call.needs_images:
             self.one_at_a_time = REFERENCES
         if self._family.positive_embeds:
-            encoder = PromptEncoder(pipe, self._family)
-            self._prompts = TextCache(encoder.encode_prompt)
-            self._negative_prompts = TextCache(encoder.encode_negative_prompt)
+            encoder = PromptEncoder(placed, self._family)
+            limits = HOST_LIMITS if placed.takes_turns else DEVICE_LIMITS
+            self._prompts = TextCache(encoder.encode_prompt, limits)
+            self._negative_prompts = TextCache(encoder.encode_negative_prompt, limits)
 
     def for_sibling(self, sibling: diffusers.DiffusionPipeline) -> "PipelineInputs":
         """Return a copy for a pipeline of the same components, which shares cached prompts."""
@@ -133,6 +139,8 @@ class PipelineInputs:
         loras = self._activate_text_loras(rows[0])
         for cache, names, texts in self._texts_of(rows):
             tensors = stack_embeds([cache.get(text, loras) for text in texts], length)
+            if self._placed.takes_turns:
+                tensors = [tensor.to(self._placed.device) for tensor in tensors]
             for name, tensor in zip(names, tensors, strict=True):
                 kwargs[name] = list(tensor) if self._family.embeds_as_list else tensor
         return kwargs

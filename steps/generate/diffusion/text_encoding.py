@@ -8,19 +8,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
-import diffusers
 import torch
 
 from imagekiln.steps.generate.diffusion.device import side_stream
 from imagekiln.steps.generate.diffusion.patches import mark_shared
+from imagekiln.steps.generate.diffusion.placing import PlacedWeights
 from imagekiln.steps.models.families import EmbeddingIndices, Family
 from imagekiln.steps.runs.stats import StageSeconds
 
 TEXT_THREAD = "texts"  # the name that its thread begins with
 PREFETCH_DEVICES = frozenset({"cuda"})  # on a CPU, prefetching would compete with the batch
 PromptEmbeds = tuple[torch.Tensor, ...]
-MAX_CACHED_TEXTS = 256  # images of one prompt are adjacent
-MAX_CACHE_BYTES = 256 << 20  # of the device's memory: SDXL takes 0.3 MB per prompt, FLUX.2 16 MB
+# The most prompts in a cache, and their bytes: SDXL takes 0.3 MB per prompt, FLUX.2 16 MB. On the
+# device a few do, since images of one prompt are adjacent. The host holds those of a whole part.
+DEVICE_LIMITS = (256, 256 << 20)
+HOST_LIMITS = (20_000, 4 << 30)
 
 
 class TextCache:
@@ -30,9 +32,12 @@ class TextCache:
     everything that changes an embedding.
     """
 
-    def __init__(self, encode: Callable[[str], PromptEmbeds]) -> None:
-        """Take the function that encodes one prompt."""
+    def __init__(
+        self, encode: Callable[[str], PromptEmbeds], limits: tuple[int, int] = DEVICE_LIMITS
+    ) -> None:
+        """Take the function that encodes one prompt, and the most prompts and bytes to keep."""
         self._encode = encode
+        self._max_texts, self._max_bytes = limits
         self._cache: OrderedDict[tuple[str, str | None], PromptEmbeds] = OrderedDict()
 
     def get(self, text: str, loras: str | None = None) -> PromptEmbeds:
@@ -56,16 +61,18 @@ class TextCache:
         latest = next(reversed(self._cache.values()), ())
         size = sum(tensor.nbytes for tensor in latest)
         if size == 0:
-            return MAX_CACHED_TEXTS
-        return max(1, min(MAX_CACHED_TEXTS, MAX_CACHE_BYTES // size))
+            return self._max_texts
+        return max(1, min(self._max_texts, self._max_bytes // size))
 
 
 class PromptEncoder:
     """Calls a pipeline's `encode_prompt` as the pipeline itself would for a single prompt."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, family: Family) -> None:
+    def __init__(self, placed: PlacedWeights, family: Family) -> None:
         """Collect the settings that the pipeline's call would pass to `encode_prompt`."""
+        pipe = placed.pipe
         self._pipe = pipe
+        self._placed = placed
         self._family = family
         call_parameters = inspect.signature(pipe.__call__).parameters
         parameters = inspect.signature(pipe.encode_prompt).parameters
@@ -102,10 +109,11 @@ class PromptEncoder:
         }
         accepted = {name: value for name, value in kwargs.items() if name in self._accepts}
         settings = self._settings | accepted
-        with torch.no_grad():
+        with torch.no_grad(), self._placed.encoders_on_device():
             encoded = self._pipe.encode_prompt(**settings)
         tensors = [encoded[index] for index in indices.values()]
-        return tuple(_as_tensor(tensor, tensors[0]) for tensor in tensors)
+        embeds = tuple(_as_tensor(tensor, tensors[0]) for tensor in tensors)
+        return tuple(map(torch.Tensor.cpu, embeds)) if self._placed.takes_turns else embeds
 
 
 def _is_setting(value: object) -> bool:

@@ -15,6 +15,7 @@ from diffusers.models.attention_processor import Attention, AttnProcessor, AttnP
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.device import free_memory, is_out_of_memory
+from imagekiln.steps.generate.diffusion.patches import execution_device
 from imagekiln.steps.models.families import family_of
 
 DecodeMode = Literal["whole", "tiles"]
@@ -59,7 +60,7 @@ class VaeDecoder:
                 "speed.vae is 'tiles', which this model's VAE does not know. Write auto."
             )
         if isinstance(self._vae, CHUNKED_VAES):
-            if pipe.device.type == "cuda":
+            if execution_device(pipe).type == "cuda":
                 self._vae.set_attn_processor(MiddleAttention())
             if not family_of(type(pipe).__name__).one_at_a_time:
                 self._vae.decode = self._decode_in_chunks(self._vae.decode)

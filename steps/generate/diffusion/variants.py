@@ -19,6 +19,7 @@ from imagekiln.steps.generate.diffusion.patches import (
     restored_vae_dtype,
 )
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, PipelineKwargs
+from imagekiln.steps.generate.diffusion.placing import PlacedWeights
 from imagekiln.steps.job.columns import SCHEDULERS
 from imagekiln.steps.runs.image import ImageRow, batch_shape
 
@@ -83,12 +84,14 @@ class PipelineVariants:
 
     def __init__(
         self,
-        pipe: diffusers.DiffusionPipeline,
+        placed: PlacedWeights,
         loras: LoraLayers | None = None,
         adapters: LoadedAdapters | None = None,
     ) -> None:
         """Take the text-to-image pipeline, its LoRAs and its adapters."""
-        self.text_to_image = Variant(pipe, PipelineInputs(pipe, loras), Schedulers(pipe.scheduler))
+        pipe = placed.pipe
+        inputs = PipelineInputs(placed, loras)
+        self.text_to_image = Variant(pipe, inputs, Schedulers(pipe.scheduler))
         self._adapters = adapters
         self._variants: dict[tuple[str, bool], Variant] = {
             (TEXT_TO_IMAGE, False): self.text_to_image

@@ -1,6 +1,6 @@
 """Section `denoiser`: the network of every step alone, by what is compiled and how."""
 
-from imagekiln.steps.generate.diffusion.pipeline import quantize_denoiser
+from imagekiln.steps.generate.diffusion.quantization import quantize_denoiser
 from tests.bench.gpu.calls import FLUX_WAYS, UNET_WAYS
 from tests.bench.gpu.networks import Network, make_denoiser
 from tests.bench.gpu.session import Session

@@ -157,8 +157,8 @@ def test_a_gguf_file_is_weighed_with_the_networks_that_it_lacks(tmp_path: Path) 
     assert facts.quantization == "gguf"
     others = [*SHAPES.glob("vae/*.safetensors"), *SHAPES.glob("text_encoder/*.safetensors")]
     sizes = file.stat().st_size + 2 * sum(other.stat().st_size for other in others)
-    assert facts.weights_bytes is not None
-    assert file.stat().st_size < facts.weights_bytes <= sizes
+    assert facts.weights is not None
+    assert file.stat().st_size < facts.weights.total <= sizes
 
 
 def test_a_gguf_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:

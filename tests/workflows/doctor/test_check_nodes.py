@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from imagekiln.steps.models.placement import WeightSizes
 from imagekiln.workflows.doctor.check import DoctorCheck
 from imagekiln.workflows.doctor.check_nodes import (
     check_cpu_nodes,
@@ -120,9 +121,9 @@ def test_weights_are_compared_with_the_memory_of_the_gpus(
 ) -> None:
     slices = {WHOLE: "1", "nvidia.com/mig-1g.10gb": "7"}
     kube.node("gpu-0", {**H100, "nvidia.com/gpu.memory": "", **labels}, has=slices)
-    needs = replace(kube.needs(profile), weights=25 * 2**20)
+    needs = replace(kube.needs(profile), weights=[WeightSizes(denoiser=25 * 2**20)])
     assert check_gpu_memory(needs).verdict == verdict
-    assert check_gpu_memory(replace(needs, weights=None)).verdict == "unknown"
+    assert check_gpu_memory(replace(needs, weights=())).verdict == "unknown"
 
 
 def test_gpu_claim_needs_a_template_a_device_class_and_devices(kube: Kube) -> None:

@@ -132,5 +132,5 @@ def test_the_rest_comes_from_the_hub_without_the_denoiser_there(
             check.require_planned()
     assert (folder / "text_encoder_2/model.safetensors").is_file()
     assert not any(name.startswith("transformer/diff") for name in hub.requested_files)
-    assert facts.weights_bytes is not None
-    assert facts.weights_bytes > file.stat().st_size
+    assert facts.weights is not None
+    assert facts.weights.total > file.stat().st_size

@@ -142,7 +142,7 @@ def test_one_component_may_be_in_several_files_or_alone_have_the_variant(
         getattr(loaded, component).state_dict(), network.state_dict(), rtol=0, atol=0
     )
     _, whole = locate_model(ModelSettings(id=str(models.folder("sd")), dtype="float32"))
-    assert facts.weights_bytes == whole.weights_bytes
+    assert facts.weights == whole.weights
 
 
 def test_a_component_with_weights_of_a_variant_alone_is_refused_without_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 from imagekiln.steps.generate.diffusion.batch_trial import find_dependence
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs
+from imagekiln.steps.generate.diffusion.placing import PlacedWeights
 from imagekiln.steps.runs.image import ImageRow
 from tests import models, plain, plain_unets
 from tests.drawing import pixels_of
@@ -58,7 +59,7 @@ def test_rows_that_change_each_other_are_found(change: str) -> None:
 
 
 def test_what_a_pipeline_draws_from_torchs_own_generator_follows_from_the_row() -> None:
-    told = PipelineInputs(plain.pipe("bria"))
+    told = PipelineInputs(PlacedWeights(plain.pipe("bria")))
     drawn = []
     for seed in (5, 4, 5):
         told.noise_kwargs([image_row(seed=seed)])

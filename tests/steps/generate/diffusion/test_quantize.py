@@ -9,9 +9,8 @@ import torch
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion import pipeline
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.pipeline import (
-    denoiser_network,
-    load_pipeline,
+from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, load_pipeline
+from imagekiln.steps.generate.diffusion.quantization import (
     quantizable_layers,
     quantize_denoiser,
     require_quantization_support,
