@@ -60,8 +60,8 @@ def list_weights(
     """List the sizes of the weights of a job's diffusion models, as far as they are known."""
     models = [facts, *(each.model for each in passes.values() if each.model is not None)]
     sizes = [model.weights for model in models if model.weights is not None]
-    in_fp8 = job.speed.quantization == "fp8"
-    return tuple(each.in_fp8() if in_fp8 else each for each in sizes)
+    is_quantized = job.speed.quantization != "none"  # nvfp4 takes less than fp8
+    return tuple(each.in_fp8() if is_quantized else each for each in sizes)
 
 
 @dataclass(frozen=True, slots=True)

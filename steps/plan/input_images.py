@@ -224,7 +224,8 @@ def _expand_names(cell: ImageCell | None) -> list[ImageCell]:
 
 def _is_list(kind: pa.DataType) -> bool:
     types = pa.types
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(is_kind(kind) for is_kind in tests)
 
 
 def require_image_type(kind: pa.DataType, where: str, *, lists: bool = False) -> None:

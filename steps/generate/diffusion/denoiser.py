@@ -115,8 +115,7 @@ class Denoiser:
         self._inputs = variants.text_to_image.inputs
         denoiser = denoiser_network(pipe)
         if getattr(denoiser, "is_loaded_in_8bit", False):
-            # bitsandbytes looks for large numbers in a whole batch, and computes them in 16 bits.
-            self._inputs.one_at_a_time = True
+            self._inputs.one_at_a_time = "its weights of 8 bits compute a batch as a whole"
         is_plain = family_of(type(pipe).__name__) is PLAIN_FAMILY
         is_quantized = hasattr(denoiser, "hf_quantizer")  # its activations, too, in some
         self._needs_trial = (is_plain or is_quantized) and not self._inputs.one_at_a_time

@@ -80,7 +80,6 @@ def test_a_shortcut_that_cannot_be_taken_is_refused_at_planning(
 @pytest.mark.parametrize(
     ("pipeline", "speed", "setting"),
     [
-        ("Some", FP8, "quantization"),
         ("Flux", UNTIL_HALF, "guidance_interval"),
         ("ZImage", UNTIL_HALF, "guidance_interval"),
         ("StableDiffusionXL", {"step_cache": {"interval": 3}}, "step_cache"),

@@ -133,7 +133,7 @@ def test_compiled_code_follows_references_of_any_size(
     plain = _edit(kind, _rows(kind), tmp_path / "plain")
     compiled = _edit(kind, _rows(kind), tmp_path / "compiled", speed={"compile": "on"})
     for name, image in compiled.items():
-        difference = np.subtract(image, plain[name], dtype=int)
+        difference = np.asarray(image).astype(int) - np.asarray(plain[name])
         assert np.abs(difference).max() <= 1
     (run_folder,) = (tmp_path / "compiled" / "out").glob("tiny-*")
     stats = runs.stats_of(str(run_folder))
@@ -157,7 +157,7 @@ def test_a_model_that_fills_masks_draws_what_they_cover(tmp_path: Path) -> None:
     mask.paste(255, (0, 0, 32, 64))
     sink = io.BytesIO()
     mask.save(sink, "PNG")
-    rows = [
+    rows: list[Row] = [
         {"prompt": "a star", "id": str(seed), "source_image": image, "mask_image": sink.getvalue()}
         for seed, image in enumerate((SQUARE, WIDE))
     ]

@@ -137,7 +137,7 @@ def test_one_component_may_be_in_several_files_or_alone_have_the_variant(
     with serving_model(model, tmp_path, monkeypatch):
         _, facts = locate_model(chosen)
         with WeightsCheck(chosen, facts.digest) as check:
-            loaded = load_pretrained(chosen, torch.device("cpu"), check, facts.pipeline)
+            loaded = load_pretrained(chosen, check, facts.pipeline)
     torch.testing.assert_close(
         getattr(loaded, component).state_dict(), network.state_dict(), rtol=0, atol=0
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate.diffusion import pipeline
+from imagekiln.steps.generate.diffusion import pipeline, quantization
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, load_pipeline
 from imagekiln.steps.generate.diffusion.quantization import (
@@ -32,7 +32,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def test_where_the_extra_is_missing_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "find_spec", lambda _: None)
+    monkeypatch.setattr(quantization, "find_spec", lambda _: None)
     with pytest.raises(
         BadInput, match=r"is fp8, which needs an extra\. Type: pip install 'imagekiln\[fp8\]'"
     ):
@@ -59,7 +59,7 @@ def test_a_gpu_that_cannot_compute_so_is_refused(
     method: str, capability: tuple[int, int], minimum: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    monkeypatch.setattr(pipeline, "describe_device", lambda _: "a GPU")
+    monkeypatch.setattr(quantization, "describe_device", lambda _: "a GPU")
     sentence = f"^speed.quantization is {method}, which takes a GPU of .* {minimum} or more, and"
     with pytest.raises(BadInput, match=sentence):
         require_quantization_support(CUDA, method)
