@@ -96,9 +96,9 @@ def load_network(network_class: Untyped, folder: Path, **options: object) -> Unt
 
 def _prepare_quantizer(network_class: Untyped, folder: Path) -> None:
     method = quantization_method(read_config(folder, CONFIG_FILE))
-    if method is None:
+    quantizer = QUANTIZERS.get(method or "")
+    if quantizer is None:  # others are refused before, or left to the library
         return
-    quantizer = QUANTIZERS[method]
     _import_quantizer(folder.name, quantizer)
     is_of_diffusers = issubclass(network_class, diffusers.ModelMixin)
     if quantizer.needs_gpu and is_of_diffusers and not torch.cuda.is_available():
@@ -116,8 +116,12 @@ def _find_unlisted(file: Path) -> Iterator[str]:
     listed = set()
     for name in json.loads(metadata["tensor_names"]):
         module, _, tensor = name.rpartition(".")
-        parts = json.loads(metadata[name]).get("_tensor_data_names")
-        listed |= {f"{module}._{tensor}_{part}" for part in parts} if parts else {name}
+        described = json.loads(metadata[name])
+        parts = described.get("_tensor_data_names")
+        if parts is None:
+            listed.add(name)
+        else:
+            listed |= {f"{module}._{tensor}_{part}" for part in parts}
     yield from set(names) - listed
 
 
@@ -163,7 +167,11 @@ def require_applied(file: Path, parts: Iterable[object], start: Starts = "") -> 
             loaded += part.state_dict().values()
     with safe_open(file, framework="pt") as tensors:
         names = [name for name in tensors.keys() if name.startswith(start)]  # noqa: SIM118
-        counts = {name: math.prod(tensors.get_slice(name).get_shape()) for name in names}
+        counts = {}
+        for name in names:
+            part = tensors.get_slice(name)
+            shape = part.get_shape()
+            counts[name] = math.prod(shape)
         _require_counted(counts, tensors.get_tensor, loaded)
 
 
@@ -176,8 +184,11 @@ def _require_counted(
     harmless = list(filter(HARMLESS.search, counts))
     unused = lost_names(harmless, read, loaded)
     names = [name for name in counts if name not in unused]
-    if sum(counts[name] for name in names) > sum(map(count_numbers, loaded)):
-        require_placed(lost_names(names, read, loaded) or names)
+    numbers = sum(counts[name] for name in names)
+    held = sum(map(count_numbers, loaded))
+    if numbers > held:
+        lost = lost_names(names, read, loaded)
+        require_placed(lost or names)
 
 
 def lost_names(
