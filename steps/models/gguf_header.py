@@ -32,16 +32,20 @@ def read_gguf_names(path: Path, setting: str) -> frozenset[str]:
 
 
 def _read_names(file: BinaryIO, size: int) -> frozenset[str]:
-    if _read(file, len(MAGIC)) != MAGIC or _read_number(file, "I") not in VERSIONS:
+    if _read(file, len(MAGIC)) != MAGIC:
         raise ValueError
-    tensors, fields = _read_number(file), _read_number(file)
+    if _read_number(file, "I") not in VERSIONS:
+        raise ValueError
+    tensors = _read_number(file)
+    fields = _read_number(file)
     for _ in range(fields):
         _read_text(file)
         _skip_value(file, _read_number(file, "I"))
     names = set()
     end = 0
     for _ in range(tensors):
-        names.add(_read_text(file).decode())
+        name = _read_text(file)
+        names.add(name.decode())
         dimensions = _read_number(file, "I")
         _read(file, 8 * dimensions + 4)  # with the type
         end = max(end, _read_number(file))
@@ -56,7 +60,8 @@ def _skip_value(file: BinaryIO, kind: int) -> None:
     elif kind != ARRAY:
         _read(file, NUMBER_BYTES[kind])
     else:
-        kind, items = _read_number(file, "I"), _read_number(file)
+        kind = _read_number(file, "I")
+        items = _read_number(file)
         if kind != STRING:
             _read(file, items * NUMBER_BYTES[kind])
         else:
