@@ -174,8 +174,8 @@ def _check_config(config: Config, name: str, may_be_quantized: bool) -> None:
             raise _unusual(name, f"{key} names code on a hub")
         if key in QUANTIZATION_KEYS and isinstance(value, dict) and value and not may_be_quantized:
             method = quantization_method({QUANTIZATION_CONFIG: value})
-            # The libraries ignore the settings of a network inside of another.
-            if value is not own or method not in QUANTIZERS:
+            is_loaded = value is own  # the libraries ignore those of a network in another
+            if not is_loaded or method not in QUANTIZERS:
                 raise quantized_error(name, str(method))
     for key, value in _iter_settings(own):
         if key == "_type" and AO_TYPE.fullmatch(str(value)) is None:

@@ -12,8 +12,6 @@ from imagekiln.steps.storage.local import open_file
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-MAX_COUNT = 1 << 20  # of fields, of tensors, of items of an array, of bytes of a text
-MAX_DIMENSIONS = 4
 MAX_HEADER_BYTES = 16 << 20  # the package takes a hundred times as much memory for it
 STRING, ARRAY = 8, 9
 NUMBER_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # by type
@@ -34,21 +32,23 @@ def read_gguf_names(path: Path, setting: str) -> frozenset[str]:
 
 
 def _read_names(file: BinaryIO, size: int) -> frozenset[str]:
-    if _read(file, len(MAGIC)) != MAGIC or _read_number(file, "I") not in VERSIONS:
+    if _read(file, len(MAGIC)) != MAGIC:
         raise ValueError
-    tensors, fields = _read_count(file), _read_count(file)
+    if _read_number(file, "I") not in VERSIONS:
+        raise ValueError
+    tensors = _read_number(file)
+    fields = _read_number(file)
     for _ in range(fields):
         _read_text(file)
         _skip_value(file, _read_number(file, "I"))
     names = set()
     end = 0
     for _ in range(tensors):
-        names.add(_read_text(file).decode())
+        name = _read_text(file)
+        names.add(name.decode())
         dimensions = _read_number(file, "I")
-        if dimensions > MAX_DIMENSIONS:
-            raise ValueError
         _read(file, 8 * dimensions + 4)  # with the type
-        end = max(end, _read_number(file, "Q"))
+        end = max(end, _read_number(file))
     if file.tell() + end > size:
         raise ValueError
     return frozenset(names)
@@ -61,30 +61,28 @@ def _skip_value(file: BinaryIO, kind: int) -> None:
         _read(file, NUMBER_BYTES[kind])
     else:
         kind = _read_number(file, "I")
-        for _ in range(_read_count(file)):
-            if kind == ARRAY:
-                raise ValueError
-            _skip_value(file, kind)
+        items = _read_number(file)
+        if kind != STRING:
+            _read(file, items * NUMBER_BYTES[kind])
+        else:
+            for _ in range(items):
+                _read_text(file)
 
 
 def _read_text(file: BinaryIO) -> bytes:
-    return _read(file, _read_count(file))
+    return _read(file, _read_number(file))
 
 
-def _read_count(file: BinaryIO) -> int:
-    count = _read_number(file, "Q")
-    if count > MAX_COUNT:
-        raise ValueError
-    return count
-
-
-def _read_number(file: BinaryIO, code: str) -> int:
-    (number,) = struct.unpack(f"<{code}", _read(file, struct.calcsize(f"<{code}")))
+def _read_number(file: BinaryIO, code: str = "Q") -> int:
+    (number,) = struct.unpack(f"<{code}", _read(file, struct.calcsize(code)))
     return int(number)
 
 
 def _read(file: BinaryIO, count: int) -> bytes:
+    """Read so many bytes. Raises ValueError if the header is too long or ends before."""
+    if file.tell() + count > MAX_HEADER_BYTES:
+        raise ValueError
     content = file.read(count)
-    if len(content) != count or file.tell() > MAX_HEADER_BYTES:
+    if len(content) != count:
         raise ValueError
     return content

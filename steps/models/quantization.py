@@ -47,9 +47,12 @@ def quantization_method(config: Config) -> str | None:
 def quantized_error(subject: str, method: str) -> BadInput:
     """Build the error for quantized weights. `method` is the method, or a sign of it."""
     reason = REFUSAL_REASONS.get(method)
-    described = cut_name(method) + (f": {reason}" if reason else "")
+    described = cut_name(method)
+    if reason is not None:
+        described += f": {reason}"
+    loaded = ", ".join(QUANTIZERS)
     return BadInput(
         f"{subject}: is quantized ({described}), and Imagekiln loads weights of "
-        f"{', '.join(QUANTIZERS)} and GGUF, besides float32, float16 and bfloat16. "
+        f"{loaded} and GGUF, besides float32, float16 and bfloat16. "
         "Choose such a model, or the one before quantization; speed.quantization makes it fp8."
     )

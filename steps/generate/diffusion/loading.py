@@ -7,7 +7,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -65,6 +65,7 @@ STARTS = {
     "T5": ("text_encoders.t5xxl.",),
     "Autoencoder": ("first_stage_model.", "vae."),
 }
+TORCHAO_PART = re.compile(r"\._weight_\w+$")  # of a quantized weight
 ABSENT = [None, None]  # a component that a pipeline omits
 DENOISER = "model.diffusion_model."  # a file with only a transformer may lack the prefix
 
@@ -81,9 +82,6 @@ def load_network(network_class: Untyped, folder: Path, **options: object) -> Unt
     )
     require_present(info["missing_keys"])
     require_loaded(network)
-    variant = options.get("variant")
-    for file in loaded_weights(sorted(folder.glob("*.safetensors")), variant):
-        require_placed(_find_unlisted(file))
     parts = {name.rpartition(".")[2] for name, _ in network.named_modules()}
     absent = OTHER_PARTS - parts
     require_placed(
@@ -96,9 +94,9 @@ def load_network(network_class: Untyped, folder: Path, **options: object) -> Unt
 
 def _prepare_quantizer(network_class: Untyped, folder: Path) -> None:
     method = quantization_method(read_config(folder, CONFIG_FILE))
-    if method is None:
+    quantizer = QUANTIZERS.get(method or "")
+    if quantizer is None:  # others are refused before, or left to the library
         return
-    quantizer = QUANTIZERS[method]
     _import_quantizer(folder.name, quantizer)
     is_of_diffusers = issubclass(network_class, diffusers.ModelMixin)
     if quantizer.needs_gpu and is_of_diffusers and not torch.cuda.is_available():
@@ -106,19 +104,12 @@ def _prepare_quantizer(network_class: Untyped, folder: Path) -> None:
             f"{folder.name}: is quantized by {method}, which needs a GPU for this network. Run it "
             "on a GPU, or choose the model before quantization."
         )
-
-
-def _find_unlisted(file: Path) -> Iterator[str]:
-    """Yield tensors that torchao's metadata in a file does not list; diffusers ignores them."""
-    names, metadata = read_header(file, str(file))
-    if "tensor_names" not in metadata:
-        return
-    listed = set()
-    for name in json.loads(metadata["tensor_names"]):
-        module, _, tensor = name.rpartition(".")
-        parts = json.loads(metadata[name]).get("_tensor_data_names")
-        listed |= {f"{module}._{tensor}_{part}" for part in parts} if parts else {name}
-    yield from set(names) - listed
+    for file in folder.glob("*.safetensors"):
+        # diffusers does not report what torchao's metadata omits.
+        names, metadata = read_header(file, str(file))
+        if listed := metadata.get("tensor_names"):
+            plain_names = {TORCHAO_PART.sub(".weight", name) for name in names}
+            require_placed(plain_names.difference(json.loads(listed)))
 
 
 def _import_quantizer(subject: str, quantizer: Quantizer) -> None:
@@ -163,7 +154,11 @@ def require_applied(file: Path, parts: Iterable[object], start: Starts = "") -> 
             loaded += part.state_dict().values()
     with safe_open(file, framework="pt") as tensors:
         names = [name for name in tensors.keys() if name.startswith(start)]  # noqa: SIM118
-        counts = {name: math.prod(tensors.get_slice(name).get_shape()) for name in names}
+        counts = {}
+        for name in names:
+            part = tensors.get_slice(name)
+            shape = part.get_shape()
+            counts[name] = math.prod(shape)
         _require_counted(counts, tensors.get_tensor, loaded)
 
 
@@ -176,8 +171,11 @@ def _require_counted(
     harmless = list(filter(HARMLESS.search, counts))
     unused = lost_names(harmless, read, loaded)
     names = [name for name in counts if name not in unused]
-    if sum(counts[name] for name in names) > sum(map(count_numbers, loaded)):
-        require_placed(lost_names(names, read, loaded) or names)
+    numbers = sum(counts[name] for name in names)
+    held = sum(map(count_numbers, loaded))
+    if numbers > held:
+        lost = lost_names(names, read, loaded)
+        require_placed(lost or names)
 
 
 def lost_names(

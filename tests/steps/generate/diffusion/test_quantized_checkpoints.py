@@ -75,7 +75,7 @@ Change = Callable[[dict[str, torch.Tensor]], None]
         (altered.without("to_q._weight_scale"), r"its files lack .*attn\.to_q\.weight"),
         (altered.without("to_q.bias"), r"its files lack .*attn\.to_q\.bias"),
         (altered.adding("sharpener.weight"), r"no place for sharpener\.weight"),
-        (altered.adding("sharpener._weight_qdata"), r"no place for sharpener\._weight_qdata"),
+        (altered.adding("sharpener._weight_qdata"), r"no place for sharpener\.weight"),
     ],
 )
 def test_quantized_weights_are_read_whole_or_not_at_all(
