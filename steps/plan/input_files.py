@@ -126,10 +126,14 @@ def input_fingerprint(files: Iterable[InputFile]) -> str:
 
 
 def guessed_columns(job: Job, files: Iterable[InputFile]) -> dict[str, str]:
-    """Map columns with other spellings in the files to the prompt columns they stand for."""
+    """Map columns with other spellings in the files to the prompt columns they stand for.
+
+    The columns of a run's images are named here, not by a user.
+    """
     return {
         theirs: ours
         for file in files
+        if not file.source.runs
         for ours, theirs in file.column_names.items()
         if theirs != getattr(job.columns, ours) is not None
     }
