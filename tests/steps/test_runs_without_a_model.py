@@ -108,7 +108,10 @@ def test_images_that_are_only_copied_need_no_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"prompts": "table.csv"}, "has no model, which only a job over prompts.run can do"),
+        (
+            {"prompts": "table.csv"},
+            r"has no model; add one \(only a job over prompts.run",
+        ),
         ({"prompts": {"run": "a"}, "output": "a/"}, "has prompts.run and output in one folder"),
         ({"model": {"id": "none", "dtype": "float16"}}, "and other settings of model; remove"),
         ({"defaults": {"steps": 3}}, "has no model, and defaults; remove that, or set model"),
