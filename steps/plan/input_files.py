@@ -140,8 +140,9 @@ def guessed_columns(job: Job, files: Iterable[InputFile]) -> dict[str, str]:
 
 
 def find_unused_columns(files: Iterable[InputFile]) -> tuple[str, ...]:
-    """Return columns in any of the files that are neither read nor carried."""
-    return tuple(dict.fromkeys(name for file in files for name in file.unused_columns))
+    """Return columns in any of the user's files that are neither read nor carried."""
+    own = (file for file in files if not file.source.runs)
+    return tuple(dict.fromkeys(name for file in own for name in file.unused_columns))
 
 
 def read_footers(
