@@ -349,7 +349,7 @@ class Job(Settings):
         if self.draws:
             return
         if self.source_run is None:
-            raise ValueError("has no model, which only a job over prompts.run can do without")
+            raise ValueError("has no model; add one (only a job over prompts.run can do without)")
         of_model = {
             "other settings of model": self.model != NO_MODEL,
             "defaults": self.defaults != RowDefaults(),

@@ -126,18 +126,23 @@ def input_fingerprint(files: Iterable[InputFile]) -> str:
 
 
 def guessed_columns(job: Job, files: Iterable[InputFile]) -> dict[str, str]:
-    """Map columns with other spellings in the files to the prompt columns they stand for."""
+    """Map columns with other spellings in the files to the prompt columns they stand for.
+
+    The columns of a run's images are named here, not by a user.
+    """
     return {
         theirs: ours
         for file in files
+        if not file.source.runs
         for ours, theirs in file.column_names.items()
         if theirs != getattr(job.columns, ours) is not None
     }
 
 
 def find_unused_columns(files: Iterable[InputFile]) -> tuple[str, ...]:
-    """Return columns in any of the files that are neither read nor carried."""
-    return tuple(dict.fromkeys(name for file in files for name in file.unused_columns))
+    """Return columns in any of the user's files that are neither read nor carried."""
+    own = (file for file in files if not file.source.runs)
+    return tuple(dict.fromkeys(name for file in own for name in file.unused_columns))
 
 
 def read_footers(

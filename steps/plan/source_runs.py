@@ -90,13 +90,13 @@ def _add_names(rows: pa.Table, uri: str) -> pa.Table:
     locations = rows.select([*LOCATION_COLUMNS]).to_pylist()
     cells = [json.dumps({"run": uri, **location}) for location in locations]
     columns = {
-        SOURCE_PREFIX + name if name in RESERVED_COLUMNS else name: rows[name]
-        for name in sorted(rows.column_names, key=RESERVED_COLUMNS.__contains__)
-        if name not in LOCATION_SCHEMA.names
-    }
-    columns |= {
         "id": rows[ID_COLUMN],
         "prompt": rows["prompt"],
         IMAGE_COLUMN: pa.array(cells, pa.string()),
+    }
+    columns |= {
+        SOURCE_PREFIX + name if name in RESERVED_COLUMNS else name: rows[name]
+        for name in sorted(rows.column_names, key=RESERVED_COLUMNS.__contains__)
+        if name not in LOCATION_SCHEMA.names
     }
     return pa.table(columns)

@@ -154,8 +154,7 @@ def read_prompts(job: Job, folder: Path) -> tuple[InputFile, ...]:
     if isinstance(settings, RunPrompts):
         source = write_run_table(settings.run, folder)
         wanted = wanted_columns(job.columns)
-        (file,) = read_footers((source,), job.columns, job.read_columns, wanted)
-        return (replace(file, unused_columns=()),)
+        return read_footers((source,), job.columns, job.read_columns, wanted)
     if isinstance(settings, PromptTemplate):
         return (_make_prompts(job, settings, folder),)
     if isinstance(settings, PromptList):
@@ -183,8 +182,6 @@ def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile
     (file,) = read_footers((source,), columns, job.read_columns, wanted)
 
     unused = [name for name in find_unused_columns(table) if name not in recipes.columns]
-    if settings.run is not None:
-        unused = []
     return replace(file, unused_columns=tuple(unused), made_prompts=count)
 
 

@@ -14,6 +14,7 @@ from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.estimate import estimate
 from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.keys import CARD_KEY
 from imagekiln.steps.runs.readback import read_image_pixels
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
@@ -40,9 +41,9 @@ def _run(folder: Path, **changes: object) -> str:
     return run_job(validate_job(_settings(folder, **changes)), NoProgress(), Stop()).uri
 
 
-def test_images_are_those_of_the_source(tmp_path: Path) -> None:
+def test_images_are_those_of_the_source(tmp_path: Path, store_uri: str) -> None:
     source = finished(tmp_path / "source")
-    copy = _run(tmp_path, scores={"sharp": {"kind": "sharpness"}})
+    copy = _run(tmp_path, output=store_uri, scores={"sharp": {"kind": "sharpness"}})
     planned = {row["image_id"]: row for row in manifest_of(source.uri).to_pylist()}
     rows = manifest_of(copy).to_pylist()
     assert {row["id"] for row in rows} == planned.keys()
@@ -53,7 +54,8 @@ def test_images_are_those_of_the_source(tmp_path: Path) -> None:
         assert row["image_id"] != original["image_id"]
         assert (row["model"], row["sharp"] is None) == ("none", False)
     assert verify(copy).ok == len(rows)
-    assert "none: the images of 1 other run, not drawn again" in Path(copy, "README.md").read_text()
+    card = open_store(copy).read(CARD_KEY).decode()
+    assert "none: the images of 1 other run, not drawn again" in card
 
 
 def test_passes_process_the_images_of_the_source(tmp_path: Path) -> None:
@@ -83,6 +85,7 @@ def test_templates_name_captions_and_keep_seeds(tmp_path: Path) -> None:
         assert (row["seed"], row["steps"]) == (original["seed"], original["steps"])
 
 
+@pytest.mark.slow
 def test_a_pass_may_draw_over_the_images_with_its_own_model(tmp_path: Path) -> None:
     source = finished(tmp_path / "source")
     model = {"id": str(tiny_model()), "dtype": "float32"}
@@ -105,7 +108,10 @@ def test_images_that_are_only_copied_need_no_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"prompts": "table.csv"}, "has no model, which only a job over prompts.run can do"),
+        (
+            {"prompts": "table.csv"},
+            r"has no model; add one \(only a job over prompts.run",
+        ),
         ({"prompts": {"run": "a"}, "output": "a/"}, "has prompts.run and output in one folder"),
         ({"model": {"id": "none", "dtype": "float16"}}, "and other settings of model; remove"),
         ({"defaults": {"steps": 3}}, "has no model, and defaults; remove that, or set model"),

@@ -23,9 +23,9 @@ ROWS = [
 DRAWN_OVER = {"source_image": "image", "reference_images": None}
 
 
-def _source(folder: Path) -> str:
+def _source(folder: Path, output: str | None = None) -> str:
     """A finished run of two images, of which a retry made the second."""
-    output = str(folder / "source")
+    output = output or str(folder / "source")
     return retried_run(folder, output, ROWS, "drawn", "animal", {1: not_ok(1)})
 
 
@@ -39,12 +39,13 @@ def _facts(result: PlanResult, *names: str) -> list[tuple[object, ...]]:
     return sorted(tuple(row[name] for name in names) for row in rows)
 
 
-def test_images_of_a_run_are_prompt_rows(tmp_path: Path) -> None:
-    uri = _source(tmp_path)
+def test_images_of_a_run_are_prompt_rows(tmp_path: Path, store_uri: str) -> None:
+    uri = _source(tmp_path, store_uri)
     result = _plan(tmp_path, {"run": uri}, carry=["animal", "source_seed"])
     images = contents_by_id(uri)
     digests = {image_id: hashlib.sha256(image).hexdigest() for image_id, image in images.items()}
     assert result.plan.input.runs == ("drawn",)
+    assert (result.guessed_columns, result.unused_columns) == ({}, ())
     rows = image_rows(result).to_pylist()
     assert {row["id"]: row["source_image"] for row in rows} == digests
     for row in rows:
