@@ -70,7 +70,7 @@ def test_passes_process_the_images_of_the_source(tmp_path: Path) -> None:
     for row in rows:
         assert row["width"] == FACTOR * sides[row["id"]]
         assert row["words"]
-    again = reproduce(processed, rows[0]["image_id"])
+    again = reproduce(processed, rows[0]["image_id"], tmp_path / "again.png")
     assert again.equal == "bytes"
 
 
