@@ -27,7 +27,10 @@ EVERY_WAY = (
     *("nucleus", "omnigen", "ovis", "prx", "qwen-image-2.1"),
 )
 OTHERS = sorted({*plain.MAKE, *plain_unets.MAKE} - {*EVERY_WAY} - {*plain_unets.SHARING})
-FP8 = {"model": {"dtype": "bfloat16"}, "speed": {"quantization": "fp8"}}
+FP8: dict[str, dict[str, object]] = {
+    "model": {"dtype": "bfloat16"},
+    "speed": {"quantization": "fp8"},
+}
 WAYS: dict[str, dict[str, dict[str, object]]] = {
     "alone": {"batch": {"images": 1}},
     "batched": {"batch": {"images": 4}},
@@ -57,10 +60,9 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _folder(kind: str) -> Path:
-    for known in (plain, plain_unets):
-        if kind in known.MAKE:
-            return known.folder(kind)
-    return families.folder(kind)
+    if kind in plain.MAKE:
+        return plain.folder(kind)
+    return plain_unets.folder(kind) if kind in plain_unets.MAKE else families.folder(kind)
 
 
 def _run(kind: str, way: str, tmp_path: Path) -> str:
