@@ -160,7 +160,7 @@ def variants() -> list[str]:
 def _class_for(task: str, name: str) -> str | None:
     mapping = getattr(auto_pipeline, f"AUTO_{task}_PIPELINES_MAPPING")
     found = auto_pipeline._get_task_class(mapping, name, throw_error_if_not_exist=False)
-    return found and found.__name__
+    return None if found is None else str(found.__name__)
 
 
 def _grouped(cells: Mapping[str, Cells]) -> str:
@@ -179,7 +179,7 @@ def _named(names: Sequence[str]) -> str:
 def read_page() -> dict[str, Cells]:
     """What the page says of each pipeline that is generated."""
     section = PAGE.read_text(encoding="utf-8").split(VARIANTS_HEAD[:20])[0]
-    drawn = {}
+    drawn: dict[str, Cells] = {}
     for line in section.splitlines():
         if line.startswith("| `"):
             names, *cells = (cell.strip() for cell in line.strip("|").split("|"))

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import diffusers
@@ -58,6 +58,10 @@ def sharing(name: str, other: Untyped, **more: object) -> Untyped:
         more["requires_safety_checker"] = False
     shared = {key: part for key, part in other.components.items() if key in parameters}
     return pipeline(**{**shared, **more})
+
+
+def _shared(name: str, make: Callable[[], Untyped]) -> Untyped:
+    return sharing(name, make())
 
 
 def _two_blocks(name: str, other: Untyped) -> Untyped:
@@ -242,5 +246,4 @@ SHARING: dict[str, Callable[[], Untyped]] = {
     "StableDiffusionSAGPipeline": lambda: models.pipe("sd"),
     "StableDiffusionXLPAGPipeline": lambda: models.pipe("sdxl"),
 }
-for name, make in SHARING.items():
-    MAKE[name] = lambda name=name, make=make: sharing(name, make())
+MAKE |= {name: partial(_shared, name, make) for name, make in SHARING.items()}

@@ -99,7 +99,7 @@ def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
     """
     if declared := getattr(denoiser, "_repeated_blocks", None):
         return frozenset(declared)
-    classes = set()
+    classes: set[str] = set()
     for child in denoiser.children():
         if isinstance(child, torch.nn.ModuleList):
             classes.update(type(block).__name__ for block in child)

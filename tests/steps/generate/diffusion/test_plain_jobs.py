@@ -27,12 +27,15 @@ EVERY_WAY = (
     *("nucleus", "omnigen", "ovis", "prx", "qwen-image-2.1"),
 )
 OTHERS = sorted({*plain.MAKE, *plain_unets.MAKE} - {*EVERY_WAY} - {*plain_unets.SHARING})
-FP8 = {"model": {"dtype": "bfloat16"}, "speed": {"quantization": "fp8"}}
+FP8: dict[str, dict[str, object]] = {
+    "model": {"dtype": "bfloat16"},
+    "speed": {"quantization": "fp8"},
+}
 WAYS: dict[str, dict[str, dict[str, object]]] = {
-    "alone": {"batch": {"images": 1}},
-    "batched": {"batch": {"images": 4}},
-    "compiled": {"batch": {"images": 4}, "speed": {"compile": "on"}},
-    "fp8": {"batch": {"images": 4}, **FP8},
+    "alone": {},
+    "batched": {},
+    "compiled": {"speed": {"compile": "on"}},
+    "fp8": FP8,
 }
 # One that takes batches, and one that does not.
 QUICK = {("ernie", "batched"), ("omnigen", "batched")}
@@ -57,22 +60,28 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _folder(kind: str) -> Path:
-    for known in (plain, plain_unets):
-        if kind in known.MAKE:
-            return known.folder(kind)
-    return families.folder(kind)
+    if kind in plain.MAKE:
+        return plain.folder(kind)
+    return plain_unets.folder(kind) if kind in plain_unets.MAKE else families.folder(kind)
+
+
+def _batch(kind: str, way: str) -> int:
+    if way == "alone":
+        return 1
+    return 2 if kind in plain.SIDES else 4
 
 
 def _run(kind: str, way: str, tmp_path: Path) -> str:
     side = plain.side_of(kind)
     sizes = {"width": side, "height": side}, {"width": 2 * side, "height": side}
     rows = [{"prompt": prompt} | size for size in sizes for prompt in PROMPTS]
-    if kind in plain.SIDES:
+    if kind in plain.SIDES:  # these take long
         rows = rows[:2]
     settings = WAYS[way]
     job = runs.job(
         runs.write_prompts(tmp_path / "prompts.parquet", rows),
         str(tmp_path / "out"),
+        batch={"images": _batch(kind, way)},
         model={"id": str(_folder(kind)), "dtype": "float32"} | settings.get("model", {}),
         **{name: value for name, value in settings.items() if name != "model"},
     )
@@ -90,9 +99,9 @@ def test_a_whole_job_runs_and_its_images_are_made_again(
     stats = runs.stats_of(uri)
     assert stats is not None
     assert stats.compile_mode == ("regional" if way == "compiled" else "none")
-    alone = way == "alone" or stats.one_at_a_time is not None
+    batch = _batch(kind, way) if stats.one_at_a_time is None else 1
     for row in manifests(uri)[1:6:4]:
         made = reproduce(uri, str(row["image_id"]), tmp_path / "again.png")
         assert made.equal == "bytes", made.likeness
         assert made.then is not None
-        assert made.then.batch == (1 if alone else 4)
+        assert made.then.batch == batch

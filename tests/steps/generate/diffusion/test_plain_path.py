@@ -1,5 +1,7 @@
 """Pipelines that no table knows: each row gives the same pixels alone and in a batch."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -46,7 +48,7 @@ def test_an_image_is_the_same_alone_and_in_a_batch(kind: str) -> None:
 
 @pytest.mark.parametrize("change", ["neighbors", "failure", "nothing"])
 def test_rows_that_change_each_other_are_found(change: str) -> None:
-    def generate(rows: list[ImageRow]) -> torch.Tensor:
+    def generate(rows: Sequence[ImageRow]) -> torch.Tensor:
         pixels = torch.stack([torch.full((3, 8, 8), row.parameters.seed / 9) for row in rows])
         if len(rows) > 1 and change == "failure":
             raise TypeError("takes no list")
