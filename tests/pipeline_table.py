@@ -96,17 +96,20 @@ def rows_for(pipe: Untyped, side: int) -> list[ImageRow]:
 
 
 def cells_of(pipe: Untyped, denoiser: Denoiser) -> Cells:
-    """What the table says of a pipeline, of which `denoiser` has drawn a batch."""
+    """What the table says of a pipeline, of which `denoiser` has drawn a batch, if it can."""
     name = type(pipe).__name__
     family = family_of(name)
     has_blocks = any(blocks_of(network) for network in denoisers_of(pipe))
-    references = getattr(known_call_of(name), "images_argument", None)
+    call = known_call_of(name)
+    references = "no"
+    if call.images_argument is not None:
+        references = f"1 to {call.max_images}" if call.max_images > 1 else "1"
     return (
         "together" if denoiser.one_at_a_time is None else "one by one",
         _yes(has_blocks and family.compiles),
         _yes(has_blocks),
         _yes(family.supports_loras and hasattr(pipe, "load_lora_weights")),
-        _yes(references is not None),
+        references,
     )
 
 
@@ -122,10 +125,17 @@ def page() -> str:
             pipe = source.pipe(kind)
             name = type(pipe).__name__
             if unsupported_reason(name) is None:
-                denoiser = Denoiser(pipe)
-                pixels_of(denoiser, rows_for(pipe, side_of(source, kind)), 4)
-                drawn[name] = cells_of(pipe, denoiser)
+                drawn[name] = cells_of(pipe, after_batch(pipe, side_of(source, kind)))
     return HEAD.format(version=version("diffusers")) + _grouped(drawn) + rest(drawn)
+
+
+def after_batch(pipe: Untyped, side: int) -> Denoiser:
+    """A denoiser after its first batch; `test_editing.py` draws with those that need images."""
+    denoiser = Denoiser(pipe)
+    name = type(pipe).__name__
+    if not known_call_of(name).needs_images and family_of(name).inpaint != name:
+        pixels_of(denoiser, rows_for(pipe, side), 4)
+    return denoiser
 
 
 def side_of(source: object, kind: str) -> int:

@@ -4,10 +4,8 @@ from types import ModuleType
 
 import pytest
 
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.models.families import unsupported_reason
 from tests import models, pipeline_table
-from tests.drawing import pixels_of
 from tests.models import Untyped
 
 pytestmark = [
@@ -45,6 +43,5 @@ def test_the_page_says_how_a_pipeline_is_generated(each: tuple[Untyped, str]) ->
     if unsupported_reason(name) is not None:
         assert name not in pipeline_table.read_page()
         return
-    denoiser = Denoiser(pipe)
-    pixels_of(denoiser, pipeline_table.rows_for(pipe, pipeline_table.side_of(*each)), 4)
+    denoiser = pipeline_table.after_batch(pipe, pipeline_table.side_of(*each))
     assert pipeline_table.read_page()[name] == pipeline_table.cells_of(pipe, denoiser)
