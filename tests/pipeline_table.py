@@ -61,8 +61,6 @@ NOT_DRAWN = {
     "AltDiffusionPipeline": DEPRECATED,
     "Cosmos2TextToImagePipeline": "asks for the package `cosmos_guardrail`",
     "StableCascadeCombinedPipeline": DEPRECATED,
-    "StableDiffusionGLIGENPipeline": "needs boxes",
-    "StableDiffusionGLIGENTextImagePipeline": "needs boxes",
     "StableDiffusionParadigmsPipeline": "fails in diffusers as it reports steps",
     "UniDiffuserPipeline": DEPRECATED,
     "VQDiffusionPipeline": DEPRECATED,
@@ -164,7 +162,7 @@ def variants() -> list[str]:
             control = name.replace("Pipeline", "ControlNetPipeline")
             tasks = ["TEXT2IMAGE", "IMAGE2IMAGE", "INPAINT"] if family.control_with_source else []
             found |= {_class_for(task, control) for task in tasks or ["TEXT2IMAGE"]}
-    return sorted(filter(None, found))
+    return sorted(filter(None, found - FAMILIES.keys()))
 
 
 def _class_for(task: str, name: str) -> str | None:

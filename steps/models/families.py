@@ -231,6 +231,7 @@ UNSUPPORTED_CLASSES: Mapping[str, str] = {
         "Choose a single-stage model"
     ),
     r"Layered": f"draws several layers for a prompt. {CHOOSE_TEXT_TO_IMAGE}",
+    r"GLIGEN": f"needs boxes. {CHOOSE_TEXT_TO_IMAGE}",
     r"Img2Img|Edits|DiffEdit|Pix2PixZero|In[Pp]aint|RePaint|PaintBy|Redux|Variation|Upscal|Super"
     r"|Refiner|SRPipe|Depth|Blip|^Cycle|DualGuided|^Marigold|^VisualCloze|Control|Adapter"
     r"|AttendAndExcite": (f"needs input other than text. {CHOOSE_TEXT_TO_IMAGE}"),

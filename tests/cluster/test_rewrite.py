@@ -102,7 +102,7 @@ def test_cause_of_a_workflow_without_the_model_is_the_sentence_of_the_pod(argo: 
     status = wait_for_end(submit(job, argo=argo).name, argo)
     assert status.phase == "Failed"
     assert {(failure.step, failure.exit_code) for failure in status.failures} == {("rewrite", 2)}
-    assert (status.cause or "").startswith("rewrite: /opt/nothing: no such model folder.")
+    assert (status.cause or "").startswith("rewrite: rewrite.model: /opt/nothing is not a folder.")
 
 
 def _written_prompts(job: Job, folder: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import importlib
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -61,23 +62,28 @@ def _image(width: int, height: int, seed: int) -> bytes:
     return sink.getvalue()
 
 
-# Functions of diffusers that scale every reference to a million pixels.
-SCALING = (
-    "qwenimage.pipeline_qwenimage_edit",
-    "qwenimage.pipeline_qwenimage_edit_plus",
-    "qwenimage21.pipeline_qwenimage21",
-)
+# Modules of diffusers that scale every reference to a million pixels, and by what to divide these.
+SCALING = {
+    "qwenimage.pipeline_qwenimage_edit": 256,
+    "qwenimage.pipeline_qwenimage_edit_plus": 256,
+    "qwenimage21.pipeline_qwenimage21": 128,
+}
+# These draw only in sizes of their own.
+OWN_SIZES = ("joy-edit", "kandinsky5-edit")
 
 
 @pytest.fixture(autouse=True)
 def _small_references(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in SCALING:
+    for name, share in SCALING.items():
         module = importlib.import_module(f"diffusers.pipelines.{name}")
         scale = module.calculate_dimensions
-        small = lambda area, ratio, scale=scale: scale(area // 256, ratio)  # noqa: E731
-        monkeypatch.setattr(module, "calculate_dimensions", small)
+        monkeypatch.setattr(module, "calculate_dimensions", _scaled(scale, share))
     sizes = [(64, 64), (96, 48), (48, 96)]
     monkeypatch.setattr(pipeline_flux_kontext, "PREFERRED_KONTEXT_RESOLUTIONS", sizes)
+
+
+def _scaled(scale: Callable[[int, float], object], share: int) -> Callable[[int, float], object]:
+    return lambda area, ratio: scale(area // share, ratio)
 
 
 SQUARE, WIDE, TALL = _image(64, 64, 1), _image(128, 64, 2), _image(64, 96, 3)
@@ -93,12 +99,14 @@ def _rows(kind: str) -> list[Row]:
     prompt = "a star in front of a wall"
     if kind == "fibo-edit":
         prompt = json.dumps({"edit_instruction": prompt})
-    if kind == "omnigen":
-        prompt += " <img><|image_1|></img>"
     rows: list[Row] = [
         {"prompt": prompt, "id": str(place), "reference_images": images, "seed": 7}
         for place, images in enumerate(([SQUARE], [WIDE], last))
     ]
+    for row, count in zip(rows, (1, 1, len(last)), strict=True):
+        if kind == "omnigen":  # its prompts name each image
+            names = [f"<img><|image_{number}|></img>" for number in range(1, count + 1)]
+            row["prompt"] = " ".join([prompt, *names])
     if not _call(kind).needs_images:
         rows.append({"prompt": "a star", "id": "text", "reference_images": None, "seed": 7})
     return rows
@@ -113,7 +121,7 @@ def _edit(kind: str, rows: list[Row], folder: Path, **settings: object) -> dict[
     if kind in BFLOAT16:
         model["dtype"] = "bfloat16"
     defaults: dict[str, object] = {"steps": 2}
-    if kind == "joy-edit":  # it has only sizes of its own
+    if kind in OWN_SIZES:
         defaults |= {"width": 1024, "height": 1024}
     changes = {"model": model, "defaults": defaults, **settings}
     done = run(runs.job(prompts, str(folder / "out"), **changes), NoProgress(), Stop())
@@ -159,7 +167,11 @@ def test_a_model_that_fills_masks_draws_what_they_cover(tmp_path: Path) -> None:
     mask.save(sink, "PNG")
     rows: list[Row] = [
         {"prompt": "a star", "id": str(seed), "source_image": image, "mask_image": sink.getvalue()}
-        for seed, image in enumerate((SQUARE, WIDE))
+        for seed, image in enumerate((def _scaled(scale: Callable[[int, float], object], share: int) -> Callable[[int, float], object]:
+    return lambda area, ratio: scale(area // share, ratio)
+
+
+SQUARE, WIDE))
     ]
     images = _edit("flux-fill", rows, tmp_path / "fill")
     (alone,) = _edit("flux-fill", rows[:1], tmp_path / "alone").values()
