@@ -167,11 +167,7 @@ def test_a_model_that_fills_masks_draws_what_they_cover(tmp_path: Path) -> None:
     mask.save(sink, "PNG")
     rows: list[Row] = [
         {"prompt": "a star", "id": str(seed), "source_image": image, "mask_image": sink.getvalue()}
-        for seed, image in enumerate((def _scaled(scale: Callable[[int, float], object], share: int) -> Callable[[int, float], object]:
-    return lambda area, ratio: scale(area // share, ratio)
-
-
-SQUARE, WIDE))
+        for seed, image in enumerate((SQUARE, WIDE))
     ]
     images = _edit("flux-fill", rows, tmp_path / "fill")
     (alone,) = _edit("flux-fill", rows[:1], tmp_path / "alone").values()
