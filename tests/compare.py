@@ -150,7 +150,7 @@ def scenarios() -> dict[str, Scenario]:
         "source_image": [None, noise(0), noise(1), noise(0), None, None, noise(2), b"no picture"],
         "mask_image": [None, None, None, half(), None, None, half(), None],
         "control_image": [None, None, None, None, noise(3), None, noise(3), None],
-        "reference_images": [None, None, None, None, None, noise(4), noise(4), None],
+        "reference_image": [None, None, None, None, None, noise(4), noise(4), None],
     }
     texts = [None, "style:0.8", "style:0.5, detail:0.7", "", "detail", "no-such:1", None, None]
     light = {"kind": "own", "entry": "own:brightness", "min": 20}
