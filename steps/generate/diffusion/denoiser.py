@@ -178,7 +178,7 @@ class Denoiser:
             self._adapters.images.prefetch(rows)
 
     def set_part(self, rows: Sequence[ImageRow]) -> None:
-        """Set the rows of the part that is drawn next. Their prompts have one turn on the device."""
+        """Set the rows of the part that is drawn next, whose prompts have one turn."""
         self._part = rows
 
     def _encode_part_texts(self, rows: Sequence[ImageRow]) -> None:
