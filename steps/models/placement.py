@@ -10,7 +10,7 @@ from imagekiln.steps.job.execution import Placement
 from imagekiln.steps.job.job import Job
 
 if TYPE_CHECKING:  # slow to import
-    from huggingface_hub.utils import TensorInfo
+    from huggingface_hub.utils import TensorInfo  # type: ignore[attr-defined]  # not marked so
 
 GIB = 2**30
 ComponentKind = Literal["texts", "denoiser", "others"]
