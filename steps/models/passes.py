@@ -58,11 +58,10 @@ def list_weights(
     job: Job, facts: ModelFacts, passes: Mapping[str, PassFacts]
 ) -> tuple[WeightSizes, ...]:
     """List the sizes of the weights of a job's diffusion models, as far as they are known."""
-    models = [facts, *(each.model for each in passes.values())]
-    sizes = [model.weights for model in models if model and model.weights]
-    if job.speed.quantization == "fp8":
-        sizes = [each.in_fp8() for each in sizes]
-    return tuple(sizes)
+    models = [facts, *(each.model for each in passes.values() if each.model is not None)]
+    sizes = [model.weights for model in models if model.weights is not None]
+    in_fp8 = job.speed.quantization == "fp8"
+    return tuple(each.in_fp8() if in_fp8 else each for each in sizes)
 
 
 @dataclass(frozen=True, slots=True)
