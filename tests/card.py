@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 Untyped: TypeAlias = Any  # whatever an operation of torch takes and returns
 # Another name of the CPU, which no tensor bears: moving to it copies.
 CARD = torch.device("cpu", 0)
-DEVICE_OF = torch.Tensor.device.__get__  # type: ignore[attr-defined]  # a C descriptor
+DEVICE_OF = torch.Tensor.device.__get__
 
 
 class Card(TorchFunctionMode):

@@ -217,10 +217,12 @@ def _is_quantized(folder: Path, weights: PurePath) -> bool:
 
 def _list_encoders(checkpoint: Path, folder: Path) -> list[PurePosixPath]:
     """List the weights of text encoders in the folder of a single-file model that has none."""
-    if any(component_kind(name) == "texts" for name in tensor_names(checkpoint, str(checkpoint))):
+    names = tensor_names(checkpoint, str(checkpoint))
+    if any(component_kind(name) == "texts" for name in names):
         return []
-    files = [path for path in list_files(folder) if component_kind(path.parts[0]) == "texts"]
-    return loaded_weights((path for path in files if path.suffix == SAFETENSORS_SUFFIX), None)
+    files = [path for path in list_files(folder) if path.suffix == SAFETENSORS_SUFFIX]
+    encoders = [path for path in files if component_kind(path.parts[0]) == "texts"]
+    return loaded_weights(encoders, None)
 
 
 def loaded_weights(weights: Iterable[AnyPath], variant: str | None) -> list[AnyPath]:
@@ -308,12 +310,15 @@ class WeightsCheck:
     def _require_undamaged(self, folder: Path) -> None:
         """Check only the files that the model is loaded from, not others in the cache."""
         index = read_json(folder / MODEL_INDEX_FILE, self._model.id)
-        files = list_files(folder)
-        of_pipeline = (path for path in files if path.parts[0] in index)
-        weights = [path for path in of_pipeline if path.suffix == SAFETENSORS_SUFFIX]
+        weights = []
+        others = []
+        for path in list_files(folder):
+            if path.suffix.lower() not in WEIGHT_SUFFIXES:
+                others.append(path)
+            elif path.suffix == SAFETENSORS_SUFFIX and path.parts[0] in index:
+                weights.append(path)
         used = loaded_weights(weights, self._model.variant)
-        used += [path for path in files if path.suffix.lower() not in WEIGHT_SUFFIXES]
-        paths = map(folder.joinpath, used)
+        paths = map(folder.joinpath, [*used, *others])
         require_undamaged(self._model.id, paths, self._raise_if_closed)
 
     def _raise_if_closed(self) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from imagekiln.steps.errors import BadInput
@@ -10,7 +10,7 @@ from imagekiln.steps.job.execution import Placement
 from imagekiln.steps.job.job import Job
 
 if TYPE_CHECKING:  # slow to import
-    from huggingface_hub.utils import TensorInfo
+    from huggingface_hub.utils import TensorInfo  # type: ignore[attr-defined]  # not marked so
 
 GIB = 2**30
 ComponentKind = Literal["texts", "denoiser", "others"]
@@ -63,8 +63,7 @@ class WeightSizes:
 
     def in_fp8(self) -> "WeightSizes":
         """Return the sizes with the denoiser's blocks in float8, from 16 bits."""
-        denoiser = self.denoiser - self.quantizable // 2
-        return WeightSizes(self.texts, denoiser, self.others, 0, self.largest)
+        return replace(self, denoiser=self.denoiser - self.quantizable // 2, quantizable=0)
 
 
 def component_kind(name: str) -> ComponentKind:
@@ -110,15 +109,14 @@ def is_quantizable(name: str, shape: Sequence[int]) -> bool:
 
 def needed_bytes(placement: Placement, models: Sequence[WeightSizes]) -> int:
     """Compute the most bytes that the models' weights take on the GPU at once."""
-    others = sum(model.others for model in models)
-    denoisers = sum(model.denoiser for model in models)
+    whole = sum(models, WeightSizes())
     if placement == "resident":
-        return others + denoisers + sum(model.texts for model in models)
-    if placement == "texts_first":  # while a model's texts are encoded, its denoiser is away
-        encoding = (denoisers - model.denoiser + model.texts for model in models)
-        return others + max(denoisers, *encoding)
-    # The next layer is copied while one computes.
-    return others + 2 * max(model.largest for model in models)
+        return whole.total
+    if placement == "offload":  # the next layer is copied while one computes
+        return whole.others + 2 * whole.largest
+    # While a model's texts are encoded, its own denoiser is away.
+    encoding = max(model.texts - model.denoiser for model in models)
+    return whole.others + whole.denoiser + max(0, encoding)
 
 
 def choose_placement(
@@ -140,7 +138,7 @@ def choose_placement(
         if needed_bytes(placement, models) <= room:
             return placement
     last = choices[-1]
-    total = sum(model.total for model in models)
+    total = sum(models, WeightSizes()).total
     raise BadInput(
         f"{job.model.id}: the weights of the job's models take {total / GIB:.1f} GiB. With "
         f"speed.placement {last}, {needed_bytes(last, models) / GIB:.1f} GiB of them are on the "

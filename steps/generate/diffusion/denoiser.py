@@ -207,10 +207,7 @@ class Denoiser:
             self._adapters.images.prefetch(rows)
 
     def set_part(self, rows: Sequence[ImageRow]) -> None:
-        """Set the rows of the part that is drawn next.
-
-        If text encoders and denoiser take turns on the device, all their prompts have one turn.
-        """
+        """Set the rows of the part that is drawn next, whose prompts have one turn."""
         self._part = rows
 
     def _encode_part_texts(self, rows: Sequence[ImageRow]) -> None:

@@ -29,7 +29,10 @@ OUT_OF_MEMORY_MESSAGES = (
     "unable to find an engine to execute",
 )
 RUN_AGAIN = "Run the command again."
-LARGER_GPU = "Choose a larger GPU, a smaller model, or fewer adapters, passes and scores."
+LARGER_GPU = (
+    "Choose a larger GPU, a smaller model, fewer adapters, passes and scores, or "
+    "speed.placement texts_first."
+)
 MAX_CONTEXT_BYTES = 2 * GIB  # of CUDA and its kernels, in each process, in no allocator's count
 NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU
 # PyTorch has one error class for all problems of CUDA, so only the message tells.

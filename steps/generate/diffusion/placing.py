@@ -97,10 +97,7 @@ class PlacedWeights:
             network.to(self.device)
 
     def _put_away(self, kind: ComponentKind) -> None:
-        """Move networks to the host, back into the memory that they came from.
-
-        Copying them back would take time, and memory that mapped files do not.
-        """
+        """Move networks back into the memory that they came from, such as a mapped file."""
         for network in self._networks(kind):
             for parameter in network.parameters():
                 if id(parameter) in self._on_host:

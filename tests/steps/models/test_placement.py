@@ -1,6 +1,6 @@
 """Which placement of a model's weights fits a GPU, and what is said of one that has no room."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import diffusers
 import pytest
 import torch
 import transformers
+from huggingface_hub.utils import TensorInfo  # type: ignore[attr-defined]  # not marked so
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion import pipeline
@@ -35,21 +36,9 @@ SD = {"id": str(folder("sd")), "dtype": "float32"}
 H200, H100, L40S, L4 = 139.8, 79.1, 44.4, 22.0
 
 
-@dataclass(frozen=True)
-class Header:
-    """The header of a tensor in a file."""
-
-    shape: list[int]
-    dtype: str = "BF16"
-
-    @property
-    def parameter_count(self) -> int:
-        """How many numbers it has."""
-        return torch.Size(self.shape).numel()
-
-
-def _headers(network: torch.nn.Module) -> dict[str, Header]:
-    return {name: Header([*each.shape]) for name, each in network.state_dict().items()}
+def _headers(network: torch.nn.Module) -> dict[str, TensorInfo]:
+    state = network.state_dict().items()
+    return {name: TensorInfo("BF16", [*each.shape], (0, 0)) for name, each in state}
 
 
 @cache
