@@ -76,7 +76,11 @@ class Variant:
         """Call the pipeline with a batch's arguments. Raises any error of the pipeline."""
         control_noise = per_image_control_noise(self.pipe, kwargs.get("generator"))
         with control_noise, restored_vae_dtype(self.pipe):
-            return self.pipe(**kwargs, output_type=self.inputs.output_type)
+            try:
+                return self.pipe(**kwargs, output_type=self.inputs.output_type)
+            except BaseException:
+                self.pipe.maybe_free_model_hooks()  # else offloaded components stay on the device
+                raise
 
 
 class PipelineVariants:

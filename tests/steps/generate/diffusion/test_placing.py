@@ -121,6 +121,23 @@ def test_a_prompt_that_fails_leaves_the_denoiser_on_the_card() -> None:
         assert bytes_of(denoiser, [image_row()], 1) == drawn
 
 
+def test_a_call_that_fails_leaves_the_card_empty_for_the_next() -> None:
+    pipe = _pipe("bria")
+    needed = needed_bytes("texts_first", [_sizes(pipe)])
+    with Card(_networks(pipe).values()) as card:
+        placed = PlacedWeights(pipe, "texts_first", CARD)
+        with closing(Denoiser(pipe, placed=placed)) as denoiser:
+
+            def stop() -> None:
+                raise KeyboardInterrupt
+
+            with pytest.raises(KeyboardInterrupt):
+                denoiser.draw(_rows("bria")[:1], 1, stop)
+            assert card.used == 0
+            bytes_of(denoiser, _rows("bria")[:1], 1)
+        assert card.peak <= needed
+
+
 @pytest.mark.slow
 def test_compiled_code_stays_valid_while_encoders_take_turns() -> None:
     torch.compiler.reset()
