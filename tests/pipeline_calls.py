@@ -79,7 +79,7 @@ def _images_of(name: str, defaults: dict[str, object]) -> dict[str, object]:
                 values["max_images"] = MAX_REFERENCES
             if NEEDS_IMAGES.search(name):
                 values["needs_images"] = True
-            if "width" not in defaults:
+            if "width" not in defaults and "Pix2Pix" not in name:  # whose size is the image's
                 values["takes_size"] = False
             return values
     return {}

@@ -116,7 +116,7 @@ def _read_batches(
 ) -> Iterator[ImageBatch]:
     """Read the images of these rows from the parts of runs."""
     tables = iter([rows])
-    batches = list(cut_rows(tables, BATCH_BYTES, "parquet"))
+    batches = list(cut_rows(tables, BATCH_BYTES, "parquet", triplets=commit.settings.triplets))
     suffix_of = {run.run_id: run.suffix for run in commit.runs}
     with ThreadPoolExecutor(IMAGE_READERS) as pool:
 

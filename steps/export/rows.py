@@ -19,13 +19,15 @@ from imagekiln.steps.dataset.runs import RunSource
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.export.commits import partition_folder
 from imagekiln.steps.export.settings import ExportSettings
-from imagekiln.steps.export.triplets import EDITED_COLUMNS, require_free_names
+from imagekiln.steps.export.triplets import EDITED_COLUMNS, count_inputs, require_free_names
 from imagekiln.steps.job.output import ExportFormat
+from imagekiln.steps.job.passes import DRAWN_SIZE_COLUMNS
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.local import temporary_folder
 from imagekiln.steps.storage.scratch import read_arrow_batches
 
+INPUT_BYTES = 2**21  # of an input image of triplets, about
 REQUIRED_COLUMNS = ("image_id", "prompt", "byte_size", "sha256")  # in rows, besides locations
 MAX_PARTITIONS = 500  # each has an open file during sorting
 CONSTANT_COLUMNS = ("status", "error")  # the same for every image that is ok
@@ -68,6 +70,11 @@ def _chosen_columns(known: Sequence[str], settings: ExportSettings) -> list[str]
         names = [*REQUIRED_COLUMNS, settings.newest_by, *settings.columns]
     left_out = {IMAGE_COLUMN, *CONSTANT_COLUMNS, *LOCATION_SCHEMA.names}
     if settings.triplets:
+        if DRAWN_SIZE_COLUMNS[0] in known:
+            raise BadInput(
+                "triplets: a pass changed the images after they were generated, so their prompts "
+                "are not what was done to them. Edit by the job's model, not by a pass."
+            )
         require_free_names(names)
         names += [name for name in EDITED_COLUMNS if name in known]
     columns = [name for name in names if name not in left_out]
@@ -146,13 +153,17 @@ def folder_of(run: RunSource) -> str:
     return run.uri.rpartition("/")[2]
 
 
-def cut_rows(tables: Iterator[pa.Table], file_bytes: int, kind: ExportFormat) -> Iterator[pa.Table]:
+def cut_rows(
+    tables: Iterator[pa.Table], file_bytes: int, kind: ExportFormat, *, triplets: bool = False
+) -> Iterator[pa.Table]:
     """Split rows into files, each with as many rows as fit, and at least one."""
     rows: pa.Table | None = None
     weights = np.zeros(0, np.int64)
     for table in tables:
         rows = pa.concat_tables([rows, table]) if rows else table
         added = _weigh(table, file_bytes, kind)
+        if triplets:
+            added += INPUT_BYTES * count_inputs(table)
         weights = np.concatenate([weights, added])
         while weights.sum() > file_bytes:
             fitting = np.searchsorted(weights.cumsum(), file_bytes, side="right")

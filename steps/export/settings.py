@@ -46,6 +46,8 @@ def read_settings(
     """Parse settings that a user wrote. Raises BadInput."""
     if triplets and file_format == "files":
         raise BadInput("triplets: do not come as files. Export parquet, arrow or webdataset.")
+    if triplets and partition_by == "prompt":
+        raise BadInput("triplets: cannot be partitioned by prompt, which is one of their columns.")
     if file_format == "files" and file_size is not None:
         raise BadInput("file size: does not apply to `files`, as each image is one. Remove it.")
     values = {

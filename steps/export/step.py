@@ -227,10 +227,11 @@ def _plan_next(source: _Source, store: Store, head: ExportHead) -> ExportCommit:
     files, is_new, unchanged = compare_images(store, commit, run_ids, source_rows)
     tables = _select(iter_rows(dataset, schema), is_new)
     made = 0
-    # Input images of triplets are counted as if they were as large as results.
-    file_bytes = settings.file_size // 2 if settings.triplets else settings.file_size
     for folder, rows_of in iter_partitions(tables, schema, settings.partition_by):
-        for rows in cut_rows(rows_of, file_bytes, settings.format):
+        files_of_rows = cut_rows(
+            rows_of, settings.file_size, settings.format, triplets=settings.triplets
+        )
+        for rows in files_of_rows:
             place = (number, made)
             file = _plan_file(store, settings.format, rows, folder, place)
             files.append(file)

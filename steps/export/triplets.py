@@ -12,6 +12,8 @@ from concurrent.futures import Executor
 from itertools import chain
 from pathlib import PurePosixPath
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
@@ -83,6 +85,11 @@ def name_inputs(images: InputImages) -> dict[str, bytes]:
             if content.startswith(start):
                 members[name + suffix] = content
     return members
+
+
+def count_inputs(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """Count the edited images of each row."""
+    return np.array([len(keys) for keys in _input_keys(rows)], np.int64)
 
 
 def _input_keys(rows: pa.Table) -> list[list[str]]:

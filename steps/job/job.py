@@ -1,6 +1,7 @@
 """Settings of a job, with their bounds."""
 
 import operator
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
@@ -197,6 +198,14 @@ class ClusterSettings(Settings):
     )
 
 
+def _same_folder(one: str, other: str) -> bool:
+    first, second = (
+        place.rstrip("/") if "://" in place else str(Path(place).absolute())
+        for place in (one, other)
+    )
+    return first == second
+
+
 def _prompts_kind(value: object) -> str:
     """Return the kind of a job's prompts, to report only mistakes of that kind."""
     if isinstance(value, PromptList) or (isinstance(value, dict) and "texts" in value):
@@ -333,7 +342,7 @@ class Job(Settings):
                 "has a pass of the kind refine, which does not work with model.controlnet or "
                 "model.ip_adapter; give the pass a model of its own, or remove one of them"
             )
-        if (self.source_run or "").rstrip("/") == self.output.rstrip("/"):
+        if self.source_run is not None and _same_folder(self.source_run, self.output):
             raise ValueError(
                 "has prompts.run and output in one folder, so that each run would take the images "
                 "of those before it; name one of the runs, or another output"
@@ -353,7 +362,7 @@ class Job(Settings):
         of_model = {
             "other settings of model": self.model != NO_MODEL,
             "defaults": self.defaults != RowDefaults(),
-            "speed": self.speed != SpeedSettings(),
+            "speed": self.speed != SpeedSettings() and not self.has_pass_models,
             "keep": self.keep is not None,
             "batch.tuning": self.batch.tuning is not None,
             "prompts.sweep": bool(self.swept),
@@ -367,6 +376,14 @@ class Job(Settings):
     def draws(self) -> bool:
         """Return whether the job has a model that draws, rather than images of a run alone."""
         return self.model.id != NO_MODEL_ID
+
+    @property
+    def has_pass_models(self) -> bool:
+        """Return whether a pass has a diffusion model of its own."""
+        return any(
+            isinstance(settings, RefinePass) and settings.model is not None
+            for settings in self.passes.values()
+        )
 
     @property
     def refines_with_own_model(self) -> bool:

@@ -25,6 +25,7 @@ from imagekiln.steps.job.scores import RESERVED_NAMES, SCORE_NAME_PATTERN
 
 MAX_PASSES = 8
 MAX_SCALE = 8
+DEFAULT_STRENGTH = 0.3
 MAX_CAPTION_TOKENS = 500  # BLIP has 512 positions, including begin and end of a caption
 # The generated size of an image, in runs with passes that may change its size.
 DRAWN_SIZE_COLUMNS = ("drawn_width", "drawn_height")
@@ -54,7 +55,8 @@ class RefinePass(Settings):
         "the row's prompt.",
     )
     strength: Annotated[Number, Field(gt=0, le=1)] = Field(
-        default=0.3, description="How much of the image is redrawn, from nothing to all of it."
+        default=DEFAULT_STRENGTH,
+        description="How much of the image is redrawn, from nothing to all of it.",
     )
     steps: StepCount | None = Field(
         default=None, description="If absent, the row's, or those of the pass's own model."
@@ -80,6 +82,8 @@ class RefinePass(Settings):
     def _require_a_step(self) -> "RefinePass":
         if (self.kind == "edit") != (self.prompt is not None):
             raise ValueError("of the kind edit has a prompt, and no other has; add or remove it")
+        if self.kind == "edit" and self.strength != DEFAULT_STRENGTH:
+            raise ValueError("of the kind edit has no strength; remove it")
         if self.kind == "edit" and self.model is None:
             raise ValueError("edits, which takes a model that edits images; set its model")
         if self.steps is not None and int(self.steps * self.redrawn) < 1:

@@ -256,7 +256,7 @@ class CallSignature:
     `rescales_guidance`: it takes a `guidance_rescale`.
 
     `images_argument` takes up to `max_images` reference images, which it needs if `needs_images`.
-    Without `takes_size`, its images have the shape of the reference image.
+    Without `takes_size`, its images have the shape of the reference image and a size of its own.
     """
 
     steps: int = 0

@@ -194,6 +194,11 @@ def _require_refining(setting: str, settings: RefinePass, model: ModelFacts) -> 
                 f"{setting}: {model.pipeline} takes no reference images, which a pass of the kind "
                 "edit needs. Choose another model."
             )
+        if not model.own.call.takes_size:
+            raise BadInput(
+                f"{setting}: {model.pipeline} draws in a size of its own, and a pass of the kind "
+                "edit keeps the image's. Choose another model."
+            )
     elif not family_of(model.pipeline).image_to_image:
         raise BadInput(
             f"{setting}: {model.pipeline} has no image-to-image mode, which a pass of the kind "

@@ -17,7 +17,7 @@ from imagekiln.steps.job.columns import (
     SEED,
     ColumnKind,
 )
-from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.job import Job, RowDefaults
 from imagekiln.steps.models.facts import (
     ModelFacts,
     default_guidance,
@@ -201,7 +201,8 @@ def reads_references(job: Job, facts: ModelFacts) -> bool:
 def _strength(job: Job, facts: ModelFacts) -> float:
     """Return the default strength. A model that fills masks redraws all that they cover."""
     fills_masks = family_of(facts.pipeline).inpaint == facts.pipeline
-    return 1.0 if fills_masks else job.defaults.strength
+    is_unset = job.defaults.strength == RowDefaults().strength
+    return 1.0 if fills_masks and is_unset else job.defaults.strength
 
 
 def _guidance_sql(job: Job, facts: ModelFacts) -> str:

@@ -215,7 +215,7 @@ def _expand_names(cell: ImageCell | None) -> list[ImageCell]:
         return []
     kind, content = cell
     if kind == "name" and content.startswith(b"["):
-        with suppress(ValueError):  # invalid JSON or UTF-8
+        with suppress(ValueError, RecursionError):  # invalid JSON or UTF-8
             names = json.loads(content)
             if all(isinstance(name, str) for name in names):
                 return [("name", name.encode(errors="replace")) for name in names]

@@ -225,10 +225,11 @@ def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[Reje
         condition = f"guidance IS NULL AND steps <> {call.schedule_steps}"
         reason = f"is not {call.schedule_steps}, for which the model has guidance; set guidance"
         yield RejectionRule("steps", condition, reason)
-    facts = () if sizes is None else sizes.facts.values()
-    # The model of a pass may read negative prompts.
-    if any(own.model and own.model.own.call.takes_negative_prompt for own in facts):
-        return
+    # The model of a pass of the kind refine may read negative prompts.
+    for name, own in {} if sizes is None else sizes.facts.items():
+        is_refining = sizes.passes[name].kind == "refine"
+        if is_refining and own.model and own.model.own.call.takes_negative_prompt:
+            return
     condition = NOT_BLANK.format("negative_prompt")
     reason = NO_EFFECT
     if call.takes_negative_prompt and call.guided_above is not None:
@@ -264,6 +265,8 @@ def _pass_rules(
 
 
 def _image_support_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]:
+    if not job.draws:
+        return
     variants = family_of(model.pipeline)
     missing_mode = f"is not supported: {model.pipeline} has no"
     support = {
@@ -274,7 +277,7 @@ def _image_support_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]
         "mask_image": (variants.inpaint, f"{missing_mode} inpainting mode"),
         "control_image": (job.model.controlnet, "needs model.controlnet"),
         "reference_images": (
-            job.model.ip_adapter or model.own.call.images_argument or not job.draws,
+            job.model.ip_adapter or model.own.call.images_argument,
             "needs a model that edits images, or model.ip_adapter",
         ),
     }

@@ -13,7 +13,7 @@ import pyarrow as pa
 from imagekiln.steps.dataset.dataset import IMAGE_COLUMN, open_dataset
 from imagekiln.steps.dataset.runs import find_runs
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.columns import RESERVED_COLUMNS
+from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS, RESERVED_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
 from imagekiln.steps.plan.columns import OUR_NAMES, is_set
 from imagekiln.steps.plan.source_files import SourceFile
@@ -65,9 +65,21 @@ def read_run_image(name: str, _: str, limit: int) -> bytes:
 def run_columns(job: Job) -> ColumnNames:
     """Return the job's names of columns, with a prompt column that reads the source's images.
 
-    Images that are not drawn keep the settings with which they were.
+    Images that are not drawn keep the settings with which they were. Raises BadInput.
     """
     names = dict(job.columns)
+    for ours, theirs in names.items():
+        if theirs is None or not is_set(ours, theirs):
+            continue
+        if ours in INPUT_IMAGE_COLUMNS and theirs != IMAGE_COLUMN:
+            raise BadInput(
+                f"columns.{ours}: over prompts.run, only the column image has images. Set it to "
+                "image, or remove it."
+            )
+        if ours in KEPT_SETTINGS and not job.draws:
+            raise BadInput(
+                f"columns.{ours}: without a model, each image keeps this setting. Remove it."
+            )
     taken = {}
     if not job.draws:
         taken = {ours: SOURCE_PREFIX + ours for ours in KEPT_SETTINGS}

@@ -203,8 +203,11 @@ class Denoiser:
     def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
         """Set the rows after the next batch, whose inputs are prefetched while it runs."""
         self._upcoming = rows
-        if self._adapters is not None:
-            self._adapters.images.prefetch(rows)
+        if self._adapters is None:
+            return
+        # Reference images have any size, and are needed one row after another.
+        is_single = bool(rows) and self._inputs.takes_one_row(rows[0])
+        self._adapters.images.prefetch(rows[:2] if is_single else rows)
 
     def set_part(self, rows: Sequence[ImageRow]) -> None:
         """Set the rows of the part that is drawn next, whose prompts have one turn."""

@@ -237,7 +237,7 @@ class PipelineInputs:
         name = self._call.images_argument
         if name is None or not self.accepts(name):
             raise ValueError("the pipeline takes no reference images, and the row has some")
-        if not self.accepts("width"):
+        if not self.accepts("width") and self._call.takes_size:
             size = (row.parameters.width, row.parameters.height)
             images = [resize_to_cover(image, *size) for image in images]
         if self._call.max_images == 1:

@@ -157,7 +157,7 @@ def test_what_cannot_sign_ends_before_the_model_is_loaded(
 ) -> None:
     where = {"certificate": str(tmp_path / "no.pem"), "key": "env:IMAGEKILN_NO_KEY"}
     planned = make_plan(jobs.job(tmp_path, {"prompt": ["a"]}, **SETTINGS, c2pa=where))
-    monkeypatch.setattr(step, "load_denoiser", None)
+    monkeypatch.setattr(step, "load_image_source", None)
     with pytest.raises(BadInput, match=r"c2pa\.certificate: .*no\.pem: no such file"):
         generate(planned.uri, 0)
 

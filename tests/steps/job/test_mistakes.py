@@ -91,7 +91,7 @@ def _message(**settings: object) -> str:
         ({"scores": {"a": {"kind": "own", "entry": "os:system"}}}, "belongs to Python"),
         (
             {"passes": {"a": {"kind": "blur"}}},
-            "passes.a.kind is \"blur\"; it should be one of 'upscale', 'caption', 'refine'.",
+            "passes.a.kind is \"blur\"; it should be one of 'upscale', 'caption', 'refine'",
         ),
         ({"passes": {"../x": REFINE}}, "passes"),
         ({"passes": {"x": REFINE | {"strength": 0}}}, "passes.x.strength is 0"),

@@ -41,6 +41,7 @@ TYPES = {
     "integer": pa.int64(),
     "number": pa.float64(),
     "image": pa.string(),
+    "images": pa.string(),
 }
 COLUMNS = {column.name: TYPES[column.kind] for column in IDENTITY_COLUMNS}
 
