@@ -53,7 +53,9 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files have few images of noise."""
     cut = partial(cut_rows, file_bytes=6000, kind="parquet")
-    monkeypatch.setattr("imagekiln.steps.export.step.cut_rows", lambda tables, *_: cut(tables))
+    monkeypatch.setattr(
+        "imagekiln.steps.export.step.cut_rows", lambda tables, *_, **__: cut(tables)
+    )
 
 
 @pytest.mark.quick_cases(3)

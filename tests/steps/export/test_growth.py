@@ -42,7 +42,9 @@ COLORS = ("red", "a/../b", None)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files have few images of noise."""
     cut = partial(cut_rows, file_bytes=4000, kind="parquet")
-    monkeypatch.setattr("imagekiln.steps.export.step.cut_rows", lambda tables, *_: cut(tables))
+    monkeypatch.setattr(
+        "imagekiln.steps.export.step.cut_rows", lambda tables, *_, **__: cut(tables)
+    )
 
 
 def make_night(folder: Path, night: str, failed: tuple[int, ...] = (), **job: object) -> PlanResult:

@@ -290,10 +290,12 @@ def test_the_size_follows_the_first_reference_or_the_row(tmp_path: Path) -> None
     wide = io.BytesIO()
     Pillow.new("RGB", (64, 32)).save(wide, "PNG")
     sizes = pa.array([None, 48], pa.int64())
-    planned = _plan_edits(tmp_path, [[wide.getvalue()]] * 2, width=sizes, height=sizes)
+    planned = _plan_edits(
+        tmp_path, [[wide.getvalue()]] * 2, "longcat-edit", width=sizes, height=sizes
+    )
     rows = image_rows(planned)
-    assert rows["width"].to_pylist() == [32, 48]
-    assert rows["height"].to_pylist() == [16, 48]
+    assert rows["width"].to_pylist() == [1456, 48]
+    assert rows["height"].to_pylist() == [736, 48]
 
 
 def test_a_model_that_edits_nothing_takes_no_references(tmp_path: Path) -> None:
