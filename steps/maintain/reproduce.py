@@ -180,6 +180,8 @@ def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
     """Return the number of images in the batch that generated the image."""
     if stats is not None and stats.one_at_a_time is not None:
         return 1
+    if plan.has_references and row.parameters.reference_images is not None:
+        return 1
     width = row.parameters.width
     height = row.parameters.height
     planned = plan.batch_size(width, height)

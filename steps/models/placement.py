@@ -24,6 +24,7 @@ MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")
 SIDE_MULTIPLE = 16  # both sides of a product in 8 or 4 bits must be multiples of this
 # Of a GPU's memory, beside weights: CUDA's own, and a batch, which is halved if it needs more.
 CONTEXT_BYTES = GIB
+WIDE_INTEGERS = {"I16": 2, "U16": 2, "I32": 4, "U32": 4, "I64": 8, "U64": 8}  # bytes
 ACTIVATION_SHARE = 0.1
 PLACEMENTS: Mapping[Placement, str] = {
     "resident": "all on the GPU",
@@ -68,9 +69,9 @@ class WeightSizes:
 
 def component_kind(name: str) -> ComponentKind:
     """Return the kind of a pipeline's component, by its name."""
-    if _TEXTS.match(name):
-        return "texts"
-    return "others" if _OTHERS.match(name) else "denoiser"
+    if _OTHERS.match(name):  # a VAE has an encoder, too
+        return "others"
+    return "texts" if _TEXTS.match(name) else "denoiser"
 
 
 def measure_tensors(
@@ -87,10 +88,11 @@ def measure_tensors(
     """
     sizes = WeightSizes()
     for name, tensor in tensors.items():
-        # All other floats are loaded in the model's dtype, and there are few other numbers.
+        # All other floats are loaded in the model's dtype.
         is_kept = keeps_8_bits and tensor.dtype.startswith("F8")
         is_float = "F" in tensor.dtype and not is_kept
-        size = tensor.parameter_count * (float_bytes if is_float else 1)
+        number_bytes = float_bytes if is_float else WIDE_INTEGERS.get(tensor.dtype, 1)
+        size = tensor.parameter_count * number_bytes
         kind = component_kind(component or name)
         is_halved = kind == "denoiser" and is_quantizable(name, tensor.shape)
         sizes += WeightSizes(
@@ -144,5 +146,5 @@ def choose_placement(
         f"speed.placement {last}, {needed_bytes(last, models) / GIB:.1f} GiB of them are on the "
         f"GPU at once, and {gpu} has {gib:.1f} GiB, {max(0.0, room) / GIB:.1f} GiB of it for "
         "weights. Choose a larger GPU (on a cluster, by cluster.profile), a smaller model, or "
-        "speed.placement auto; bfloat16 takes half of float32 (model.dtype)."
+        f"{'model.dtype bfloat16' if asked == 'auto' else 'speed.placement auto'}."
     )

@@ -126,6 +126,7 @@ class ShardStats:
             seconds=self.seconds + later.seconds,
             busy_share=mean_busy_share([self, later]),
             peak_memory=max_peak_memory([self, later]),
+            one_at_a_time=later.one_at_a_time or self.one_at_a_time,
             started_at=first_start([self, later]),
         )
 

@@ -23,7 +23,7 @@ from imagekiln.steps.generate.diffusion.loading import (
     require_applied,
     require_loaded,
 )
-from imagekiln.steps.generate.diffusion.patches import accept_batch_embeds
+from imagekiln.steps.generate.diffusion.patches import accept_batch_embeds, execution_device
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
 from imagekiln.steps.imaging.input_images import open_input_image, resize_to_cover
@@ -279,6 +279,9 @@ def load_ip_adapter(
     file = folder / settings.weight_patterns[0]
     require_applied(file, [projection, *denoiser.attn_processors.values()])
     denoiser.eval()
+    for processor in denoiser.attn_processors.values():
+        if isinstance(processor, torch.nn.Module):  # if layers are copied as they compute
+            processor.to(execution_device(pipe))
     if hasattr(pipe, "unet"):  # else planning has compared them
         (layer,) = denoiser.encoder_hid_proj.image_projection_layers
         layer(encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))[0])

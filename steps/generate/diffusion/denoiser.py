@@ -218,7 +218,8 @@ class Denoiser:
         if not self.placed.takes_turns or not self._inputs.uncached_texts(rows):
             return
         started = time.perf_counter()
-        groups = [rows, *group_by_shape(self._part)]
+        later = [row for row in self._part if row.index_in_part >= rows[0].index_in_part]
+        groups = [rows, *group_by_shape(later)]
         # Errors are raised by the batch that needs the failed prompt.
         with self.placed.encoders_on_device(), suppress(Exception):
             for group in reversed(groups):  # the cache keeps what came last

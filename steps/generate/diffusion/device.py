@@ -30,8 +30,8 @@ OUT_OF_MEMORY_MESSAGES = (
 )
 RUN_AGAIN = "Run the command again."
 LARGER_GPU = (
-    "Choose a larger GPU, a smaller model, fewer adapters, passes and scores, or "
-    "speed.placement texts_first."
+    "Choose a larger GPU, a smaller model, fewer adapters, passes and scores, or another "
+    "speed.placement."
 )
 MAX_CONTEXT_BYTES = 2 * GIB  # of CUDA and its kernels, in each process, in no allocator's count
 NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU

@@ -80,6 +80,8 @@ def load_network(network_class: Untyped, folder: Path, **options: object) -> Unt
     network, info = network_class.from_pretrained(
         folder, use_safetensors=True, local_files_only=True, output_loading_info=True, **options
     )
+    if getattr(network, "is_loaded_in_4bit", False):  # which lands on the GPU at once
+        network = network.to("cpu")
     require_present(info["missing_keys"])
     require_loaded(network)
     parts = {name.rpartition(".")[2] for name, _ in network.named_modules()}

@@ -1,6 +1,6 @@
 """Keep a pipeline's weights on the device, or in the machine's memory until they are used."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import diffusers
@@ -13,6 +13,17 @@ from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.placement import ComponentKind, component_kind
 
 HOST = torch.device("cpu")
+# Pipelines whose calls use parts of a text encoder, or its device, where no hook of diffusers sees
+# it. Others that encode texts themselves move whole components.
+UNPLACED: Mapping[Placement, frozenset[str]] = {
+    "texts_first": frozenset(
+        {
+            *("GlmImagePipeline", "Ideogram4Pipeline"),
+            *("LongCatImagePipeline", "LongCatImageEditPipeline"),
+        }
+    ),
+    "offload": frozenset({"Ideogram4Pipeline"}),
+}
 
 
 class PlacedWeights:
@@ -48,6 +59,8 @@ class PlacedWeights:
             f"speed.placement is {placement}, which {type(pipe).__name__} does not support",
             "Choose another placement, or a larger GPU.",
         ):
+            if type(pipe).__name__ in UNPLACED[placement]:
+                raise NotImplementedError("it uses parts of a text encoder by themselves")
             self._place()
 
     def _place(self) -> None:

@@ -59,7 +59,13 @@ def quantize_denoiser(
         if method == "nvfp4":
             # Otherwise the largest number of a batch would scale all of its images.
             layer.weight.act_quant_kwargs.use_dynamic_per_tensor_scale = False
+            layer.register_forward_pre_hook(_make_contiguous)
         layer.to(home)
+
+
+def _make_contiguous(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> object:
+    """Copy slices and transposed tensors, which torchao's NVFP4 does not take."""
+    return tuple(each.contiguous() for each in inputs)
 
 
 def _fp8_config() -> object:
