@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, cut_name
 from imagekiln.steps.job.columns import PROMPT_COLUMNS, ColumnKind, dataset_name
-from imagekiln.steps.job.job import ColumnNames
+from imagekiln.steps.job.rows import ColumnNames
 from imagekiln.steps.runs.tables import can_be_carried
 
 # Names that other tools and datasets use, without the separators of their words.

@@ -17,7 +17,8 @@ from imagekiln.steps.job.columns import (
     SEED,
     ColumnKind,
 )
-from imagekiln.steps.job.job import Job, RowDefaults
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.rows import RowDefaults
 from imagekiln.steps.models.facts import (
     ModelFacts,
     default_guidance,

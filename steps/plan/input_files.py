@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.columns import MAX_PROMPT_CHARS, PROMPT_COLUMNS
-from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.prompts import REWRITE_COLUMNS
+from imagekiln.steps.job.rows import ColumnNames
 from imagekiln.steps.plan.columns import (
     COLUMN_READERS,
     OUR_NAMES,

@@ -14,7 +14,8 @@ from imagekiln.steps.dataset.dataset import IMAGE_COLUMN, open_dataset
 from imagekiln.steps.dataset.runs import find_runs
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS, RESERVED_COLUMNS
-from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.rows import ColumnNames
 from imagekiln.steps.plan.columns import OUR_NAMES, is_set
 from imagekiln.steps.plan.source_files import SourceFile
 from imagekiln.steps.runs.commits import digest_of

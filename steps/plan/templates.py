@@ -180,7 +180,6 @@ def _make_prompts(job: Job, settings: PromptTemplate, folder: Path) -> InputFile
     columns = job.columns.model_copy(update=maker.written)
     wanted = OUR_NAMES if settings.run is None else [*maker.written, *wanted_columns(job.columns)]
     (file,) = read_footers((source,), columns, job.read_columns, wanted)
-
     unused = [name for name in find_unused_columns(table) if name not in recipes.columns]
     return replace(file, unused_columns=tuple(unused), made_prompts=count)
 

@@ -20,8 +20,9 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import encode_image
 from imagekiln.steps.job.execution import JobLimits, PartSettings
 from imagekiln.steps.job.execution import ShardSettings as ShardSize
-from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults
+from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.job.output import Png
+from imagekiln.steps.job.rows import RowDefaults
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.attempts import AttemptFile, Spent
 from imagekiln.steps.runs.image import EncodedImage

@@ -19,7 +19,8 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.job.execution import BatchSettings, PartSettings, ShardSettings
-from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults
+from imagekiln.steps.job.job import Job, ModelSettings
+from imagekiln.steps.job.rows import RowDefaults
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.progress import NoProgress

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps.job.execution import ShardSettings
-from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults
+from imagekiln.steps.job.job import Job, ModelSettings
+from imagekiln.steps.job.rows import RowDefaults
 from imagekiln.steps.plan.step import make_plan
 from tests.bench.inputs import SCHEMA, prompt_rows, write_prompts
 from tests.bench.measure import Usage, machine, measure_usage, scratch_folder, table, usage_cells

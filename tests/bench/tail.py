@@ -26,7 +26,8 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.job.execution import BatchSettings, PartSettings, ShardSettings
-from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults
+from imagekiln.steps.job.job import Job, ModelSettings
+from imagekiln.steps.job.rows import RowDefaults
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.attempts import merge_stats, read_attempts, read_begun

@@ -9,7 +9,8 @@ from typing import cast
 
 from hera.workflows import Workflow
 
-from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings, RowDefaults
+from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings
+from imagekiln.steps.job.rows import RowDefaults
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.templates.workflow import (
     build_cron_workflow,

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
         NotInstalled,
         TryAgain,
     )
-    from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings, RowDefaults
+    from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings
+    from imagekiln.steps.job.rows import RowDefaults
 
     __version__: str
 

@@ -24,13 +24,7 @@ from imagekiln.steps.job.execution import (
 )
 from imagekiln.steps.job.fields import PipelineSettings
 from imagekiln.steps.job.gates import GateSettings
-from imagekiln.steps.job.job import (
-    CardSettings,
-    ClusterSettings,
-    ColumnNames,
-    ModelSettings,
-    RowDefaults,
-)
+from imagekiln.steps.job.job import CardSettings, ClusterSettings, ModelSettings
 from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, RunExport, Webp
 from imagekiln.steps.job.passes import CaptionPass, RefinePass, UpscalePass
 from imagekiln.steps.job.prompts import (
@@ -41,6 +35,7 @@ from imagekiln.steps.job.prompts import (
     RewriteSettings,
     RunPrompts,
 )
+from imagekiln.steps.job.rows import ColumnNames, RowDefaults
 from imagekiln.steps.job.scores import (
     AestheticScore,
     ClassifierScore,

@@ -13,7 +13,7 @@ from imagekiln.steps.job.columns import (
     STEPS,
     Bounds,
 )
-from imagekiln.steps.job.job import ColumnNames, RowDefaults
+from imagekiln.steps.job.rows import ColumnNames, RowDefaults
 from imagekiln.steps.plan.catalog import ImageGroup
 from imagekiln.steps.runs import tables
 from imagekiln.steps.runs.image import BatchShape, ImageParameters
