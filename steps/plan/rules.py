@@ -225,11 +225,8 @@ def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[Reje
         condition = f"guidance IS NULL AND steps <> {call.schedule_steps}"
         reason = f"is not {call.schedule_steps}, for which the model has guidance; set guidance"
         yield RejectionRule("steps", condition, reason)
-    # The model of a pass of the kind refine may read negative prompts.
-    for name, own in {} if sizes is None else sizes.facts.items():
-        is_refining = sizes.passes[name].kind == "refine"
-        if is_refining and own.model and own.model.own.call.takes_negative_prompt:
-            return
+    if sizes is not None and _refine_by_negative_prompts(sizes):
+        return
     condition = NOT_BLANK.format("negative_prompt")
     reason = NO_EFFECT
     if call.takes_negative_prompt and call.guided_above is not None:
@@ -237,6 +234,14 @@ def _guidance_rules(model: ModelFacts, sizes: PassSizes | None) -> Iterator[Reje
         reason = reason.replace(":", f" with guidance up to {call.guided_above:g}:", 1)
     if call is not UNKNOWN_CALL:
         yield RejectionRule("negative_prompt", condition, reason)
+
+
+def _refine_by_negative_prompts(sizes: PassSizes) -> bool:
+    """Return whether the model of a refine pass reads the negative prompts of rows."""
+    models = [
+        facts.model for name, facts in sizes.facts.items() if sizes.passes[name].kind == "refine"
+    ]
+    return any(model is not None and model.own.call.takes_negative_prompt for model in models)
 
 
 def _pass_rules(
