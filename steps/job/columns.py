@@ -2,8 +2,8 @@
 
 To add a column, append it to `PROMPT_COLUMNS`. Set `identity` to `optional` if it changes pixels,
 so that rows without a value keep their image ids. Set `in_shape` if all images of a batch must
-share the value. Then follow `guidance_rescale` through: `steps/job/rows.py` (twice, with `exclude_if`,
-to keep run ids), `steps/plan/image_sql.py`, `steps/plan/rules.py`, `ImageGroup`
+share the value. Then follow `guidance_rescale` through: `steps/job/rows.py` (twice, with
+`exclude_if`, to keep run ids), `steps/plan/image_sql.py`, `steps/plan/rules.py`, `ImageGroup`
 (`steps/plan/catalog.py`), `ImageParameters` and `BatchShape` (`steps/runs/image.py`), `ImageSpec`
 (`steps/checks.py`), `pipeline_inputs.py` and `code_shape` (`steps/generate/diffusion`), docs/job.md
 and docs/dataset.md. What a pipeline takes is in `CallSignature` (`steps/models/families.py`), which
