@@ -29,6 +29,7 @@ from imagekiln.steps.models.weights import (
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error, translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX
 
+LAYERS = 16  # of a GGUF file, of which none is larger than this share
 T = TypeVar("T")
 Explanation = tuple[type[KilnError], str]
 CONFIGURATION_PATTERNS = [
@@ -177,7 +178,8 @@ def measure_weights(
 
     def measure(name: str) -> WeightSizes:
         if name.lower().endswith(GGUF_SUFFIX):
-            return WeightSizes(denoiser=Path(name).stat().st_size)
+            size = Path(name).stat().st_size
+            return WeightSizes(denoiser=size, largest=size // LAYERS)
         if (folder / name).is_file():
             header = parse_local_safetensors_file_metadata(folder / name)
         else:
