@@ -34,7 +34,6 @@ SHARED_DIMENSIONS = (
     ("pooled_projection_dim",),
     ("in_channels",),
     ("num_attention_heads", "attention_head_dim"),
-    ("patch_size",),
 )
 # Keys of ControlNets that need more inputs than a control image.
 UNSUPPORTED_KEYS = {
@@ -136,7 +135,10 @@ def controlnet_mismatch(controlnet: Config, denoiser: Config) -> str | None:
     for key, reason in UNSUPPORTED_KEYS.items():
         if controlnet.get(key):
             return reason
-    for keys in SHARED_DIMENSIONS:
+    shared: tuple[tuple[str, ...], ...] = SHARED_DIMENSIONS
+    if controlnet.get("_class_name") == "SD3ControlNetModel":  # FLUX.1's may read patches of a hint
+        shared += (("patch_size",),)
+    for keys in shared:
         own, expected = (
             _multiply(config.get(key) for key in keys) for config in (controlnet, denoiser)
         )

@@ -257,14 +257,6 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
             "model.controlnet: there/is/none is not a folder.",
         ),
         (
-            {"controlnet": {"id": "{pickles}"}},
-            "model.controlnet: .* has no \\*.safetensors, and pickles can run code",
-        ),
-        (
-            {"ip_adapter": {"id": "{pickles}", "weight_name": "a.safetensors"}},
-            "has no a.safetensors, and pickles can",
-        ),
-        (
             {"id": "{lcm}", "controlnet": {"id": "{control}"}},
             "model.controlnet: Imagekiln does not support it for LatentConsistencyModelPipeline",
         ),
