@@ -17,6 +17,7 @@ from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.models.families import (
     FAMILIES,
     family_of,
+    fills_masks,
     known_call_of,
     unsupported_reason,
 )
@@ -131,7 +132,7 @@ def after_batch(pipe: Untyped, side: int) -> Denoiser:
     """A denoiser after its first batch; `test_editing.py` draws with those that need images."""
     denoiser = Denoiser(pipe)
     name = type(pipe).__name__
-    if not known_call_of(name).needs_images and family_of(name).inpaint != name:
+    if not known_call_of(name).needs_images and not fills_masks(name):
         pixels_of(denoiser, rows_for(pipe, side), 4)
     return denoiser
 

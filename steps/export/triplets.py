@@ -5,10 +5,10 @@ diffusers' `train_instruct_pix2pix.py`. Images beside the first of a row, such a
 reads several, are in a list, so that all files have the same columns.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from functools import partial
 from itertools import chain
 from pathlib import PurePosixPath
 
@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
-from imagekiln.steps.runs.keys import input_image_key
+from imagekiln.steps.runs.keys import input_image_digests, input_image_key
+from imagekiln.steps.runs.readback import read_input_image
 from imagekiln.steps.runs.tables import IMAGE_FIELD
 from imagekiln.steps.storage.store import Store
 
@@ -59,13 +60,7 @@ def read_inputs(output: Store, rows: pa.Table, pool: Executor) -> list[InputImag
     """
     keys = _input_keys(rows)
     distinct = list(dict.fromkeys(chain.from_iterable(keys)))
-
-    def read(key: str) -> bytes:
-        content = output.read(key)
-        if not key.endswith(hashlib.sha256(content).hexdigest()):
-            raise BadInput(f"{output.uri_of(key)}: is not the planned image. Restore it.")
-        return content
-
+    read = partial(read_input_image, output)
     contents = dict(zip(distinct, pool.map(read, distinct), strict=True))
     inputs: list[InputImages] = []
     for of_row in keys:
@@ -100,8 +95,8 @@ def _input_keys(rows: pa.Table) -> list[list[str]]:
         folder, _, _ = row["part"].partition("/")
         digests: list[str] = []
         for name in names:
-            digests += (row[name] or "").split(",")
-        of_row = [f"{folder}/{input_image_key(digest)}" for digest in digests if digest]
+            digests += input_image_digests(row[name])
+        of_row = [f"{folder}/{input_image_key(digest)}" for digest in digests]
         keys.append(of_row)
     return keys
 

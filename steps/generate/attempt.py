@@ -90,7 +90,7 @@ class ShardWork:
         def is_missing(part: Part) -> bool:
             if not is_wanted() or not self._is_missing(part):
                 return False
-            denoiser.set_part(image_rows(part.rows))
+            denoiser.set_part(partial(image_rows, part.rows))
             return True
 
         drawn = draw_batches(batches, recovery, self._stop, denoiser.set_upcoming, is_missing)

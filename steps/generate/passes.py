@@ -26,7 +26,6 @@ from imagekiln.steps.generate.diffusion.image_models import (
     load_captioner,
     load_upscaler,
 )
-from imagekiln.steps.generate.diffusion.pipeline import decide_placement
 from imagekiln.steps.generate.diffusion.recovery import BatchRecovery
 from imagekiln.steps.generate.encoder import mark_flat
 from imagekiln.steps.imaging.codecs import RGB
@@ -157,7 +156,7 @@ def load_passes(
             run_batch = _caption_with(name, load_captioner(setting, settings, digest, device))
         elif name in own_plans:
             with in_setting(setting):
-                placement = decide_placement(plan)  # of all models together
+                placement = denoiser.placement  # it is that of all models together
                 own_denoiser = load_denoiser(own_plans[name], store, placement=placement)
             run_batch = _refine_with(own_denoiser, denoiser)
         else:

@@ -10,7 +10,8 @@ from PIL import Image as Pillow
 from imagekiln.steps.generate.diffusion.adapters import ImageRequest, InputImageReader
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import finish_device_work
-from imagekiln.steps.generate.diffusion.pipeline import open_device
+from imagekiln.steps.generate.diffusion.pipeline import decide_placement, open_device
+from imagekiln.steps.job.execution import Placement
 from imagekiln.steps.models.facts import WeightsCheck
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS, DrawnImage, ImageRow
 from imagekiln.steps.runs.plan import Plan
@@ -24,14 +25,21 @@ class SourceImages(Denoiser):
     compile_mode: Literal["none"] = "none"
     decode_mode: Literal["whole"] = "whole"
     one_at_a_time = None
-    placement: Literal["resident"] = "resident"
 
-    def __init__(self, store: Store, device: torch.device) -> None:
-        """Take the store of the run, and the device of its scorers and passes."""
+    def __init__(
+        self, store: Store, device: torch.device, placement: Placement = "resident"
+    ) -> None:
+        """Take the store of the run, and the device and the placement of its scorers and passes."""
         self.device = device
+        self._placement: Placement = placement
         self.scorers = {}
         self.passes = None
         self._images = InputImageReader(store)
+
+    @property
+    def placement(self) -> Placement:
+        """Where the weights of passes are kept."""
+        return self._placement
 
     def draw_over(
         self,
@@ -81,8 +89,9 @@ def load_image_source(plan: Plan, store: Store, weights: WeightsCheck | None = N
     job = plan.job
     if job.draws:
         return load_denoiser(plan, store, weights)
-    needs_device = bool(job.passes or job.scores)
-    return SourceImages(store, open_device(plan) if needs_device else torch.device("cpu"))
+    if not (job.passes or job.scores):
+        return SourceImages(store, torch.device("cpu"))
+    return SourceImages(store, open_device(plan), decide_placement(plan))
 
 
 def _source_request(row: ImageRow) -> ImageRequest:

@@ -42,7 +42,7 @@ from imagekiln.steps.models.facts import (
     default_steps,
     locate_model,
 )
-from imagekiln.steps.models.families import family_of, require_pipeline_support
+from imagekiln.steps.models.families import family_of, fills_masks, require_pipeline_support
 from imagekiln.steps.models.placement import GIB
 from imagekiln.steps.models.resolve import pin_revisions
 from imagekiln.steps.runs.image import ImageParameters, ImageRow
@@ -110,7 +110,7 @@ def tune(
 
 def _require_drawing_from_text(job: Job, facts: ModelFacts) -> None:
     pipeline = facts.pipeline
-    if facts.own.call.needs_images or family_of(pipeline).inpaint == pipeline:
+    if facts.own.call.needs_images or fills_masks(pipeline):
         raise BadInput(
             f"{job.model.id}: {pipeline} needs images, and batches are measured from text alone. "
             "Set batch.images."

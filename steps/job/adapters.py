@@ -41,7 +41,7 @@ class ControlNetSettings(HubReference):
 
 
 class IpAdapterSettings(HubReference):
-    """An IP-Adapter, which takes the row's reference_images as an image prompt."""
+    """An IP-Adapter, which takes the row's reference image as an image prompt."""
 
     setting_path: ClassVar[str] = "model.ip_adapter"
 
@@ -53,7 +53,7 @@ class IpAdapterSettings(HubReference):
         description="The adapter's file, such as ip-adapter_sdxl.safetensors.",
     )
     scale: Number = Field(
-        default=1.0, gt=0, le=1, description="How strongly a reference_images counts."
+        default=1.0, gt=0, le=1, description="How strongly a reference image counts."
     )
 
     @property

@@ -290,7 +290,7 @@ class Job(Settings):
         of_model = {
             "other settings of model": self.model != NO_MODEL,
             "defaults": self.defaults != RowDefaults(),
-            "speed": self.speed != SpeedSettings() and not self.has_pass_models,
+            "speed": self.speed != SpeedSettings() and not self.pass_models,
             "keep": self.keep is not None,
             "batch.tuning": self.batch.tuning is not None,
             "prompts.sweep": bool(self.swept),
@@ -306,12 +306,13 @@ class Job(Settings):
         return self.model.id != NO_MODEL_ID
 
     @property
-    def has_pass_models(self) -> bool:
-        """Return whether a pass has a diffusion model of its own."""
-        return any(
-            isinstance(settings, RefinePass) and settings.model is not None
-            for settings in self.passes.values()
-        )
+    def pass_models(self) -> dict[str, PipelineSettings]:
+        """The diffusion models of passes that have their own, by the names of the passes."""
+        return {
+            name: settings.model
+            for name, settings in self.passes.items()
+            if isinstance(settings, RefinePass) and settings.model is not None
+        }
 
     @property
     def refines_with_own_model(self) -> bool:

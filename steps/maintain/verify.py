@@ -27,6 +27,7 @@ from imagekiln.steps.runs.keys import (
     DIGEST_DIGITS,
     commit_key,
     duplicates_key,
+    input_image_digests,
     input_image_key,
     parse_part_key,
     planned_part_key,
@@ -247,8 +248,8 @@ def _input_image_keys(rows: pa.Table) -> list[str]:
     digests: set[str] = set()
     for name in INPUT_IMAGE_COLUMNS:
         if name in rows.column_names:
-            for value in rows[name].drop_null().unique().to_pylist():
-                digests.update(value.split(","))
+            for cell in rows[name].unique().to_pylist():
+                digests.update(input_image_digests(cell))
     return list(map(input_image_key, sorted(digests)))
 
 

@@ -203,6 +203,11 @@ def family_of(pipeline: str) -> Family:
     return FAMILIES.get(text_to_image_class(pipeline), PLAIN_FAMILY)
 
 
+def fills_masks(pipeline: str) -> bool:
+    """Return whether a pipeline, by the name of its class, draws only what a mask covers."""
+    return family_of(pipeline).inpaint == pipeline
+
+
 def text_to_image_class(pipeline: str) -> str:
     """Return the text-to-image class of a family for its image-to-image class, as of a refiner."""
     for name, family in FAMILIES.items():

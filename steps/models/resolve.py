@@ -8,7 +8,6 @@ from typing import Any
 from imagekiln.steps.job.execution import SpeedSettings
 from imagekiln.steps.job.fields import HubReference, PipelineSettings
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.models.adapters import adapter_keys, adapters_by_column
 from imagekiln.steps.models.checkpoints import configuration_reference
 from imagekiln.steps.models.component_files import require_no_revision
@@ -179,9 +178,8 @@ def iter_references(job: Job) -> Iterator[tuple[str, HubReference]]:
         yield f"{LORA_SETTING_PREFIX}{name}", lora
     yield from score_references(job)
     yield from pass_references(job)
-    for name, settings in job.passes.items():
-        if isinstance(settings, RefinePass) and settings.model is not None:
-            yield f"{PASSES_PREFIX}{name}.model", settings.model
+    for name, model in job.pass_models.items():
+        yield f"{PASSES_PREFIX}{name}.model", model
 
 
 def _with_commit(settings: Any, path: Sequence[str], commit: str) -> Any:  # noqa: ANN401  # a job, or a part of it

@@ -25,7 +25,7 @@ from imagekiln.steps.models.facts import (
     default_image_size,
     default_steps,
 )
-from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.families import fills_masks
 from imagekiln.steps.models.own_settings import NO_GUIDANCE
 from imagekiln.steps.models.resolve import shortcuts_label
 
@@ -201,9 +201,8 @@ def reads_references(job: Job, facts: ModelFacts) -> bool:
 
 def _strength(job: Job, facts: ModelFacts) -> float:
     """Return the default strength. A model that fills masks redraws all that they cover."""
-    fills_masks = family_of(facts.pipeline).inpaint == facts.pipeline
     is_unset = job.defaults.strength == RowDefaults().strength
-    return 1.0 if fills_masks and is_unset else job.defaults.strength
+    return 1.0 if is_unset and fills_masks(facts.pipeline) else job.defaults.strength
 
 
 def _guidance_sql(job: Job, facts: ModelFacts) -> str:

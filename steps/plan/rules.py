@@ -23,7 +23,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import MAX_SIDES
 from imagekiln.steps.job.passes import RefinePass
 from imagekiln.steps.models.facts import ModelFacts
-from imagekiln.steps.models.families import UNKNOWN_CALL, Family, family_of
+from imagekiln.steps.models.families import UNKNOWN_CALL, Family, family_of, fills_masks
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
 from imagekiln.steps.models.own_settings import SamplerFit, names_distilled_model
 from imagekiln.steps.models.passes import PASSES_PREFIX, PassSizes
@@ -290,7 +290,7 @@ def _image_support_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]
         if not is_supported:
             yield RejectionRule(column, f"{column} IS NOT NULL", reason)
     yield from _reference_rules(job, model)
-    if variants.inpaint == model.pipeline:
+    if fills_masks(model.pipeline):
         condition = "source_image IS NULL OR mask_image IS NULL"
         reason = f"is missing, or its source_image: {model.pipeline} fills a mask"
         yield RejectionRule("mask_image", condition, reason)

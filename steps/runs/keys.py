@@ -96,6 +96,11 @@ def input_image_key(sha256: str) -> str:
     return f"inputs/{sha256}"
 
 
+def input_image_digests(cell: str | None) -> list[str]:
+    """Split a cell of input images into the SHA-256 of each: one, several with commas, or none."""
+    return cell.split(",") if cell else []
+
+
 def attempt_key(shard_number: int, attempt: str, retry: int = 0) -> str:
     """Return the key of one process's attempt at a shard."""
     return f"{ATTEMPTS_FOLDER}/{_of_retry(retry)}{shard_number:05d}-{attempt}.json"

@@ -62,6 +62,17 @@ def decode_stored_image(store: Store, row: Mapping[str, Any], content: bytes) ->
         raise damage_error(store.uri_of(row["part"]), error) from error
 
 
+def read_input_image(store: Store, key: str) -> bytes:
+    """Read the input image at a key that ends in its SHA-256.
+
+    Raises BadInput if it is not the planned image, Missing, TryAgain.
+    """
+    content = store.read(key)
+    if not key.endswith(hashlib.sha256(content).hexdigest()):
+        raise BadInput(f"{store.uri_of(key)}: is not the planned image. Restore it.")
+    return content
+
+
 def read_images(store: Store, rows: pa.Table, pool: Executor) -> list[bytes]:
     """Read the bytes of these images, which are ok, in their order.
 

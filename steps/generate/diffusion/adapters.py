@@ -1,6 +1,5 @@
 """ControlNet, IP-Adapter, and the input images that they read."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -32,8 +31,9 @@ from imagekiln.steps.models.adapters import fetch_planned_adapter
 from imagekiln.steps.models.component_files import require_data_component
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS, ImageRow
-from imagekiln.steps.runs.keys import input_image_key
+from imagekiln.steps.runs.keys import input_image_digests, input_image_key
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.readback import read_input_image
 from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
@@ -103,11 +103,7 @@ class InputImageReader:
         return future
 
     def _read_image(self, request: ImageRequest) -> Preprocessed:
-        key = input_image_key(request.sha256)
-        content = self._store.read(key)
-        if hashlib.sha256(content).hexdigest() != request.sha256:
-            raise BadInput(f"{self._store.uri_of(key)}: is not the planned image. Restore it.")
-
+        content = read_input_image(self._store, input_image_key(request.sha256))
         image = open_input_image(content)
         if request.size is None:
             return self._preprocess(image) if self._preprocess else image
@@ -123,10 +119,8 @@ def image_requests(row: ImageRow, column: str) -> list[ImageRequest]:
     size = None
     if column != REFERENCE_COLUMN:
         size = (row.parameters.width, row.parameters.height)
-    digests = getattr(row.parameters, column) or ""
-    return [
-        ImageRequest(digest, column == MASK_COLUMN, size) for digest in digests.split(",") if digest
-    ]
+    digests = input_image_digests(getattr(row.parameters, column))
+    return [ImageRequest(digest, column == MASK_COLUMN, size) for digest in digests]
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class Denoiser:
             speed = speed.model_copy(update={"compile": "off"})
         self.placed = placed
         self.device = placed.device
-        self._part: Sequence[ImageRow] = ()
+        self._read_part: Callable[[], Sequence[ImageRow]] = list
         self.scorers: Mapping[str, BoundScorer] = {}
         self.passes: RunPasses | None = None
         self._speed = speed
@@ -209,16 +209,16 @@ class Denoiser:
         is_single = bool(rows) and self._inputs.takes_one_row(rows[0])
         self._adapters.images.prefetch(rows[:2] if is_single else rows)
 
-    def set_part(self, rows: Sequence[ImageRow]) -> None:
-        """Set the rows of the part that is drawn next, whose prompts have one turn."""
-        self._part = rows
+    def set_part(self, read_rows: Callable[[], Sequence[ImageRow]]) -> None:
+        """Set how to read the rows of the next part, if its prompts have a turn."""
+        self._read_part = read_rows
 
     def _encode_part_texts(self, rows: Sequence[ImageRow]) -> None:
         """Encode the prompts of the whole part if these rows need one and encoders take turns."""
         if not self.placed.takes_turns or not self._inputs.uncached_texts(rows):
             return
         started = time.perf_counter()
-        later = [row for row in self._part if row.index_in_part >= rows[0].index_in_part]
+        later = [row for row in self._read_part() if row.index_in_part >= rows[0].index_in_part]
         groups = [rows, *group_by_shape(later)]
         # Errors are raised by the batch that needs the failed prompt.
         with self.placed.encoders_on_device(), suppress(Exception):

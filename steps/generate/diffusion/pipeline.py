@@ -62,8 +62,6 @@ from imagekiln.steps.storage.uri import resolve_path
 
 MAX_CUDA_THREADS = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# SDXL's empty negative prompt is all zeros. Divided by a scale of 0, it would not be finite.
-ACTIVATION_LOWER_BOUND = 1e-12
 log = logging.getLogger(__name__)
 
 
@@ -205,10 +203,12 @@ def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
 def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> None:
     """Raise BadInput if a pipeline takes no prompt, or requires more than a prompt and images."""
     name = type(pipe).__name__
-    images = dict.fromkeys(filter(None, [known_call_of(name).images_argument]))
     call = inspect.signature(pipe.__call__)
+    arguments: dict[str, object] = {"prompt": ""}
+    if (images := known_call_of(name).images_argument) in call.parameters:
+        arguments[str(images)] = None
     try:
-        call.bind(prompt="", **{name: None for name in images if name in call.parameters})
+        call.bind(**arguments)
     except TypeError as error:
         raise BadInput(
             f"{model_id}: is a {name}, which does not draw from a text alone ({error}). "

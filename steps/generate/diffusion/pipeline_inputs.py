@@ -65,11 +65,6 @@ class PipelineInputs:
         """Return whether the pipeline takes an argument of this name."""
         return name in self._accepts
 
-    @property
-    def fills_masks(self) -> bool:
-        """`True` if the pipeline itself draws what a mask covers."""
-        return self._family.inpaint == type(self._pipe).__name__
-
     def takes_one_row(self, row: ImageRow) -> bool:
         """Return whether rows like this one are generated one at a time.
 

@@ -21,6 +21,7 @@ from imagekiln.steps.generate.diffusion.patches import (
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, PipelineKwargs
 from imagekiln.steps.generate.diffusion.placing import PlacedWeights
 from imagekiln.steps.job.columns import SCHEDULERS
+from imagekiln.steps.models.families import fills_masks
 from imagekiln.steps.runs.image import ImageRow, batch_shape
 
 # Imported on use: each imports all families, half a second that most pods can save.
@@ -106,7 +107,7 @@ class PipelineVariants:
         auto_class = TEXT_TO_IMAGE
         if "source_image" in input_images:
             auto_class = INPAINTING if "mask_image" in input_images else IMAGE_TO_IMAGE
-        if auto_class == INPAINTING and self.text_to_image.inputs.fills_masks:
+        if auto_class == INPAINTING and fills_masks(type(self.text_to_image.pipe).__name__):
             return self.text_to_image
         key = (auto_class, "control_image" in input_images)
         if key not in self._variants:

@@ -74,7 +74,7 @@ def _sizes(pipe: Untyped) -> WeightSizes:
 
 def _draw(denoiser: Denoiser, rows: list[ImageRow]) -> list[bytes]:
     """The bytes of rows, as one part in batches of 2."""
-    denoiser.set_part(rows)
+    denoiser.set_part(lambda: rows)
     return [*bytes_of(denoiser, rows[:2], 2), *bytes_of(denoiser, rows[2:], 2)]
 
 
